@@ -1,7 +1,7 @@
-"""The `halfsec` command.
+"""The `halfsec` command: its subcommands, and the startup checks of `halfsec serve`.
 
-Nothing heavy is imported before it is known what to do, so that `--help` answers at once. A
-mistake of the user's ends in one line that says what to do, never in a traceback.
+Heavy modules are imported only after the subcommand is parsed, so that `--help` answers at once. A
+user's mistake ends in one line with the remedy, never in a traceback.
 """
 
 import argparse
@@ -27,10 +27,11 @@ _FORWARDED: Final[dict[str, tuple[str, str]]] = {
     "train-heads": ("llm_engine.training.train_heads", "train draft heads for a language model"),
     "report": ("agent.cli.report", "show where the time of recorded calls went"),
 }
-"""Commands that read their own arguments: name -> (module with `main(argv)`, one line of help)."""
+"""Subcommands that parse their own arguments: name -> (module with `main(argv)`, help line)."""
 
 _OWN_PACKAGES: Final = frozenset({"agent", "asr", "llm_engine", "tts", "latency_budget"})
-"""Their errors are written for the user; any other class is news to us and says its name."""
+"""Packages whose error messages are written for the user. Errors of other packages are printed with
+their class name."""
 
 _EPILOG: Final = """\
 examples:
@@ -50,7 +51,7 @@ in the environment; --set agent.port=9000 on the command line. State: HALFSEC_HO
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit status: 0, 1 (said no) or 2 (could not)."""
+    """Run one subcommand. Returns the exit status: 0, 1 (negative result) or 2 (failure)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         status = _run(arguments) or 0
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("stopped")
     except BrokenPipeError:
-        # The reader of our output has gone; the interpreter must not try to flush it at its end.
+        # The reader of stdout has closed it; the interpreter must not flush it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
     except Exception as error:

@@ -1,7 +1,8 @@
-"""Whose fault it was, and what the peer is told.
+"""Error classes by the party at fault, with their HTTP statuses and WebSocket close codes.
 
-Three classes, mapped to HTTP statuses and WebSocket close codes here and nowhere else. An error
-that a client can mend keeps its session alive; nothing is logged and dropped.
+Three classes: the client's fault, a stage's, the server's own. They are mapped to statuses and
+close codes here and nowhere else. An error that the client can correct keeps its session alive;
+nothing is logged and dropped.
 """
 
 from typing import Final
@@ -15,17 +16,18 @@ CLOSE_DRAINING: Final = 1012
 """Service restart: stock clients reconnect on it."""
 CLOSE_OVERLOADED: Final = 1013
 CLOSE_BETA: Final = 4000
-"""OpenAI's own, behind the error event that says why. No stock client tries again on it."""
+"""OpenAI's code for clients of the beta, sent after an error event with the reason. No stock client
+retries on it."""
 CLOSE_NOT_RESUMED: Final = 4404
-"""There is no call to come back to: a new one has to be opened."""
+"""The call can't be resumed: the client has to open a new one."""
 CLOSE_COMES_BACK: Final = 4408
-"""Of a client that gives up a connection, because nothing gets through, and will have another."""
+"""Sent by a client that abandons a connection on which nothing arrives, and will reconnect."""
 CLOSE_TAKEN_OVER: Final = 4409
-"""The call goes on at another connection of its client's."""
+"""The call continues on another connection of the same client."""
 
 
 class HalfsecError(Exception):
-    """Root of the errors that a peer may see. `message` says what to do about it."""
+    """Base class of the errors that a peer may see. `message` includes the remedy."""
 
     http_status = 500
     close_code = CLOSE_INTERNAL
@@ -39,7 +41,7 @@ class HalfsecError(Exception):
 
 
 class ClientError(HalfsecError):
-    """The peer sent something that can't be honoured. The session goes on."""
+    """The peer sent an invalid request. The session continues."""
 
     http_status = 400
     close_code = CLOSE_POLICY
@@ -47,12 +49,12 @@ class ClientError(HalfsecError):
 
 
 class StageError(HalfsecError):
-    """A stage (asr, llm, tts) raised or hung. The turn fails with an apology, the call lives."""
+    """A stage (asr, llm, tts) raised or hung: the turn fails with an apology, the call goes on."""
 
     http_status = 503
 
     def __init__(self, stage: str, message: str, *, refused: bool = False):
-        """`refused`: the stage works, and can't take what it was given; don't try that again."""
+        """`refused`: the stage works but rejects this input; do not retry with the same input."""
         super().__init__(message, code="invalid_value" if refused else f"{stage}_failed")
         self.stage = stage
         self.refused = refused
@@ -61,23 +63,23 @@ class StageError(HalfsecError):
 
 
 class InternalError(HalfsecError):
-    """Our own fault."""
+    """A fault of the server itself."""
 
 
 class SilentCallError(Exception):
-    """Nobody has spoken for so long that the call is ended. No fault of anybody's."""
+    """The call ends after a long silence on both sides. Not a fault."""
 
 
 class IdleClientError(Exception):
-    """The client has sent nothing for too long."""
+    """The client exceeded the idle timeout: it sent nothing for too long."""
 
 
 class IssuerUnreachableError(Exception):
-    """The keys of the web tokens' issuer are not known, so none can be judged."""
+    """The web tokens' issuer can't be reached for its keys, so no token can be verified."""
 
 
 class RevokedKeyError(Exception):
-    """The key that a call was opened with has been revoked."""
+    """The key that authenticated the call has been revoked."""
 
 
 class ConfigError(HalfsecError):
@@ -89,16 +91,16 @@ class ConfigError(HalfsecError):
 
 
 class BenchError(HalfsecError):
-    """A measurement that can't be made. The message says what to do."""
+    """A measurement can't be made. The message includes the remedy."""
 
     def __init__(self, message: str):
         super().__init__(message, code="bench")
 
 
 class SlowReader(Exception):
-    """The client does not read what it is sent."""
+    """The client does not read the frames that the server sends."""
 
 
 CLOSE_TIMEOUT_S: Final = 5.0
-"""For the peer to take the end of what it was sent, and to answer the close. On a slow link 64 kB
+"""Time in seconds for the peer to read the last frames and answer the close. On a slow link 64 kB
 take two seconds."""

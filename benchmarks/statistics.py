@@ -1,4 +1,4 @@
-"""Figures over exchanges as the caller's ear measured them."""
+"""Statistics of benches: speculation, reply times, stage medians, intervals of rates."""
 
 import math
 import statistics
@@ -13,20 +13,20 @@ from latency_budget.enforcement.stage_latencies import stage_latencies_of
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What preparing replies in the caller's pauses brought and cost."""
+    """Gain and cost of preparing replies in the caller's pauses."""
 
     turns: int = 0
-    """Spoken ones that got a reply."""
+    """Spoken turns that got a reply."""
     guesses: int = 0
-    """Replies that were begun before the turn was known to be over."""
+    """Replies begun before the endpoint."""
     adopted: int = 0
-    """Of those, the ones that became the reply."""
+    """Guesses that became the reply."""
     wasted_ns: int = 0
-    """Stage time of all work that was thrown away, final passes included."""
+    """Stage time of all discarded work in ns, final passes included."""
     wasted_prompt_tokens: int = 0
-    """Prefilled for guesses that were thrown away, as far as a first token came of them."""
+    """Tokens prefilled for discarded guesses that reached a first token."""
     wasted_output_tokens: int = 0
-    """Generated for them, as far as these were handed on."""
+    """Tokens generated for discarded guesses and handed on."""
 
     def __add__(self, other: "Speculation") -> "Speculation":
         return Speculation(
@@ -39,7 +39,7 @@ class Speculation:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Rates are per turn; None where there was none."""
+        """JSON form. Rates are per turn; None without turns."""
         return {
             "turns": self.turns,
             "guesses": self.guesses,
@@ -55,8 +55,8 @@ class Speculation:
 
 
 def speculation(marks: Sequence[Mark]) -> Speculation:
-    """Of one call, from its marks: a reply that was asked for before the endpoint is a guess, and
-    one that nothing replaced after it was right."""
+    """Speculation in one call, from its marks: a reply requested before the endpoint is a guess,
+    and it is adopted where no later request replaced it."""
     endpoints: dict[int, int] = {}
     requests: dict[int, list[int]] = {}
     for mark in marks:
@@ -78,8 +78,8 @@ def speculation(marks: Sequence[Mark]) -> Speculation:
 
 
 def chains_ms(marks: Sequence[Mark]) -> list[float]:
-    """Of one call, from its marks: how long after the caller's last word each reply could have been
-    heard, had not to be waited for whether the turn is over."""
+    """Time in ms from the caller's last word to each reply's first possible sound, without the
+    wait for the endpoint; one call, from its marks."""
     found = [stage_latencies_of(record) for record in records_of(marks)]
     return [
         lags.ready_ms + (lags.after_ms or 0.0)
@@ -89,12 +89,12 @@ def chains_ms(marks: Sequence[Mark]) -> list[float]:
 
 
 def actions_of(marks: Sequence[Mark]) -> list[str]:
-    """Of one call: what was done lest turns be late, once for each turn."""
+    """Actions of the budget's enforcement against late answers in one call, one entry per turn."""
     return [taken.action.value for record in records_of(marks) for taken in record.actions]
 
 
 def median_stages(turns: Iterable[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Median ms spent and exposed of each stage, over turns as JSON that have stages."""
+    """Median ms spent and exposed of each stage. `turns`: JSON with a `stages` member."""
     collected: dict[str, dict[str, list[float]]] = {}
     for turn in turns:
         for stage, times in turn["stages"].items():
@@ -107,7 +107,7 @@ def median_stages(turns: Iterable[dict[str, Any]]) -> dict[str, dict[str, float]
 
 
 def wilson_interval(hits: int, trials: int) -> tuple[float, float]:
-    """95 % interval of a rate (Wilson 1927): honest for rates near 0, unlike the normal one."""
+    """95 % interval of a rate (Wilson 1927): valid for rates near 0, unlike the normal interval."""
     if not trials:
         return (0.0, 1.0)
     z = 1.959964

@@ -1,8 +1,8 @@
 """Agent state of a call (listening, hearing, thinking, speaking, waiting) for pages and operators.
 
-Nothing is decided or remembered here. Who has the floor is what the turn-taking machine says; the
-stage is what the marks say of the turn that is running or of the one that may come, guesses
-included. Both are looked at when one of them may have changed, and told where they have.
+Nothing is decided here. The state is derived from the turn-taking machine; the stage is derived
+from the marks of the current turn, or of the turn to come, preemptive generation included. Both are
+recomputed when either may have changed, and reported when they have.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,16 @@ from latency_budget.account.turn import Stage
 from .turn_recorder import TurnRecorder
 
 State = Literal["listening", "hearing", "thinking", "speaking", "waiting"]
-"""listening: nobody speaks. hearing: the caller does. thinking: the caller paused, and is answered
-if that was all. speaking: the agent can be heard. waiting: the client was lost, and may come back.
+"""listening: neither side speaks. hearing: the caller speaks. thinking: the caller paused, and is
+answered if the turn has ended. speaking: the agent is audible. waiting: the client's connection was
+lost and may be resumed.
 """
 
 OnState = Callable[[State, Stage | None], None]
 
 
 class CallState:
-    """Belongs to one session."""
+    """Reporter of one session's state and stage; belongs to its session."""
 
     def __init__(self, machine: TurnTaking, log: TurnRecorder, tell: OnState) -> None:
         self._machine = machine
@@ -33,7 +34,7 @@ class CallState:
         log.on_change = self.look
 
     def look(self) -> None:
-        """Tell, where it is another one."""
+        """Report the state and the stage if either has changed."""
         state = state_of(self._machine)
         now = state, self._stage() if state == "thinking" else None
         if now != self._last:
@@ -56,7 +57,7 @@ _OF_AGENT: Final[dict[Agent, State]] = {
 
 
 def state_of(machine: TurnTaking) -> State:
-    """Of a call whose client is there."""
+    """State of a call whose client is connected."""
     if machine.agent in _OF_AGENT:
         return _OF_AGENT[machine.agent]
     if machine.caller is Caller.SPEAKING:

@@ -5,20 +5,20 @@ from dataclasses import dataclass
 
 
 class BargeIns:
-    """Callers who spoke while the agent could be heard, by kind of client."""
+    """Counts of callers' speech during the agent's audible reply, by kind of client."""
 
     def __init__(self) -> None:
         self.barged_in: Counter[str] = Counter()
-        """There were words for the agent: its reply was cut."""
+        """Interruptions: words for the agent, which cut its reply."""
         self.kept: Counter[str] = Counter()
-        """A backchannel, noise or echo: the reply went on."""
+        """Backchannels, noise or echo: the reply continued."""
 
 
 @dataclass(slots=True)
 class PreemptiveCounts:
-    """Replies that were prepared before the caller was known to be done."""
+    """Counts of preemptive generation: replies prepared before the end of the turn was known."""
 
     made: int = 0
     used: int = 0
-    """Heard, or at least begun as they stood."""
+    """Replies that were played, or at least begun, unchanged."""
     dropped: int = 0

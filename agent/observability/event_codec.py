@@ -1,9 +1,9 @@
 """Codec of the turn machine's events and commands: flat JSON objects in traces.
 
 A record is `{"type": class name, ...fields}`; the fields of a dataclass within one stand beside the
-others. The shape of each is its dataclass and nothing else, so that a new event needs no line here.
-Reading is strict: a trace that another version wrote is refused with the name of what differs,
-rather than replayed as something else.
+others. The format of each is its dataclass and nothing else, so that a new event needs no line
+here. Reading is strict: a trace of another version is rejected with the name of the field or class
+that differs, rather than replayed as something else.
 """
 
 from collections.abc import Mapping
@@ -32,16 +32,17 @@ _COMMANDS: Final[dict[str, type]] = {kind.__name__: kind for kind in get_args(Co
 
 
 class RecordError(ValueError):
-    """A record that is no event or command of this version. The message says what is wrong."""
+    """A record is not an event or command of this version. The message names the difference."""
 
 
 def to_record(value: Event | Command) -> Record:
-    """Of JSON scalars only."""
+    """Flat record of an event or command. Its values are JSON scalars."""
     return {"type": type(value).__name__, **_flat(value)}
 
 
 def event_from_record(record: Mapping[str, Any]) -> Event:
-    """A `turn` that the event has no field for is passed over: each line of a trace has one.
+    """Event of a record. A `turn` is ignored if the event has no such field: each trace line has
+    one.
 
     Raises RecordError.
     """
@@ -49,7 +50,7 @@ def event_from_record(record: Mapping[str, Any]) -> Event:
 
 
 def command_from_record(record: Mapping[str, Any]) -> Command:
-    """The same for commands."""
+    """Command of a record. `turn` and errors as in `event_from_record`."""
     return cast(Command, _from_record(record, _COMMANDS, "command"))
 
 
@@ -77,7 +78,7 @@ def _from_record(record: Mapping[str, Any], kinds: Mapping[str, type], what: str
 
 
 def _build(kind: type, values: Record) -> object:
-    """Takes what belongs to it out of `values`."""
+    """Build a dataclass and remove its fields from `values`. Raises RecordError."""
     built: Record = {}
     for name, hint in _hints(kind).items():
         if isinstance(hint, type) and is_dataclass(hint):

@@ -1,13 +1,14 @@
 """Live events of the service for pages and operators: the stream `/v1/latency/events`.
 
-Everything goes into one ring, a tuple each, whether or not anybody looks: that costs a mark less
-than a microsecond, and whoever was gone for a moment can ask for what he missed. JSON is made when
-an event is sent, once for each listener. A listener that is too slow to follow the ring is told how
-many events he lost, and goes on with the oldest there is.
+Every event is put into one ring, as a tuple, with or without listeners: this costs less than a
+microsecond a mark, and a listener that was disconnected for a moment can request the events that it
+missed. JSON is encoded when an event is sent, once for each listener. A listener that is too slow
+for the ring receives the number of lost events, and continues with the oldest event in the ring.
 
-One who does not read at all can't be told from one who does: the system takes megabytes for him
-before anything has to wait, and a quiet service says 20 bytes a minute. So every stream ends after
-`STREAM_S`. Whoever is there asks again, as browsers do by themselves, and misses nothing.
+A listener that does not read can't be distinguished from one that does: the operating system
+buffers megabytes before a write blocks, and an idle service sends 20 bytes a minute. So every
+stream ends after `STREAM_S`. A live listener reconnects, as browsers do by themselves, and misses
+nothing.
 """
 
 import asyncio
@@ -19,31 +20,33 @@ from typing import Any, Final, Literal
 EventKind = Literal["mark", "turn", "session", "refusal", "engine", "lost"]
 
 MAX_KEPT: Final = 4096
-"""About ten minutes of one call, marks included."""
+"""Size of the ring in events: about ten minutes of one call, marks included."""
 
 MAX_LISTENERS: Final = 32
-"""Each costs the loop the JSON of every event."""
+"""Each listener costs the event loop the JSON encoding of every event."""
 
 STREAM_S: Final = 300.0
-"""Of a stream. So long someone who has gone, or never reads, takes one of the places; each end
-costs those who listen a request."""
+"""Duration of a stream in seconds. A listener that is gone, or never reads, occupies a place for at
+most so long; each end costs the live listeners a request."""
 
 RETRY_MS: Final = 1000
-"""After the end of a stream, for browsers: they wait three seconds if nobody says."""
+"""Reconnection time of browsers after the end of a stream, in ms; their default is three
+seconds."""
 
 HEARTBEAT_S: Final = 15.0
-"""A comment line, so that proxies keep the connection and a listener that is gone is noticed."""
+"""Interval of comment lines in seconds, so that proxies keep the connection and a listener that is
+gone is detected."""
 
 Content = Callable[[], dict[str, Any]]
-"""Makes an event's data when it is sent; called once a listener."""
+"""Returns an event's data when it is sent; called once for each listener."""
 
 
 class LiveEvents:
-    """Belongs to the service's loop."""
+    """Ring of live events and its listeners. Belongs to the service's event loop."""
 
     def __init__(self) -> None:
         self._wakers: set[asyncio.Event] = set()
-        """One for each listener: set when there is news."""
+        """One for each listener: set when there is a new event."""
         self._ring: deque[tuple[int, EventKind, str | None, Content]] = deque(maxlen=MAX_KEPT)
         self._next_id = 1
         self._is_closed = False
@@ -57,19 +60,20 @@ class LiveEvents:
         return self.num_listeners >= MAX_LISTENERS
 
     def publish(self, kind: EventKind, session: str | None, content: Content) -> None:
-        """Tell all listeners. `session`: the call that it belongs to; None: all of them."""
+        """Send an event to all listeners. `session`: the call of the event; None for the whole
+        service."""
         self._ring.append((self._next_id, kind, session, content))
         self._next_id += 1
         for waker in self._wakers:
             waker.set()
 
     def close(self) -> None:
-        """The service ends: so do all streams."""
+        """End all streams, at the end of the service."""
         self._is_closed = True
         self.look_up()
 
     def look_up(self) -> None:
-        """Have all listeners see whether they still may."""
+        """Wake all listeners, so that they check their authorization again."""
         for waker in self._wakers:
             waker.set()
 
@@ -80,11 +84,14 @@ class LiveEvents:
         after_id: int | None = None,
         may: Callable[[], bool] = lambda: True,
     ) -> AsyncIterator[str]:
-        """Server-sent events from now on, or after `after_id`. Of one session where it is named;
-        what belongs to no session is told to all. Ends after `STREAM_S`, and where the listener
-        may no more."""
+        """Server-sent events from now on, or after `after_id`.
+
+        `session` limits them to one session; events of no session go to every listener. `may`
+        returns whether the listener is still authorized. The stream ends after `STREAM_S`, at
+        `close`, and when `may` returns False.
+        """
         next_id = self._next_id if after_id is None else after_id + 1
-        if next_id > self._next_id:  # of a server before this one
+        if next_id > self._next_id:  # an id of an earlier server process
             next_id = self._ring[0][0] if self._ring else self._next_id
         waker, is_over = asyncio.Event(), asyncio.Event()
         self._wakers.add(waker)
@@ -105,12 +112,13 @@ class LiveEvents:
             self._wakers.discard(waker)
 
     def _texts(self, next_id: int, session: str | None) -> list[str]:
-        """What is in the ring from `next_id` on."""
+        """Encoded events of the ring from `next_id` on, oldest first; the number of lost ones
+        before."""
         oldest_id = self._ring[0][0] if self._ring else self._next_id
         texts = []
         if next_id < oldest_id:
             texts.append(_text(oldest_id - 1, "lost", {"events": oldest_id - next_id}))
-        # From the new end: a listener who keeps up has a few of thousands to look at.
+        # From the newest: a listener that keeps up needs a few of thousands of events.
         for number, kind, of_session, content in reversed(self._ring):
             if number < next_id:
                 break
@@ -127,7 +135,7 @@ def _set_both(first: asyncio.Event, second: asyncio.Event) -> None:
 
 
 async def _is_quiet(waker: asyncio.Event) -> bool:
-    """Wait for news. True where none came for long."""
+    """Wait for an event. True if none came within `HEARTBEAT_S`."""
     try:
         async with asyncio.timeout(HEARTBEAT_S):
             await waker.wait()
@@ -137,5 +145,5 @@ async def _is_quiet(waker: asyncio.Event) -> bool:
 
 
 def _text(number: int, kind: EventKind, data: dict[str, Any]) -> str:
-    """One event, as the standard of server-sent events has it."""
+    """One event in the format of server-sent events."""
     return f"id: {number}\nevent: {kind}\ndata: {json.dumps(data)}\n\n"

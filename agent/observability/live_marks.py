@@ -1,17 +1,18 @@
 """Live marks: sends each mark of a turn to its client as `halfsec.mark` while the turn runs.
 
-For a page that shows where the time goes as it goes. The interesting half of a turn lies before
-anyone knows that it is one, so marks are told as soon as they are known, without a number at first:
+For pages that show the latency of a turn while it runs. The interesting half of a turn lies before
+it is known to be one, so marks are sent as soon as they are known, without a turn number at first:
 
-- `turn` null: of the turn to come. The first mark with a number gives it to all of those.
-- `name` "void": what was told of the turn to come is worth nothing, because the caller goes on, or
+- `turn` null: a mark of the turn to come. The number of the first numbered mark applies to all of
+  them.
+- `name` "void": the marks sent for the turn to come are invalid, because the caller continues, or
   it was no speech. Any other name is one of `latency_budget/account/marks.py`.
-- `at_ms`: when it happened, after the session's start, as in its trace. `now_ms`: when it is told,
-  on the same axis. The least difference between that and the client's own clock at the arrival
-  places all of them, but for the way there.
-- `guess`: work for a reply that is prepared in case the caller has finished.
+- `at_ms`: time of the mark, in ms after the session's start, as in its trace. `now_ms`: time of
+  sending, on the same axis. The least difference between `now_ms` and the client's own clock at the
+  arrival maps all marks to that clock, except for the network delay.
+- `guess`: work of preemptive generation, in case the caller has finished.
 
-Marks without a place in time, and those that only the policy reads, are left out.
+Marks without a time, and those that only the policy reads, are not sent.
 """
 
 from collections.abc import Callable
@@ -22,8 +23,9 @@ from latency_budget.account.clock import Clock
 from latency_budget.account.marks import Mark, MarkName
 
 MAX_TOLD: Final = 64
-"""Marks of one turn since they were void last. A turn with tools in two rounds has 35; one who
-reports playback a thousand times, or calls tools for ever, is told no more."""
+"""Maximum of marks sent for one turn since its last "void". A turn with two rounds of tools has 35;
+the limit stops a client that reports playback a thousand times, or a turn that calls tools
+endlessly."""
 
 VOID: Final = "void"
 
@@ -45,10 +47,10 @@ _OF_REPLY: Final = frozenset(
 
 
 class LiveMarks:
-    """Belongs to one session whose client has extensions."""
+    """Sender of `halfsec.mark`. Belongs to one session whose client has extensions."""
 
     def __init__(self, notify: Callable[[Notice], None], clock: Clock, origin_ns: int) -> None:
-        """`origin_ns`: the session's start."""
+        """`origin_ns`: the session's start, in ns of `clock`."""
         self._notify = notify
         self._clock = clock
         self._origin_ns = origin_ns
@@ -56,7 +58,7 @@ class LiveMarks:
         self._num_told = 0
 
     def marked(self, mark: Mark) -> None:
-        """Of a turn, or with number 0 of the one to come. Each comes once."""
+        """Send a mark of a turn; turn number 0 is the turn to come. Call it once for each mark."""
         if mark.name in _LEFT_OUT:
             return
         if mark.turn > self._turn:
@@ -68,7 +70,7 @@ class LiveMarks:
             self._tell(mark.turn or None, mark.name.value, mark.at_ns, is_guess=is_guess)
 
     def void(self) -> None:
-        """The turn to come begins afresh."""
+        """Send "void": the turn to come begins again."""
         self._num_told = 0
         self._tell(None, VOID, self._clock.now_ns(), is_guess=False)
 

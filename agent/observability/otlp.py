@@ -3,9 +3,9 @@
 OpenTelemetry's own exporter makes and posts the requests, so that its variables work as documented:
 `OTEL_EXPORTER_OTLP_HEADERS`, `_TIMEOUT`, `_COMPRESSION`, `_CERTIFICATE`, `_CLIENT_KEY`,
 `_CLIENT_CERTIFICATE`, each also as `OTEL_EXPORTER_OTLP_TRACES_...`; `OTEL_SERVICE_NAME` and
-`OTEL_RESOURCE_ATTRIBUTES`. Its batch processor is not used: that one tells nobody what it dropped
-and why. Nor is its way of trying again, which keeps silent for seconds about a collector that is
-gone: each request is one attempt, and how it failed is caught where it is posted.
+`OTEL_RESOURCE_ATTRIBUTES`. Its batch processor is not used, because it does not report what it
+dropped and why. Its retries are not used either, because they hide an unreachable collector for
+seconds: each request is one attempt, and its error is caught where it is posted.
 """
 
 import importlib.metadata
@@ -38,10 +38,11 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 
 
 class OtlpSender:
-    """Owns a connection. Belongs to one thread, but for `close`."""
+    """Sender of spans over one connection. Belongs to one thread, except for `close`."""
 
     def __init__(self, endpoint: str, config_fingerprint: str = "") -> None:
-        """`endpoint`: http:// or https://, with or without the path of traces. Connects later."""
+        """`endpoint`: http:// or https://, with or without /v1/traces. Connects at the first
+        `send`."""
         url = endpoint.rstrip("/")
         self._post = _Post(urlsplit(url).netloc)
         session = requests.Session()
@@ -50,14 +51,14 @@ class OtlpSender:
         self._exporter = OTLPSpanExporter(
             url if url.endswith(PATH) else url + PATH, session=session
         )
-        # It writes a line for every attempt; ours are one for each change.
+        # The exporter logs every attempt; `trace_export` logs one line for each change.
         logging.getLogger(OTLPSpanExporter.__module__).setLevel(logging.CRITICAL)
         self._resource = _resource(config_fingerprint)
         self._scope = InstrumentationScope("halfsec", _version())
 
     def send(self, spans: Sequence[SpanData]) -> None:
-        """Blocks for `OTEL_EXPORTER_OTLP_TIMEOUT` seconds (10) at most, in which the collector has
-        to begin its answer. Raises CollectorError."""
+        """Send a batch. Blocks for at most `OTEL_EXPORTER_OTLP_TIMEOUT` seconds (10), within which
+        the collector has to begin its response. Raises CollectorError."""
         self._post.error = None
         result = self._exporter.export([self._readable(span) for span in spans])
         if result is not SpanExportResult.SUCCESS:
@@ -89,10 +90,11 @@ class OtlpSender:
 
 
 class _Post(HTTPAdapter):
-    """Posts, and keeps in `error` why that failed.
+    """HTTP adapter that posts a request and keeps the reason of a failure in `error`.
 
-    What it raises is no error of a connection to the exporter, which therefore does not try again
-    itself. Its own reading of an answer takes a redirection for success.
+    It raises errors that the exporter does not take for connection errors, so that the exporter
+    does not retry. It reads the response itself, because the exporter takes a redirection for
+    success.
     """
 
     def __init__(self, collector: str) -> None:
@@ -104,7 +106,7 @@ class _Post(HTTPAdapter):
         try:
             response = super().send(request, *args, **kwargs)
             self.error = self._complaint(response)
-        except OSError as error:  # all of requests' own, and that of a certificate's file
+        except OSError as error:  # includes all errors of requests, and of a certificate file
             self.error = CollectorError(f"no traces reach {self._collector}: {_why(error)}")
         if self.error is not None:
             raise self.error
@@ -121,7 +123,7 @@ class _Post(HTTPAdapter):
             )
         try:
             partial = ExportTraceServiceResponse.FromString(content).partial_success
-        except DecodeError:  # some backends answer in JSON, or with a page
+        except DecodeError:  # some backends respond with JSON or HTML
             return None
         if not partial.rejected_spans:
             return None
@@ -132,7 +134,7 @@ class _Post(HTTPAdapter):
 
 
 def _resource(config_fingerprint: str) -> Resource:
-    """Who we are; what the environment says of it wins."""
+    """Resource attributes of the service; those of the environment take precedence."""
     ours = {
         SERVICE_NAME: "halfsec",
         "service.version": _version(),
@@ -154,12 +156,12 @@ def _context(id: SpanId) -> SpanContext:
 
 
 def _encodable(text: str) -> str:
-    """Protobuf refuses half a surrogate pair, which JSON of a client may hold."""
+    """Replace lone surrogates, which a client's JSON may contain and protobuf rejects."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _why(error: BaseException) -> str:
-    """The system's own words, which lie at the bottom of what requests made of them."""
+    """The operating system's error message, from the innermost cause of an error of requests."""
     if isinstance(error, requests.Timeout):
         return "it does not answer in time"
     below: BaseException | None = error
@@ -171,5 +173,5 @@ def _why(error: BaseException) -> str:
 
 
 def _seconds(retry_after: str) -> float:
-    """0 for a date, which collectors do not send."""
+    """Seconds of a Retry-After header; 0 for a date, which collectors do not send."""
     return float(retry_after) if retry_after.isascii() and retry_after.isdecimal() else 0.0

@@ -1,10 +1,10 @@
 """Pending turn records, which wait for the client's report that the response was played.
 
-A short reply is all sent before the client can have played any of it. Its account would lack the
-time at the ear, and with it those of all other turns: percentiles are told at the ear only where
-every turn has that time. So the account waits for the report, where this client has sent one in
-this call before. It is given at the latest when the reply must have been played and reported, the
-next turn begins, or the call ends.
+A short reply is sent completely before the client can have played any of it. Its record would lack
+the time at the ear, and then no percentile could be given there: percentiles at the ear need that
+time of every turn. So the record waits for the report if this client has sent one in this call
+before. It is released at the latest when the reply must have been played and reported, when the
+next turn begins, or when the call ends.
 """
 
 from collections import deque
@@ -18,27 +18,28 @@ from latency_budget.account.turn_record import TurnRecord
 from latency_budget.storage.history import TurnEntry
 
 REPORT_S: Final = 0.5
-"""After a reply was played, by the server's clock: clients report five times a second, and the way
-there and back is in it too."""
+"""Time limit of the report in seconds, after the end of playback by the server's clock. Clients
+report five times a second; the round trip is included."""
 
 MAX_TOLD: Final = 4
-"""Turns of a call: late reports are of one of the last."""
+"""Number of reported turns that are remembered: a late report is of one of the last turns."""
 
 OnTurn = Callable[[TurnEntry], None]
 """Takes a finished turn."""
 
 
 class PendingRecords:
-    """Belongs to one session. Holds a turn or two."""
+    """Turn records that wait for a playback report. Belongs to one session; holds one or two
+    turns."""
 
     def __init__(self, on_turn: OnTurn) -> None:
         self._on_turn = on_turn
         self._turns: dict[TurnId, tuple[TurnLedger, Callable[[TurnRecord], TurnEntry]]] = {}
         self._told: deque[TurnId] = deque(maxlen=MAX_TOLD)
-        """Whose playback was reported last."""
+        """The turns whose playback was reported last."""
 
     def over(self, ledger: TurnLedger, entry_of: Callable[[TurnRecord], TurnEntry]) -> None:
-        """A turn is over. `entry_of` makes an entry of its account."""
+        """End a turn: release its record, or keep it for the report. `entry_of` makes its entry."""
         turn, record = ledger.turn, ledger.record()
         if self._told and turn not in self._told and record.answered:
             self._turns[turn] = ledger, entry_of
@@ -46,20 +47,20 @@ class PendingRecords:
             self._on_turn(entry_of(record))
 
     def marked(self, turn: TurnId, name: MarkName) -> None:
-        """A mark has reached the ledger of this turn."""
+        """Take note of a mark in the ledger of this turn; a playback report releases the record."""
         if name in (MarkName.HEARD, MarkName.HEARD_DOUBTED):
             if turn not in self._told:
                 self._told.append(turn)
             self.settle(turn)
 
     def settle(self, turn: TurnId) -> None:
-        """Wait no longer for the report on this turn, if anybody does."""
+        """Release the record of this turn, if it is waiting."""
         waiting = self._turns.pop(turn, None)
         if waiting is not None:
             ledger, entry_of = waiting
             self._on_turn(entry_of(ledger.record()))
 
     def settle_all(self) -> None:
-        """Wait for none any longer."""
+        """Release all waiting records."""
         for turn in list(self._turns):
             self.settle(turn)

@@ -5,28 +5,29 @@ from collections import Counter
 from typing import Final
 
 _MAX_MESSAGES: Final = 64
-"""Whose numbers are kept. The web server has a dozen."""
+"""Number of different messages that are counted. The web server has a dozen."""
 
 _COUNT_S: Final = 600
-"""Then counting begins anew: who looks for a mistake of his own is to find it told."""
+"""Period in seconds after which counting starts again, so that an operator who looks for a mistake
+finds it in the log."""
 
 _TELL_OF_STRANGERS: Final = (
     "agent.telephony.signatures",
     "agent.telephony.endpoint",
     "agent.telephony.webhooks",
 )
-"""Modules that log what anybody may send at any time: carriers' webhooks and streams."""
+"""Modules that log unauthenticated input: carriers' webhooks and streams."""
 
 
 PACKAGES: Final = ("agent", "asr", "llm_engine", "tts", "latency_budget")
-"""Our own."""
+"""halfsec's own packages."""
 
 
 class Seldom(logging.Filter):
-    """Lets each warning through when it comes for the 1st, 2nd, 4th, 8th time in ten minutes.
+    """Log filter that passes a warning at its 1st, 2nd, 4th, 8th ... occurrence in ten minutes.
 
-    For loggers that any stranger makes write a line. What has a traceback is let through always: it
-    is a mistake of ours.
+    For loggers that unauthenticated peers can trigger. Records with a traceback always pass: they
+    are faults of the server.
     """
 
     def __init__(self) -> None:
@@ -39,7 +40,7 @@ class Seldom(logging.Filter):
             return True
         text = record.getMessage()
         if "without completing handshake" in text:
-            return False  # it takes a socket that was answered with a status for a forgotten one
+            return False  # uvicorn logs it also for a WebSocket refused with a status
         if len(self._numbers) >= _MAX_MESSAGES or record.created - self._since_s >= _COUNT_S:
             self._numbers.clear()
             self._since_s = record.created
@@ -54,7 +55,7 @@ SELDOM: Final = Seldom()
 
 
 def log_to_stderr(level: str) -> None:
-    """Our own packages as the setting says; of the libraries what is wrong."""
+    """Log to stderr: halfsec's packages from `level` on, libraries from WARNING on."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
     for package in PACKAGES:
         logging.getLogger(package).setLevel(level.upper())

@@ -1,19 +1,20 @@
 """Spans of a turn and of a call, built from their records. Pure, and without OpenTelemetry.
 
-A turn is a trace of its own. Half a second inside an hour's call would be a line too thin to see,
-the trace would be whole only when the caller hangs up, and a search for traces longer than 500 ms
-would find every call. The call is one more span, sent at its end, to which each turn has a link;
-`session.id` and `gen_ai.conversation.id` hold them together in every backend.
+Each turn is a trace of its own. Within the trace of an hour's call, half a second would be too
+narrow to see, the trace would be complete only when the caller hangs up, and a search for traces
+longer than 500 ms would find every call. The call is one more span, sent at its end, to which each
+turn has a link; `session.id` and `gen_ai.conversation.id` relate them in every backend.
 
-Ids are computed from session and turn: nothing of them need be kept while a call lasts, and a batch
-that is sent twice, since the answer to it was lost, is the same trace twice and not two traces.
+Ids are computed from session and turn: no id is stored during a call, and a batch that is sent
+twice, because the response was lost, is the same trace twice and not two traces.
 
-Times: a call's monotonic clock is mapped to the wall's once, when the call begins. All its spans
-then lie as exactly as the ledger has them, whatever the wall's clock is set to meanwhile.
+Times: a call's monotonic clock is mapped to the wall clock once, when the call begins. All its
+spans then have the precision of the ledger, even if the wall clock is set meanwhile.
 
-The children of a turn are the work that counted, where it was: some of it before the turn's origin,
-while the caller spoke. `halfsec.exposed_ms` of each is its part of the critical path; where the
-path waited and nothing ran, a child "STAGE wait" has that part. They add up to the turn's length.
+The children of a turn are the work that contributed to it, at its actual time: some of it before
+the turn's origin, while the caller spoke. `halfsec.exposed_ms` of each is its part of the critical
+path; where the path waited and nothing ran, a child "STAGE wait" has that part. These parts add up
+to the turn's length.
 
 Names are those of the semantic conventions (`session.*`, `gen_ai.*`) where these have one.
 """
@@ -35,7 +36,7 @@ PROVIDER: Final = "halfsec"
 
 @dataclass(frozen=True, slots=True)
 class SpanId:
-    """128 bits of the trace, 64 of the span in it."""
+    """Id of a span: 128 bits of its trace, 64 bits of the span."""
 
     trace: int
     span: int
@@ -43,7 +44,7 @@ class SpanId:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """An instant of a span."""
+    """An event of a span: a name and a time."""
 
     name: str
     at_unix_ns: int
@@ -61,27 +62,27 @@ class SpanData:
     """Not before `start_unix_ns`."""
     attributes: Mapping[str, Value]
     parent: SpanId | None = None
-    """None: the root of its trace, which serves somebody outside."""
+    """None: the root of its trace, a span of kind SERVER."""
     events: tuple[SpanEvent, ...] = ()
     links: tuple[SpanId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedTurn:
-    """A turn that is over."""
+    """A finished turn, to be exported."""
 
     entry: TurnEntry
-    """Its words are told where it has any."""
+    """Its texts are exported if it has any."""
     agent: str
     model: str
-    """The language model."""
+    """Name of the language model."""
     unix_offset_ns: int
-    """What to add to the monotonic clock's times."""
+    """Offset in ns from the monotonic clock to Unix time."""
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
-    """A call that is over."""
+    """A finished call, to be exported."""
 
     session: SessionId
     agent: str
@@ -89,14 +90,14 @@ class FinishedCall:
     end_unix_ns: int
     num_turns: int
     p50_ms: float | None
-    """The middle wait for an answer."""
+    """Median of the turns' latency in ms; None where none was measured."""
 
 
 Finished = FinishedTurn | FinishedCall
 
 
 def spans_of(finished: Finished) -> tuple[SpanData, ...]:
-    """A parent stands before its children. None of a turn whose time nobody knows."""
+    """Spans of a turn or call, parents before children; empty for a turn without a start time."""
     if isinstance(finished, FinishedCall):
         return (_call_span(finished),)
     started_ns = finished.entry.record.started_ns
@@ -155,7 +156,7 @@ def _turn_span(finished: FinishedTurn, start_unix_ns: int) -> SpanData:
 
 
 def _length_ns(record: TurnRecord) -> int:
-    """To the end of the wait; of a turn that nobody heard an answer to, of the work for it."""
+    """Length in ns: the wait for the reply, or without an audible reply, the work for it."""
     if record.e2e_ns is not None:
         return record.e2e_ns
     if record.cut_in:
@@ -203,7 +204,8 @@ def _account(entry: TurnEntry) -> dict[str, Value]:
 
 
 def _actions(record: TurnRecord) -> dict[str, Value]:
-    """What was done lest it be late. No events: the account does not say when."""
+    """Actions taken to keep the turn within its budget. Not span events: the record has no
+    times."""
     told: dict[str, Value] = {}
     for taken in record.actions:
         told[f"halfsec.{taken.action}.predicted_ms"] = taken.predicted_ms
@@ -218,7 +220,7 @@ def _known(values: Mapping[str, float | None]) -> dict[str, Value]:
 
 
 def _words(entry: TurnEntry) -> dict[str, Value]:
-    """Both texts, where the entry has them, in the conventions' form of messages."""
+    """Texts of caller and agent, if the entry has them, as messages of the conventions."""
     messages = {
         "gen_ai.input.messages": ("user", entry.caller_text),
         "gen_ai.output.messages": ("assistant", entry.agent_text),
@@ -260,8 +262,8 @@ def _stage_spans(finished: FinishedTurn, turn: SpanData) -> Iterator[SpanData]:
 
 
 def _stretches(record: TurnRecord) -> list[tuple[str, Span, int]]:
-    """The work that counted and the waits between, by their beginning: name, span, and its part of
-    the critical path in ns."""
+    """Work and waits of a turn, ordered by start: name, span, and part of the critical path in
+    ns."""
     path = list(record.path)
     found: list[tuple[str, Span, int]] = []
     for span in record.spans:
@@ -271,14 +273,14 @@ def _stretches(record: TurnRecord) -> list[tuple[str, Span, int]]:
             path.remove(on_path)
             exposed_ns = on_path.end_ns - on_path.start_ns
         found.append((span.stage.value, span, exposed_ns))
-    # What is left of the path is no stage's work: the one that followed stood in a queue.
+    # The rest of the path is no stage's work: the stage that followed waited in a queue.
     found += [(f"{gap.stage} wait", gap, gap.end_ns - gap.start_ns) for gap in path]
     return sorted(found, key=lambda stretch: stretch[1].start_ns)
 
 
 def _convention(span: Span, model: str) -> dict[str, Value]:
-    """What the conventions want to know of a call of a model or a tool. The two stages of a reply
-    are one call of the model; the first stands for it, so that it is counted once."""
+    """Attributes that the conventions require of a model or tool call. The two stages of a reply
+    are one call of the model; only the first has the attributes, so that it is counted once."""
     if span.stage is Stage.LLM_PREFILL:
         return {
             "gen_ai.operation.name": "chat",

@@ -1,7 +1,7 @@
 """Turn recorder of one session: its trace file, and a latency ledger for every turn.
 
-Marks of the caller's speech come before the turn has a number; they are kept for the next turn and
-forgotten when the utterance is dropped.
+Marks of the caller's speech come before the turn has a number; they are kept for the next turn, and
+discarded when the utterance is dropped.
 """
 
 from collections.abc import Callable
@@ -25,20 +25,20 @@ from .live_marks import LiveMarks
 from .pending_records import OnTurn, PendingRecords
 
 MAX_LATE: Final = 4
-"""Turns whose ledger still takes marks after their end: reports of playback come late."""
+"""Number of turns whose ledger still takes marks after their end: playback reports come late."""
 
 _TO_COME: Final = TurnId(0)
 
 OnMark = Callable[[Mark], None]
-"""Takes a mark when it gets its turn."""
+"""Receives a mark when it is assigned to its turn."""
 
 
 def _unseen(mark: Mark) -> None:
-    """Nobody watches."""
+    """Ignore the mark."""
 
 
 class _Pending:
-    """Marks of the turn to come, and what they say so far."""
+    """Marks of the turn to come, and their ledger so far."""
 
     def __init__(self) -> None:
         self.marks: list[Mark] = []
@@ -50,7 +50,7 @@ class _Pending:
 
 
 class TurnRecorder:
-    """Belongs to one session."""
+    """Recorder of the trace and of the turns' ledgers. Belongs to one session."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class TurnRecorder:
         on_mark: OnMark = _unseen,
         told: LiveMarks | None = None,
     ) -> None:
-        """`told`: who is to hear of marks before they have a turn as well; None: nobody."""
+        """`told`: receives marks also before they have a turn; None for no receiver."""
         self.budget = EMBEDDED
-        """What turns are held to from now on."""
+        """Latency budget of turns from now on."""
         self._session_id = session_id
         self.trace = trace
         self.over = PendingRecords(on_turn)
@@ -73,25 +73,25 @@ class TurnRecorder:
         self._caller_text = ""
         self._asked: dict[TurnId, str] = {}
         self.on_change: Callable[[], None] = lambda: None
-        """Called after a mark, of a turn that has begun or is to come."""
+        """Called after each mark, of a turn that has begun or is to come."""
 
     def event(self, event: Event, now_ns: int, turn: TurnId) -> None:
         _append(self.trace, now_ns, "event", turn, to_record(event))
         if isinstance(event, SpeechResumed) and self._told is not None:
-            self._told.void()  # the marks of the next pause take the place of those of this one
+            self._told.void()  # the marks of the next pause replace those of this one
 
     def command(self, command: Command, now_ns: int, turn: TurnId) -> None:
         _append(self.trace, now_ns, "command", turn, to_record(command))
 
     def timer(self, now_ns: int, turn: TurnId) -> None:
-        """The machine's timer fired: replaying a trace needs to know when."""
+        """Record that the machine's timer fired: the replay of a trace needs the time."""
         _append(self.trace, now_ns, "event", turn, {"type": "TimerFired"})
 
     def mark(
         self, turn: TurnId, name: MarkName, at_ns: int, tokens: tuple[int, int] = (0, 0)
     ) -> None:
-        """Something happened in this turn's reply. `tokens`: of a mark that counts them, those of
-        the prompt and those put out."""
+        """Add a mark to this turn. `tokens`: numbers of prompt and output tokens, for marks that
+        count them."""
         mark = Mark(turn, name, at_ns, *tokens)
         self._take(mark)
         if self._told is not None:
@@ -99,7 +99,7 @@ class TurnRecorder:
         self.on_change()
 
     def acted(self, taken: ActionTaken, at_ns: int, turn: TurnId | None = None) -> None:
-        """Something was done lest a turn be late: the one to come, or one that may have begun."""
+        """Record an action that keeps a turn within its budget; `turn` None is the turn to come."""
         mark = Mark(_TO_COME, MarkName.ACTED, at_ns, taken=taken)
         if turn is None or turn not in self._ledgers:
             self._pending.add(mark)
@@ -107,7 +107,7 @@ class TurnRecorder:
             self._take(replace(mark, turn=turn))
 
     def so_far(self, turn: TurnId | None) -> TurnLedger:
-        """What there is of a turn that has begun, or of the one to come (None). To be read."""
+        """Ledger so far of a turn that has begun, or of the turn to come (None). Read only."""
         to_come = self._pending.ledger
         return to_come if turn is None else self._ledgers.get(turn, to_come)
 
@@ -120,7 +120,7 @@ class TurnRecorder:
             self.over.marked(mark.turn, mark.name)
 
     def heard(self, heard: Heard, turn: TurnId) -> None:
-        """Keep what an utterance says about time, for the turn that it will become."""
+        """Keep the times of an utterance for the turn that it will become."""
         if heard.paused_ns is not None:
             self.guessed(MarkName.SPEECH_PAUSED, heard.paused_ns)
         if heard.decode_ns is not None:
@@ -133,8 +133,8 @@ class TurnRecorder:
             self.guessed(MarkName.AUDIO_RECEIVED, received_ns)
 
     def guessed(self, name: MarkName, at_ns: int, tokens: tuple[int, int] = (0, 0)) -> None:
-        """A mark of the turn to come, which may never be: of what the caller says, or of a reply
-        that is prepared in case that was all. `tokens` as for `mark`."""
+        """Add a mark to the turn to come, which may never begin: a mark of the caller's speech, or
+        of preemptive generation. `tokens` as for `mark`."""
         mark = Mark(_TO_COME, name, at_ns, *tokens)
         self._pending.add(mark)
         if self._told is not None:
@@ -142,7 +142,7 @@ class TurnRecorder:
         self.on_change()
 
     def reopened(self, turn: TurnId, now_ns: int) -> None:
-        """The caller goes on: the next turn has the words of this one, and more."""
+        """Reopen a turn: the caller continues, and the next turn has its words and more."""
         self.guessed(MarkName.REOPENED, now_ns)
         self._caller_text = self._asked.get(turn, "")
 
@@ -157,8 +157,11 @@ class TurnRecorder:
     def reply_begun(
         self, turn: TurnId, now_ns: int, *, greets: bool = False, asked: bool = False
     ) -> None:
-        """The turn has a number now: open its ledger with what the caller did. `greets`: the words
-        are given, and nobody asked for them. `asked`: the client said when."""
+        """Open the ledger of a turn, which has a number now, with the marks of the caller's speech.
+
+        `greets`: the reply is a greeting with given words, which answers no request. `asked`: the
+        client ended the turn itself, or requested the reply.
+        """
         self.over.settle_all()
         self._ledgers[turn] = TurnLedger(turn)
         for old in [number for number in self._ledgers if number <= turn - MAX_LATE]:
@@ -174,7 +177,8 @@ class TurnRecorder:
         self._caller_text = ""
 
     def reply_ended(self, turn: TurnId, text: str, reply_s: float) -> None:
-        """All of the reply was sent, or it was cut: the turn is history."""
+        """End a turn: its reply was sent completely, or was cut. `reply_s`: speech
+        released, in s."""
         ledger = self._ledgers.get(turn)
         if ledger is not None:
             entry_of = partial(
@@ -191,5 +195,5 @@ class TurnRecorder:
 def _append(
     trace: TraceWriter, at_ns: int, kind: Kind, turn: TurnId, record: dict[str, Any]
 ) -> None:
-    """A record that names its own turn keeps it."""
+    """Append a record to the trace. A record with a turn of its own keeps it."""
     trace.append(at_ns, kind, record.pop("turn", turn), **record)

@@ -6,18 +6,19 @@ from typing import Any, Final
 from agent.errors import CLOSE_TIMEOUT_S
 
 TLS_TIMEOUT_S: Final = 10.0
-"""For a TLS handshake, as long as for a request. The loop's own minute would let whoever opens
-connections and says nothing take all file descriptors: before the handshake nobody counts them."""
+"""Time limit of a TLS handshake, the same as of a request. With the loop's default of a minute,
+peers that open connections and send nothing could exhaust the file descriptors: connections are
+not counted before the handshake."""
 
 
 def loop_factory() -> Any:
-    """Makes the service's event loop; None for Python's own."""
+    """Return the factory of the service's event loop (uvloop); None for Python's own loop."""
     if sys.platform == "win32":
         return None
     import uvloop
 
     class Loop(uvloop.Loop):
-        """uvicorn can't be told how long to wait for TLS."""
+        """uvloop with TLS time limits, which uvicorn has no settings for."""
 
         async def create_server(self, *args: Any, **options: Any) -> Any:
             if options.get("ssl") is not None:

@@ -1,7 +1,7 @@
 """Server: one port for the voice socket, HTTP and pages; routes, start and shutdown.
 
-It listens before it warms: `/readyz` shows how far the stages are, and sockets that come early are
-told when to try again. On SIGTERM new calls are refused and those inside may finish.
+The server listens before the stages are warm: `/readyz` reports their progress, and early sockets
+are refused with a time to retry after. On SIGTERM it refuses new calls and lets current calls end.
 """
 
 import asyncio
@@ -78,11 +78,11 @@ NO_SOCKET: Final = HttpRefusal(
 )
 
 LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
-"""How the names begin of threads that may be inside native code when all else is over: the stages',
-and those of an engine on several GPUs."""
+"""Name prefixes of threads that may still run native code at shutdown: those of the stages, and of
+an engine on several GPUs."""
 
 LOOK_EVERY_S: Final = 0.5
-"""After models that have lost what they calculate on."""
+"""Interval in seconds between checks for a model that has lost its device."""
 
 _log = logging.getLogger(__name__)
 
@@ -97,8 +97,8 @@ def create_app(
     tools: ServerTools | None = None,
     recorder: Recorder | None = None,
 ) -> Starlette:
-    """The ASGI application. Its parts are started by whoever serves it (`serve`). `access` is by
-    default that of the keys in HALFSEC_HOME."""
+    """Build the ASGI application. `serve` starts its background parts. `access` defaults to an
+    authenticator of the keys in HALFSEC_HOME."""
     access = access or Authenticator(config, KeyFile(keys_path()), clock)
     calls = CallRegistry(config, clock, store, exporter, recorder)
     access.on_news = calls.events.look_up
@@ -117,7 +117,7 @@ def create_app(
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
         Route("/metrics", Metrics(stages, calls, tools).serve),
-        Route("/health", endpoints.readyz),  # where vLLM and llama.cpp, and their clients, have it
+        Route("/health", endpoints.readyz),  # the path of vLLM and llama.cpp
         Route("/openapi.json", openapi_json),
         *openai_routes(config, stages),
         Route("/v1/sessions", endpoints.sessions),
@@ -153,7 +153,7 @@ async def _no_socket(websocket: WebSocket) -> None:
 
 
 class SecurityHeaders:
-    """Puts the same protective headers on every HTTP response."""
+    """Middleware that adds the security headers to every HTTP response."""
 
     HEADERS: Final = (
         (b"content-security-policy", CONTENT_POLICY.encode()),
@@ -175,7 +175,7 @@ class SecurityHeaders:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with a drain in place of its own handling of signals."""
+    """uvicorn server without its own signal handling: `_drain_when` drains instead."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Any:
@@ -183,7 +183,7 @@ class Server(uvicorn.Server):
 
 
 def make_server(app: Starlette, settings: Config, tls: ssl.SSLContext | None = None) -> Server:
-    """The HTTP and WebSocket server around the app, with the service's limits. Raises
+    """Build the HTTP and WebSocket server of the app, with the service's limits. Raises
     ConfigError."""
     logging.getLogger("uvicorn.error").addFilter(SELDOM)
     http, voice = connection_types(settings.access)
@@ -203,14 +203,14 @@ def make_server(app: Starlette, settings: Config, tls: ssl.SSLContext | None = N
         server_header=False,
     )
     config.load()
-    config.ssl = tls  # files and versions were checked by whoever made it
+    config.ssl = tls  # files and versions are checked where the context is made
     return Server(config)
 
 
 def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
-    """Serve until told to stop. Returns the exit status of the process.
+    """Serve until SIGTERM, SIGINT or a failure. Returns the exit status of the process.
 
-    Raises ConfigError where it can't listen.
+    Raises ConfigError where the server can't listen.
     """
     log_to_stderr(config.agent.log_level)
     clock = SystemClock()
@@ -220,8 +220,8 @@ def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
     with runner, contextlib.closing(listener), audio_listener(config.telephony) as audio:
         status = runner.run(_serve(config, clock, listener, audio, started_ns, tls))
     if any(thread.name.startswith(LEFT_BEHIND) for thread in threading.enumerate()):
-        # It hangs, or still loads a large model. Native libraries abort the process when the
-        # interpreter ends under their threads; what has to be saved is saved by now.
+        # The thread hangs, or still loads a large model. Native libraries abort the process when
+        # the interpreter ends under their threads; everything is saved by now.
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -230,7 +230,7 @@ def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
 
 
 def listen(host: str, port: int, setting: str = "agent.port") -> socket.socket:
-    """A socket that accepts connections. `setting`: that names the port. Raises ConfigError."""
+    """Open a listening socket. `setting`: the key that sets the port. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -245,7 +245,7 @@ def listen(host: str, port: int, setting: str = "agent.port") -> socket.socket:
 
 @contextlib.contextmanager
 def audio_listener(settings: TelephonySettings) -> Iterator[socket.socket | None]:
-    """For AudioSocket; None where the settings want none. Raises ConfigError."""
+    """Listening socket of AudioSocket; None where it is not configured. Raises ConfigError."""
     if not settings.audiosocket_port:
         yield None
         return
@@ -292,7 +292,7 @@ async def _serve(
             beside.append(group.create_task(app.state.audio_sockets.serve(audio)))
         await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
         warm_s = (clock.now_ns() - started_ns) / 1e9
-        if not warming.done():  # told to stop: nobody needs the models any more
+        if not warming.done():  # stopped while warming: the models are not needed any more
             warming.cancel()
         elif stages.status == "ready":
             freeze_heap()
@@ -317,14 +317,15 @@ async def _serve(
 
 
 def _give_up(stages: Stages, calls: CallRegistry, server: uvicorn.Server) -> None:
-    """The service can't work any more: say why, and end; a new process may do better."""
+    """Print why the service can't continue, and end it; a new process may succeed."""
     print(stages.failure(), file=sys.stderr, flush=True)
     calls.events.close()
     server.should_exit = True
 
 
 async def _end_when_lost(stages: Stages, calls: CallRegistry, server: uvicorn.Server) -> None:
-    """Once a model has lost its device for good. Calls have been told by the turn that failed."""
+    """End the service once a model has lost its device for good. The turn that failed has already
+    reported it to its client."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         if stages.status == "failed":
@@ -333,7 +334,7 @@ async def _end_when_lost(stages: Stages, calls: CallRegistry, server: uvicorn.Se
 
 
 def _store(settings: LatencySettings) -> TurnStore | None:
-    """Where turns are kept, and writing; None where they are not to be."""
+    """Started store of turns; None where turns are not stored."""
     if not settings.store:
         return None
     store = TurnStore(
@@ -346,7 +347,7 @@ def _store(settings: LatencySettings) -> TurnStore | None:
 
 
 def _recorder(config: Config, clock: Clock) -> Recorder | None:
-    """Who records calls, and writing; None where none are to be."""
+    """Started recorder of calls; None where calls are not recorded."""
     settings = config.agent
     if not settings.record_dir:
         return None
@@ -361,7 +362,7 @@ def _recorder(config: Config, clock: Clock) -> Recorder | None:
 
 
 def _exporter(config: Config) -> TraceExporter | None:
-    """Who tells a collector of turns, and telling; None where there is none to be told."""
+    """Started exporter of traces; None where no collector is configured."""
     endpoint = config.latency_budget.otlp_endpoint
     if not endpoint or otel_is_disabled():
         return None

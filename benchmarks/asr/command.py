@@ -11,12 +11,12 @@ from . import latency
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """As that one."""
+    """Run the recognizer's bench with the telephone channel. Returns its exit status."""
     return latency.main(None if argv is None else list(argv), by_telephone)
 
 
 def by_telephone(pcm: Pcm) -> Pcm:
-    """float32 [n] at 16 kHz as a call's listener gets it from a carrier."""
+    """Pass float32 [n] at 16 kHz through a telephone line, as a call's listener receives it."""
     resampler = Resampler(LINE_RATE_HZ)
     line = over_telephone(np.frombuffer(float32_to_pcm16(pcm), np.int16), RATE_HZ)
     return np.concatenate([resampler.push(line), resampler.flush()])

@@ -1,9 +1,8 @@
 """Word error rate: edit distance between transcript and reference, in words.
 
-Scored is what was understood, not how it is spelled: case, punctuation, "7" or "seven", "log in"
-or "login" make no error. The normalization is ours and deliberately small;
-it serves to compare windows and models with each other on short prompts, and is no substitute for a
-leaderboard's.
+Words are scored, not their spelling: case, punctuation, "7" or "seven", "log in" or "login" make no
+error. The normalization is our own and deliberately small; it serves to compare windows and models
+with each other on short prompts, and is no substitute for a leaderboard's.
 
 Pure.
 """
@@ -39,21 +38,21 @@ _BRACKETED: Final = re.compile(r"\[[^\]]*\]|\([^)]*\)|<[^>]*>")
 
 @dataclass(frozen=True, slots=True)
 class WordErrors:
-    """Counts over one or many transcripts."""
+    """Counts of word errors over one or many transcripts."""
 
     words: int
-    """In the references."""
+    """Number of words in the references."""
     errors: int
     """Words substituted, deleted and inserted."""
 
     @property
     def rate(self) -> float:
-        """0 when there are no words."""
+        """Word error rate; 0 without words."""
         return self.errors / self.words if self.words else 0.0
 
 
 def normalized(text: str) -> list[str]:
-    """The words of a text as they are compared."""
+    """Normalized words of a text, for comparison."""
     text = _BRACKETED.sub(" ", text.casefold()).replace("’", "'")
     text = re.sub(r"(?<=\d),(?=\d{3})", "", text)
     text = re.sub(r"\b\d+(?:st|nd|rd|th)\b", lambda m: _ORDINALS.get(m[0], m[0]), text)
@@ -66,7 +65,7 @@ def normalized(text: str) -> list[str]:
 
 
 def _spoken_number(digits: str) -> str:
-    """ "42" as "forty two"; long numbers digit by digit, as telephones read them."""
+    """Spell "42" as "forty two"; long numbers digit by digit, as telephone numbers are read."""
     if len(digits) > 3 or digits.startswith("0"):
         return " ".join(_ONES[int(digit)] for digit in digits)
     value = int(digits)
@@ -81,7 +80,7 @@ def _spoken_number(digits: str) -> str:
 
 
 def word_errors(references: Iterable[str], hypotheses: Iterable[str]) -> WordErrors:
-    """Summed over all pairs. Raises ValueError when there are more of one than of the other."""
+    """Sum the word errors of all pairs. Raises ValueError if the numbers of texts differ."""
     words = errors = 0
     for reference, hypothesis in zip(references, hypotheses, strict=True):
         said = normalized(reference)

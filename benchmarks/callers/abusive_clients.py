@@ -1,8 +1,8 @@
-"""Abusive clients: they take a server's time, memory or connections and talk to nobody.
+"""Abusive clients: they take a server's time, memory or connections without holding a call.
 
 For `bench abuse` and for tests. They come from an address of their own (Linux has all of
-127.0.0.0/8), since they are others than the caller who is measured. None of them says why it ends:
-what a server does with them is what is tested.
+127.0.0.0/8), apart from the measured caller's. None of them reports why its connection ended: the
+server's treatment of them is what is tested.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from agent.config.public_url import VOICE_PATH
 
 ATTACKER: Final = "127.0.0.66"
 ANSWER_S: Final = 10.0
-"""Nobody is waited for longer than this."""
+"""Timeout in s of each answer."""
 STEP_S: Final = 0.05
 LOST: Final = "closed"
-"""What becomes of a connection that is closed without an answer."""
+"""Outcome of a connection that is closed without an answer."""
 
 _ASKED: Final = (
     "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -35,7 +35,7 @@ _SECOND_OF_SILENCE: Final = base64.b64encode(bytes(48_000)).decode()
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server with a voice socket at `url`, and a key to it for those who get in."""
+    """A server with a voice socket at `url`, and a key for the clients that log in."""
 
     url: str
     api_key: str | None = None
@@ -50,13 +50,13 @@ class Target:
         return urlsplit(self.url).port or 80
 
     def handshake(self) -> bytes:
-        """Without a key."""
+        """WebSocket handshake without a key."""
         return _ASKED.format(path=VOICE_PATH, host=f"{self.host}:{self.port}").encode()
 
 
 async def flood(target: Target, number: int, *, per_s: float | None = None) -> Counter[str]:
-    """Ask so many times for a voice socket, at once or `per_s` a second, and hang up. What came of
-    them: HTTP statuses, and `LOST`."""
+    """Request `number` voice sockets, at once or `per_s` a second, and hang up. Returns counts by
+    outcome: HTTP statuses, and `LOST`."""
     came: Counter[str] = Counter()
     async with asyncio.TaskGroup() as group:
         for count in range(number):
@@ -77,7 +77,7 @@ async def _ask(target: Target, came: Counter[str]) -> None:
 
 
 async def sit(target: Target, number: int, seconds: float, *, says: bytes = b"") -> int:
-    """Open so many connections, say this, and hold them. How many were closed by the server."""
+    """Open `number` connections, send `says`, and hold them. Returns how many the server closed."""
     async with contextlib.AsyncExitStack() as stack:
         readers: list[asyncio.StreamReader] = []
         for _ in range(number):
@@ -91,7 +91,7 @@ async def sit(target: Target, number: int, seconds: float, *, says: bytes = b"")
 
 
 async def talk_too_fast(target: Target, seconds: float) -> int:
-    """Send silence as fast as it is taken. Seconds of audio that went out."""
+    """Send silence as fast as the server reads it. Returns the seconds of audio sent."""
     sent = 0
     append = json.dumps({"type": "input_audio_buffer.append", "audio": _SECOND_OF_SILENCE})
     with contextlib.suppress(WebSocketException, OSError, TimeoutError):
@@ -103,7 +103,7 @@ async def talk_too_fast(target: Target, seconds: float) -> int:
 
 
 async def read_nothing(target: Target, seconds: float) -> None:
-    """Ask for an answer aloud, then for whatever else the server has to say, and read none."""
+    """Request a spoken answer, then further messages, and read none of them."""
     text = {"type": "input_text", "text": "Tell me a long story."}
     item = {"type": "message", "role": "user", "content": [text]}
     asked = [{"type": "conversation.item.create", "item": item}, {"type": "response.create"}]

@@ -1,4 +1,4 @@
-"""Chromium under Playwright, with its microphone and its sound, for benches and tests.
+"""Chromium under Playwright, with a microphone that plays recordings and a sound recorder.
 
 Playwright is no part of the service: `pip install -e '.[dev]'` brings it.
 """
@@ -46,19 +46,19 @@ Sound = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class PageSound:
-    """What a page gave to the device and what it took from its microphone, on one time axis."""
+    """Sound that a page played and sound of its microphone, on one time axis."""
 
     played: Sound
-    """float32 [n]."""
+    """float32 [n], given to the output device."""
     captured: Sound
-    """float32 [n]."""
+    """float32 [n], taken from the microphone."""
     rate_hz: int
     latency_s: float
-    """From there to the loudspeaker, as the browser says."""
+    """Output latency in s from the device to the loudspeaker, as the browser reports it."""
 
 
 def find_browser() -> Path:
-    """HALFSEC_CHROMIUM, or what the system calls Chromium. Raises BenchError."""
+    """Path of Chromium: HALFSEC_CHROMIUM, or the system's. Raises BenchError."""
     named = os.environ.get("HALFSEC_CHROMIUM")
     found = [named] if named else [shutil.which(name) for name in NAMES]
     for path in found:
@@ -73,7 +73,7 @@ def find_browser() -> Path:
 
 @contextlib.contextmanager
 def chromium(*flags: str) -> Iterator["Browser"]:
-    """A browser for the length of the block. Raises BenchError."""
+    """Run a browser for the length of the block. Raises BenchError."""
     try:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
@@ -94,8 +94,8 @@ def chromium(*flags: str) -> Iterator["Browser"]:
 
 
 def recording_context(browser: "Browser", **options: Any) -> "BrowserContext":
-    """Pages in it are recorded. Servers don't have the recorder: it comes in the address, past the
-    pages' policy."""
+    """Browser context whose pages are recorded. Servers don't serve the recorder: it comes in a
+    data address, past the pages' content security policy."""
     context = browser.new_context(bypass_csp=True, **options)
     code = RECORDER_WORKLET.read_text(encoding="utf-8")
     address = "data:text/javascript," + urllib.parse.quote(code)
@@ -105,7 +105,7 @@ def recording_context(browser: "Browser", **options: Any) -> "BrowserContext":
 
 
 def recorded(page: "Page") -> PageSound:
-    """All that was recorded of a page so far."""
+    """Everything recorded of a page so far."""
     played, captured = (_samples(page, name) for name in ("recordedChunks", "capturedChunks"))
     num = min(len(played), len(captured))
     rate_hz = page.evaluate("globalThis.recordedRate ?? 0")
@@ -130,5 +130,5 @@ def _samples(page: "Page", name: str) -> Sound:
 
 
 def speak(page: "Page", wav: bytes) -> None:
-    """Into the microphone of a page that MICROPHONE was injected into. Returns when it is said."""
+    """Play `wav` into the microphone of a page with MICROPHONE injected. Returns at its end."""
     page.evaluate("(sound) => globalThis.speak(sound)", base64.b64encode(wav).decode())

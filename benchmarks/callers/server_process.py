@@ -17,42 +17,42 @@ from latency_budget.account.clock import SystemClock
 from latency_budget.host import cpu_s, resident_mb
 
 STOP_S: Final = 10.0
-"""Calls are over by then; a server that still has not ended is killed."""
+"""Timeout in s of a stop; a server that has not ended by then is killed."""
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
 class ServerFigures:
-    """What a server of our own told about itself."""
+    """Figures of a server that the bench started."""
 
     listening_s: float | None = None
     ready_s: float | None = None
     rest_mb: float | None = None
     call_mb: float | None = None
-    """The most that was seen at the end of a call."""
+    """Highest memory in MB seen at the end of a call."""
     calls_cpu_s: float | None = None
-    """Processor time of all its calls: listening and speaking, guesses and warm-ups. Nothing tells
-    them apart within one process."""
+    """Processor time in s of all its calls: listening, speaking, guesses and warm-ups. They
+    can't be separated within one process."""
 
 
 @dataclass(slots=True)
 class OwnServer:
-    """A server that was started for the measurement."""
+    """A server started for the measurement."""
 
     url: str
     pid: int
     figures: ServerFigures
 
     def note_memory(self) -> None:
-        """Look how much it takes in a call."""
+        """Record the server's memory during a call."""
         now_mb = resident_mb(self.pid)
         if now_mb is not None:
             self.figures.call_mb = max(now_mb, self.figures.call_mb or 0.0)
 
     @contextlib.contextmanager
     def calls(self) -> Iterator[None]:
-        """Calls are held in this block: count what they take."""
+        """Add the processor time of the calls held in this block."""
         before_s = cpu_s(self.pid)
         yield
         self.note_memory()
@@ -64,7 +64,7 @@ class OwnServer:
 @contextlib.contextmanager
 def own_server(arguments: Sequence[str]) -> Iterator[OwnServer]:
     """Run `halfsec serve` on a free port for the length of the block. Raises BenchError, and
-    SystemExit where this process is told to end: the server ends with it."""
+    SystemExit if this process receives SIGTERM or SIGHUP: the server ends with it."""
     with _ending_in_order():
         yield from _served(arguments)
 
@@ -76,11 +76,11 @@ def _served(arguments: Sequence[str]) -> Iterator[OwnServer]:
     clock = SystemClock()
     started_ns = clock.now_ns()
     apart = ["--set", "agent.log_level=warning", "--set", "latency_budget.store=false"]
-    apart += ["--set", "latency_budget.admission=false"]  # a bench calls until it is done
-    # For this machine alone, whatever the settings say.
+    apart += ["--set", "latency_budget.admission=false"]  # a bench holds all its calls
+    # Listens on this machine only, whatever the settings are.
     apart += ["--host", "127.0.0.1", "--set", "access.tls_self_signed=false"]
     apart += ["--set", "access.tls_cert=", "--set", "access.tls_key="]
-    # Another server may have the port; and a public address would have calls need keys.
+    # Another server may have the port; and on a public address calls need keys.
     apart += ["--set", "telephony.audiosocket_port=0", "--set", "telephony.public_url="]
     command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *apart, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
@@ -110,8 +110,8 @@ def _served(arguments: Sequence[str]) -> Iterator[OwnServer]:
 
 @contextlib.contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the block by SystemExit, once, instead of the process at once. Without
-    effect outside of the main thread, which alone can do that."""
+    """End the block with SystemExit at SIGTERM or SIGHUP, once, instead of ending the process.
+    Without effect outside of the main thread, the only one that can set signal handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,16 +1,16 @@
 """Simulated carrier: Twilio's end of a media stream with a caller behind it, as a `CallPort`.
 
-What a carrier does is done as its documentation has it
+It follows Twilio's documentation
 (https://www.twilio.com/docs/voice/media-streams/websocket-messages): 20 ms of the caller at a time;
-what comes is queued and played in real time; a mark comes back when all before it was played, and
-at once when `clear` has overtaken it.
+audio received is queued and played in real time; a mark comes back when all audio before it was
+played, and at once after `clear`.
 
-What a bad line is (`LineQuality`). The stream itself is TCP and loses nothing; packets are lost
+Model of a bad line (`LineQuality`). The stream itself is TCP and loses nothing; packets are lost
 before it, between the telephone and the carrier's gateway. A lost packet is 20 ms that the gateway
-never had: their frame is not sent, and the time stamps jump. A late one holds up those behind it,
-for the gateway sends in order: they come in a burst. So each frame is late by an amount of its own
-(uniform, up to `jitter_ms`), and never before one that was spoken earlier. The way to the caller is
-not modelled: what is measured ends where the carrier's queue plays a sample.
+never received: the frame is not sent, and the time stamps jump. A late packet delays those behind
+it, since the gateway sends in order: they arrive in a burst. So each frame has a delay of its own
+(uniform, up to `jitter_ms`), and never overtakes an earlier one. The path to the caller is not
+modelled: measurements end where the carrier's queue plays a sample.
 """
 
 import asyncio
@@ -47,17 +47,17 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LineQuality:
-    """Of the way from the caller's telephone to the carrier's gateway."""
+    """Quality of the path from the caller's telephone to the carrier's gateway."""
 
     name: str
     loss: float = 0.0
-    """Share of the frames that never come, 0..1."""
+    """Share of the frames that are lost, 0..1."""
     jitter_ms: float = 0.0
-    """A frame is late by up to so much."""
+    """Greatest delay of a frame in ms."""
 
 
 class Uplink:
-    """What becomes of the caller's frames on the way to us. Pure."""
+    """Loss and delay of the caller's frames on their way to the server. Pure."""
 
     def __init__(self, line: LineQuality, seed: int) -> None:
         self.num_lost = 0
@@ -68,7 +68,7 @@ class Uplink:
         self._last_ns = 0
 
     def media(self, pcm: Int16, now_ns: int) -> tuple[int, Fields] | None:
-        """When the next 20 ms leave the carrier, and as what; None: they are lost."""
+        """Send time in ns and message of the next 20 ms; None if they are lost."""
         number = self._num_frames
         self._num_frames += 1
         if self._random.random() < self._line.loss:
@@ -86,23 +86,23 @@ class Uplink:
 
 
 class CarrierQueue:
-    """What came of us and is played, and the marks in it. Pure.
+    """Playback queue of the server's audio, with its marks. Pure.
 
-    Carriers know nothing of replies. What is played without a hole counts as one; `clear` ends it,
-    and is told as speech that the server has heard, which is what it means.
+    Carriers know nothing of replies. Audio that plays without a gap counts as one reply; `clear`
+    ends it, and is reported as speech that the server has detected, which is its meaning.
     """
 
     def __init__(self, tell: Callable[[ev.ClientEvent], None]) -> None:
         self.first_sound_ns: int | None = None
-        """When the first audible sample was or will be played."""
+        """Time at which the first audible sample was or will be played."""
         self._tell = tell
         self._num_replies = 0
         self._reply: str | None = None
-        """That is being played."""
+        """Id of the reply being played."""
         self._dry_ns = 0
-        """When all that has come will have been played."""
+        """Time at which all received audio will have been played."""
         self._marks: deque[tuple[int, str]] = deque()
-        """When they are due, and their names."""
+        """Due times and names of the marks."""
 
     def media(self, pcm: Int16, now_ns: int) -> None:
         if self._reply is None:
@@ -127,11 +127,11 @@ class CarrierQueue:
 
     @property
     def next_mark_ns(self) -> int | None:
-        """When the next one goes back; None: none is out."""
+        """Due time of the next mark; None if none is outstanding."""
         return self._marks[0][0] if self._marks else None
 
     def reached(self, now_ns: int) -> str:
-        """The name of the next mark, which is due."""
+        """Take the next mark, which is due, and return its name."""
         _, name = self._marks.popleft()
         if not self._marks and now_ns >= self._dry_ns:
             self._reply_over("completed", None, now_ns)
@@ -144,7 +144,7 @@ class CarrierQueue:
 
 
 class TwilioCall:
-    """One stream. `run` must be running; `events` then tells what a `Caller` wants to know."""
+    """One stream. `run` must be running; `events` then yields the events for a `Caller`."""
 
     extensions = False
     input_rate_hz = LINE_RATE_HZ
@@ -157,7 +157,7 @@ class TwilioCall:
         clock: Clock | None = None,
     ) -> None:
         self.started_ns: int | None = None
-        """When `start` was sent."""
+        """Time at which `start` was sent."""
         self._socket = socket
         self._clock = SystemClock() if clock is None else clock
         self._sid = f"MZ{random.Random(seed).getrandbits(128):032x}"
@@ -166,10 +166,10 @@ class TwilioCall:
         self.uplink = Uplink(line, seed)
         self.queue = CarrierQueue(self._events.put_nowait)
         self._marked = asyncio.Event()
-        """The next mark is another one, or due at another time."""
+        """Set when the next mark or its due time changes."""
 
     async def begin(self, agent: str | None = None) -> None:
-        """The first messages of a stream, which may ask for an agent."""
+        """Send the first messages of a stream, which may name an agent."""
         await self._socket.send('{"event":"connected","protocol":"Call","version":"1.0.0"}')
         described = {
             "accountSid": ACCOUNT,
@@ -183,14 +183,14 @@ class TwilioCall:
         self.started_ns = self._clock.now_ns()
 
     async def run(self) -> None:
-        """Until either side closes."""
+        """Run the stream until either side closes it."""
         async with asyncio.TaskGroup() as group:
             others = [group.create_task(self._depart()), group.create_task(self._return_marks())]
             try:
                 async for text in self._socket:
                     self._take(json.loads(text), self._clock.now_ns())
             except ConnectionClosed:
-                pass  # its code is told
+                pass  # the close code is reported
             finally:
                 closed = ev.Closed(self._socket.close_code, self.close_reason, self._clock.now_ns())
                 self._events.put_nowait(closed)
@@ -198,23 +198,23 @@ class TwilioCall:
                     each.cancel()
 
     async def hang_up(self, *, says_so: bool = True) -> None:
-        """As a carrier whose caller has put the receiver down."""
+        """End the call as a carrier does when the caller hangs up."""
         with contextlib.suppress(ConnectionClosed):
             if says_so:
                 await self._send("stop", {"accountSid": ACCOUNT})
         await self._socket.close()
 
     def abort(self) -> None:
-        """As a carrier that is gone without a word."""
+        """Break the connection without a closing handshake."""
         self._socket.transport.abort()
 
     @property
     def close_reason(self) -> str:
-        """What the server said when it closed the stream."""
+        """Reason that the server gave when it closed the stream."""
         return self._socket.close_reason or ""
 
     async def events(self) -> AsyncIterator[ev.ClientEvent]:
-        """Up to the end of the stream."""
+        """Events up to the end of the stream."""
         while True:
             event = await self._events.get()
             yield event
@@ -222,7 +222,7 @@ class TwilioCall:
                 return
 
     async def send_audio(self, pcm: Int16, rate_hz: int) -> bool:
-        """20 ms of the caller, which the line may lose or hold up. Raises CallEndedError."""
+        """Send 20 ms of the caller, which the line may lose or delay. Raises CallEndedError."""
         if self._socket.close_code is not None:
             raise CallEndedError(f"The call has ended: {self.close_reason}.")
         media = self.uplink.media(pcm, self._clock.now_ns())
@@ -231,13 +231,13 @@ class TwilioCall:
         return True
 
     async def report_playback(self, item_id: str, played_ms: int) -> None:
-        """Marks do that."""
+        """Nothing to do: marks report playback."""
 
     async def truncate(self, item_id: str, audio_end_ms: int) -> None:
-        """Marks do that."""
+        """Nothing to do: marks report playback."""
 
     async def cancel(self) -> None:
-        """A telephone has no button for it."""
+        """Nothing to do: a telephone cannot cancel a reply."""
 
     # --- the carrier ---
 
@@ -281,8 +281,8 @@ class TwilioCall:
 async def twilio_call(
     url: str, line: LineQuality, seed: int = 0, *, agent: str | None = None
 ) -> AsyncIterator[TwilioCall]:
-    """A stream to the server at this address (ws://HOST:PORT/...) that has begun; nothing is heard
-    of it before `run`. Raises ConnectError."""
+    """Open and begin a stream to the server at ws://HOST:PORT/...; messages arrive only while `run`
+    is running. Raises ConnectError."""
     address = f"{url.partition('/v1/')[0]}/telephony/twilio/stream"
     try:
         async with websockets_client.connect(

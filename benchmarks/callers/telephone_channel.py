@@ -1,19 +1,18 @@
 """Telephone channel model: 300-3400 Hz at 8 kHz in mu-law (ITU-T G.712, G.711).
 
-Nothing is decided otherwise for such a line. Of the detector's thresholds none between 0.3 and 0.7
-does better than on a wide band. The turn model tells ends from pauses about as well as there (the
-area under its curve falls by 0.02 at most), but its log-odds at ends are 0.4 to 1.1 lower: over 231
-turns the mean wait is 519 ms instead of 492, and 20 pauses are taken for the end instead of 21.
-Added back, 0.4 makes that 489 ms and 25 pauses, which costs about as much as it wins at the prices
-by which the waits were chosen (`benchmarks/end_of_turn/fit.py`).
+The service uses no other settings on such a line. No detector threshold between 0.3 and 0.7 does
+better than the wide band's. The turn model separates ends from pauses about as well (the area under
+its curve falls by 0.02 at most), but its log-odds at ends are 0.4 to 1.1 lower: over 231 turns the
+mean wait is 519 ms instead of 492, and 20 pauses are taken for the end instead of 21. Adding 0.4
+back makes that 489 ms and 25 pauses, which costs about as much as it wins at the prices by which
+the waits were chosen (`benchmarks/end_of_turn/fit.py`).
 
-How loud callers are matters to the voice detector alone (`asr/speech_detection/agc.py`). Of 428
-words 18 are wrong
-as recorded, 19 with the voice at -20 and -30 dB of full scale, 22 at -40, 23 at -10, where it is
-clipped.
+The caller's level matters to the voice detector alone (`asr/speech_detection/agc.py`). Of 428 words
+18 are wrong as recorded, 19 with the voice at -20 and -30 dB of full scale, 22 at -40, 23 at -10,
+where it is clipped.
 
 Pure but for the resampler. The band is cut in the spectrum of the whole recording, with soft edges,
-so nothing is delayed and nothing rings: a recording through the line ends where it ended before.
+so nothing is delayed and nothing rings: a recording keeps its end on the way through the line.
 """
 
 from typing import Final
@@ -27,14 +26,14 @@ from agent.codec.g711 import mulaw_decode, mulaw_encode
 LINE_RATE_HZ: Final = 8_000
 
 BAND_HZ: Final = (300.0, 3400.0)
-"""Between these the line passes everything."""
+"""Pass band of the line in Hz."""
 
 EDGE_HZ: Final = 100.0
-"""From all to nothing on either side: a sharper edge rings for longer than a word's pause."""
+"""Width in Hz of each edge: a sharper edge rings for longer than a word's pause."""
 
 
 def over_telephone(pcm: npt.NDArray[np.int16], rate_hz: int) -> npt.NDArray[np.int16]:
-    """int16 [n] mono of any rate as the far end hears it: int16 [m] at `LINE_RATE_HZ`."""
+    """Pass int16 [n] mono of any rate through the line. Returns int16 [m] at `LINE_RATE_HZ`."""
     sound = pcm.astype(np.float32) / np.float32(32768)
     if rate_hz != LINE_RATE_HZ:
         sound = soxr.resample(sound, rate_hz, LINE_RATE_HZ, quality="HQ")

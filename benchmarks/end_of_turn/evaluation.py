@@ -1,8 +1,8 @@
 """Evaluation of an end-of-turn decision on recorded turns, in the service's timing.
 
-A trial is one turn with its pauses (`turn_pauses.py`). A decision says of each pause after how
-much silence the turn would be over: in the last pause that is an answer, in an earlier one that
-lasted longer a cut-in.
+A trial is one turn with its pauses (`turn_pauses.py`). A decision gives for each pause the
+silence after which the turn is over: in the last pause this is an answer, in an earlier pause that
+lasted longer it is a cut-in.
 """
 
 import math
@@ -19,19 +19,19 @@ from latency_budget.statistics.report import percentile
 from .turn_pauses import Pause
 
 STEP_MS: Final = 32
-"""The detector's frame: silence is looked at so often."""
+"""Interval of decisions in ms: the detector's frame."""
 
 READY_MS: Final = 180
-"""Silence at which sound and words of a pause are known: noticed after 84, and a final pass of 75
-to 100 ms on two cores."""
+"""Silence in ms at which sound and words of a pause are known: it is noticed after 84, and a final
+pass takes 75 to 100 on two cores."""
 
 Decision = Callable[[Evidence], float]
-"""Silence in ms after which the turn is over."""
+"""Function from a pause's evidence to the silence in ms after which the turn is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPause:
-    """A pause, and what the turn model says to it."""
+    """A pause with the turn model's log-odds."""
 
     pause: Pause
     sound: float
@@ -48,7 +48,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class KnownTurn:
-    """A trial, with what the service knows of each pause that has words."""
+    """A trial with the service's evidence in each pause that has words."""
 
     kind: str
     pauses: tuple[tuple[Pause, Evidence], ...]
@@ -56,16 +56,16 @@ class KnownTurn:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a decision made of one trial. `after_ms` is None for a cut-in and a missed turn."""
+    """Outcome of a decision on one trial. `after_ms` is None for a cut-in and a missed turn."""
 
     kind: str
     cut_in: bool
     after_ms: int | None
-    """From the last voiced 20 ms."""
+    """Time in ms from the last voiced 20 ms to the answer."""
 
 
 def trials_of(pauses: Iterable[KnownPause]) -> list[Trial]:
-    """Grouped by turn, in the order of the file."""
+    """Group pauses by turn, in the order of the file."""
     grouped: dict[str, list[KnownPause]] = {}
     for one in pauses:
         grouped.setdefault(one.pause.file, []).append(one)
@@ -74,9 +74,10 @@ def trials_of(pauses: Iterable[KnownPause]) -> list[Trial]:
 
 
 def callers_of(trials: Sequence[Trial], seed: int, turns_each: int = 8) -> list[list[Trial]]:
-    """The trials as calls of a few turns, from callers who hardly hesitate to such who often do.
+    """Group trials into calls of a few turns, from callers who rarely hesitate to frequent ones.
 
-    Each trial is in one call. Most callers are of both kinds, or their own pauses would tell.
+    Each trial is in one call. Most callers have turns of both kinds; otherwise a caller's earlier
+    pauses would reveal the kind.
     """
     rng = np.random.default_rng(seed)
     noise = rng.normal(0.0, 0.6, len(trials))
@@ -87,7 +88,7 @@ def callers_of(trials: Sequence[Trial], seed: int, turns_each: int = 8) -> list[
 
 
 def known_turns(calls: Iterable[Sequence[Trial]]) -> list[KnownTurn]:
-    """In order; each call has a caller of its own."""
+    """Evidence of the turns, in order; each call has a caller of its own."""
     found = []
     for call in calls:
         own = PauseHistory()
@@ -95,7 +96,7 @@ def known_turns(calls: Iterable[Sequence[Trial]]) -> list[KnownTurn]:
             known = []
             for one in trial.pauses:
                 pause = one.pause
-                if pause.final:  # without words nobody answers
+                if pause.final:  # without words there is no answer
                     known.append((pause, Evidence(pause.final, one.sound, own.quantile_ms)))
                 if not pause.is_end:
                     own.add(pause.silence_ms)
@@ -114,7 +115,7 @@ def outcome(turn: KnownTurn, decide: Decision) -> Outcome:
 
 
 def figures(outcomes: Iterable[Outcome], kind: str) -> dict[str, Any]:
-    """Of one kind of turn."""
+    """Figures of one kind of turn."""
     ours = [one for one in outcomes if one.kind == kind]
     times = sorted(one.after_ms for one in ours if one.after_ms is not None)
     cut_ins = sum(one.cut_in for one in ours)

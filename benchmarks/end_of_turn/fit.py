@@ -1,10 +1,10 @@
 """`python -m benchmarks.end_of_turn.fit PAUSES`: fit the end-of-turn model and evaluate it.
 
-All that is fitted comes from half "a" of the recordings (see `turn_data.py`); what is printed as
-held back comes from half "b", in the same run as the best plain rules: one silence for all, and one
-for each way in which the words can end. Where a rate needs more turns than half of the recordings
-gives, every recording is judged by what was fitted on the other half ("crossed"): that judges the
-procedure, and the held-back half judges what ships.
+Everything is fitted on half "a" of the recordings (see `turn_data.py`); figures printed as held
+back come from half "b", in the same run as the best plain rules: one silence for all turns, and one
+for each way in which the words can end. If a rate needs more turns than half of the recordings has,
+every recording is judged by the fit on the other half ("crossed"): that judges the procedure, and
+the held-back half judges the shipped model.
 
 All of it, from Debian's `asterisk-core-sounds-en-wav`, `asterisk-core-sounds-en` (the texts) and
 `pocketsphinx-testdata`, unpacked; about half an hour on two cores:
@@ -20,11 +20,12 @@ All of it, from Debian's `asterisk-core-sounds-en-wav`, `asterisk-core-sounds-en
     python -m benchmarks.end_of_turn.turn_pauses TURNS2 MORE --no-words
     python -m benchmarks.end_of_turn.fit PAUSES --more MORE --write
 
-Three fits, one after the other. The *head* of the turn model, a ridge regression on its embedding,
-from the recorded voice and from synthetic ones that read the same texts: so that it can't learn one
-reader by heart. The *score*, from the head's answer and the words; for it half "a" is cut in two
-again, and each part is judged by a head fitted on the other and the synthetic voices, because a
-head is surer of what it was fitted on. The *lines* from score to silence: the cheapest of a grid.
+Three fits run one after the other. The *head* of the turn model is a ridge regression on its
+embedding, fitted on the recorded voice and on synthetic voices that read the same texts, so that it
+does not overfit one reader. The *score* combines the head's output and the words; for it half "a"
+is split again, and each part is judged by a head fitted on the other part and the synthetic voices,
+because a head is overconfident on its own training data. The *lines* from score to silence are the
+cheapest of a grid.
 """
 
 import argparse
@@ -71,13 +72,14 @@ Vector = npt.NDArray[np.float64]
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 HEAD_RIDGE: Final = 800.0
-"""On standardized numbers. Between 400 and 1600 the areas under the curve differ by 0.005."""
+"""Ridge of the head, on standardized numbers. Between 400 and 1600 the areas under the curve
+differ by 0.005."""
 
 SCORE_RIDGE: Final = 3.0
-"""Below 1 the rare word classes take weights from a handful of pauses."""
+"""Ridge of the score. Below 1 the rare word classes take weights from a handful of pauses."""
 
 LEAST_MS: Final = 160
-"""Shorter pauses end before anything is decided."""
+"""Shortest pause in ms to fit on: shorter ones end before any decision."""
 
 SEED: Final = 20261121
 
@@ -89,12 +91,12 @@ PRICES_MS: Final[dict[Eagerness, dict[str, int]]] = {
     "medium": {"command": 6000, "hesitant": 2000},
     "low": {"command": 10_000, "hesitant": 4000},
 }
-"""What one turn's cut-in costs, in ms of every turn's waiting. For `auto` a hundredth of
-command-like turns that are cut in on must win 30 ms: who speaks without hesitating is not to be
-interrupted. Who hesitates for most of a second is used to it, and speaks on: 10 ms."""
+"""Price of a cut-in on one turn, in ms of every turn's wait. For `auto` cutting in on 1 % of the
+command-like turns must win 30 ms: a caller who speaks without hesitating must not be interrupted. A
+caller who hesitates for most of a second is used to it, and continues: 10 ms."""
 
 MOST_MS: Final[dict[Eagerness, int]] = {"high": 600, "auto": 1000, "medium": 1200, "low": 1500}
-"""Silence that ends any turn, numbers and "and" aside."""
+"""Silence in ms that ends any turn, except after numbers and "and"."""
 
 BASES_MS: Final = range(200, 1001, 40)
 SLOPES_MS: Final = (0, 40, 80, 110, 140, 180, 220, 260, 300)
@@ -104,13 +106,14 @@ LEASTS_MS: Final[dict[Eagerness, range]] = {
     "medium": range(352, 545, 32),
     "low": range(416, 609, 32),
 }
-"""Half of the command-like turns have a pause of 150 ms in them, a quarter one of 250, an eighth
-one of 350. A hundred turns do not show what an answer within those costs, so `auto` has none."""
+"""Candidates in ms for the shortest wait. Half of the command-like turns have a pause of 150 ms in
+them, a quarter one of 250, an eighth one of 350. A hundred turns do not show the cost of an answer
+within those, so `auto` has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Pauses, and what the turn model's head sees of each."""
+    """Pauses with the input of the turn model's head."""
 
     pauses: tuple[Pause, ...]
     embeddings: Vector
@@ -131,7 +134,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Of the turn model."""
+    """Head of the turn model: a linear layer on its embedding."""
 
     weights: Vector
     bias: float
@@ -142,13 +145,13 @@ class Head:
 
 
 def fit_head(heard: Heard) -> Head:
-    """From all pauses that last long enough."""
+    """Fit the head on all pauses of at least `LEAST_MS`."""
     heard = heard.where(lambda pause: pause.silence_ms >= LEAST_MS)
     mean = heard.embeddings.mean(axis=0)
     spread = heard.embeddings.std(axis=0) + 1e-6
     standard = (heard.embeddings - mean) / spread
     labels = np.array([pause.is_end for pause in heard.pauses], np.float64)
-    # A ridge leaves the weights among the pauses' own directions, which are fewer than the numbers.
+    # With a ridge the weights lie in the span of the pauses, which has fewer dimensions.
     squares, directions = np.linalg.eigh(standard @ standard.T)
     kept = squares > 1e-9 * squares[-1]
     sizes = np.sqrt(squares[kept])
@@ -177,7 +180,7 @@ def newton(matrix: Vector, labels: Vector, penalty: Vector) -> Vector:
 
 
 def fit(real: Heard, more: Heard) -> tuple[Head, TurnScore]:
-    """Everything, from these recordings and these other voices."""
+    """Fit head and score on these recordings and these other voices."""
     first = real.where(_is_first)
     parts = [first, real.where(lambda pause: not _is_first(pause))]
     judged: list[KnownPause] = []
@@ -200,7 +203,7 @@ def fit(real: Heard, more: Heard) -> tuple[Head, TurnScore]:
 
 
 def _is_first(pause: Pause) -> bool:
-    """Of the two parts of a half. Both kinds of a recording are in the same."""
+    """True for the first part of a half. Both kinds of a recording are in the same part."""
     name = pause.file.removesuffix(f".{pause.kind}.wav")
     return zlib.crc32(name.encode()) // 2 % 2 == 0
 
@@ -225,7 +228,7 @@ def fit_score(samples: Sequence[tuple[Evidence, bool]]) -> dict[str, float]:
 
 
 def best_wait(known: Sequence[KnownTurn], score: TurnScore, eagerness: Eagerness) -> Wait:
-    """The cheapest line for these turns; `score` has those of the more eager."""
+    """Find the cheapest line for these turns; `score` holds the lines of higher eagerness."""
     most_ms = MOST_MS[eagerness]
     lines = (
         Wait(base, slope, least, most_ms)
@@ -245,12 +248,12 @@ def outcomes(known: Sequence[KnownTurn], decide: Decision) -> list[Outcome]:
 
 
 def tally(found: Sequence[Outcome]) -> dict[str, Any]:
-    """Figures of both kinds."""
+    """Figures of both kinds of turns."""
     return {kind: figures(found, kind) for kind in KINDS}
 
 
 def cost_ms(found: dict[str, Any], prices_ms: dict[str, int]) -> float:
-    """Of waiting and cutting in, on the average over command-like and hesitant turns."""
+    """Cost in ms of waits and cut-ins, averaged over command-like and hesitant turns."""
     costs = [
         found[kind]["mean_ms"] + price_ms * found[kind]["cut_in_rate"]
         for kind, price_ms in prices_ms.items()
@@ -259,7 +262,7 @@ def cost_ms(found: dict[str, Any], prices_ms: dict[str, int]) -> float:
 
 
 def plain_rules() -> Iterator[tuple[str, Decision]]:
-    """What needs no fitted score: one silence, or three by how the words end."""
+    """Rules without a fitted score: one silence, or three by the ending of the words."""
     for silence_ms in range(224, 1025, 32):
         yield f"one {silence_ms} ms", _constant(silence_ms)
     for closed_ms, open_ms in product(range(224, 801, 32), range(352, 1025, 96)):
@@ -283,13 +286,13 @@ _CLOSED: Final = ("closed", "question")
 
 
 def best_plain(known: Sequence[KnownTurn], prices_ms: dict[str, int], begin: str) -> Decision:
-    """The cheapest of the rules whose name begins like this."""
+    """Find the cheapest of the rules whose name begins with `begin`."""
     rules = [rule for name, rule in plain_rules() if name.startswith(begin)]
     return min(rules, key=lambda rule: cost_ms(tally(outcomes(known, rule)), prices_ms))
 
 
 def report(real: Heard, more: Heard) -> tuple[Head, TurnScore, dict[str, Any]]:
-    """Fit on each half, judge on the other. Returns what was fitted on "a" as well."""
+    """Fit on each half, judge on the other. Also returns the fit on half "a"."""
     halves = {half: (real.of_half(half), more.of_half(half)) for half in "ab"}
     fitted = {half: fit(*halves[half]) for half in "ab"}
     known = {}
@@ -318,8 +321,8 @@ def report(real: Heard, more: Heard) -> tuple[Head, TurnScore, dict[str, Any]]:
 
 
 def areas(heard: Heard, head: Head) -> dict[str, float]:
-    """Of each kind: how often the head thinks an end of turn likelier to be one than a pause of
-    at least LEAST_MS, 0.5 being chance (the area under the curve)."""
+    """Area under the ROC curve by kind of turn: how often the head scores an end of turn above a
+    pause of at least `LEAST_MS`; 0.5 is chance."""
     found = {}
     for kind in KINDS:
         ours = heard.where(partial(_is_judged, kind))
@@ -354,7 +357,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> Heard:
-    """What `turn_pauses.py` wrote. Raises AudioError."""
+    """Read the output of `turn_pauses.py`. Raises AudioError."""
     pauses = read_pauses(path)
     embeddings = read_embeddings(path).astype(np.float64)
     if len(pauses) != len(embeddings):

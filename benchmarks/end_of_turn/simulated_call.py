@@ -1,10 +1,9 @@
 """Call in virtual time: the real listener and turn-taking machine on the audio's clock.
 
-A frame is heard when its last sample was spoken, and what takes time (a decode, a reply) happens
-after as much of that clock. The recognizer does one job after the other, as its thread does: a
-final that is due behind an early pass waits for it. Nothing is awaited, so an hour of audio takes
-as long as its detector and its decodes. Whoever has one says what becomes of the machine's
-commands.
+A frame arrives when its last sample was spoken, and work (a decode, a reply) completes after its
+duration on that clock. The recognizer does one job after the other, as its thread does: a final
+that is due behind an early pass waits for it. Nothing is awaited, so an hour of audio takes
+as long as its detector and its decodes. The owner of a call carries out the machine's commands.
 """
 
 import heapq
@@ -29,19 +28,19 @@ Float32 = npt.NDArray[np.float32]
 
 
 class Recognizer(Protocol):
-    """What is needed of a recognizer."""
+    """Interface that the call needs of a recognizer."""
 
     def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis: ...
 
 
 class TurnModel(Protocol):
-    """What is needed of a turn model."""
+    """Interface that the call needs of a turn model."""
 
     def log_odds(self, pcm: Float32) -> float: ...
 
 
 class VirtualCall:
-    """A session without its desks. Not thread-safe."""
+    """A session without models' threads, timers and transport. Not thread-safe."""
 
     def __init__(
         self,
@@ -50,16 +49,16 @@ class VirtualCall:
         decode: Callable[[DecodeJob], tuple[Hypothesis, float]],
         do: Callable[[cmd.Command], None],
     ) -> None:
-        """`decode` gives the words and the turn model's log-odds. `do` gets every command but the
-        listener's."""
+        """`decode` returns the words and the turn model's log-odds. `do` receives every command
+        except the listener's."""
         self.machine: Final = TurnTaking(rules)
         self.now_ns = 0
         self.scale = 1.0
-        """The machine is told of the silence divided by this."""
+        """Divisor of the silence that the machine receives."""
         self.decode_ms: float | None = None
-        """What a decode takes; None: what it took. Words that are taken over take no time."""
+        """Duration in ms of a decode; None: its measured one. Reused words take no time."""
         self.sound_ms = 25.0
-        """What the turn model takes, beside a final pass."""
+        """Duration in ms of the turn model, beside a final pass."""
         self.on_partial: Callable[[PartialTranscript], None] = lambda told: None
         self._listener = listener
         self._decode = decode
@@ -69,10 +68,10 @@ class VirtualCall:
         self._count = 0
         self._recognizer_free_ns = 0
         self._paused_at: int | None = None
-        """None while the caller speaks."""
+        """Start of the current pause; None while the caller speaks."""
 
     def hear(self, frame: Float32) -> None:
-        """Whatever is due before this frame of 512 samples has been spoken, then the frame."""
+        """Carry out the work due before the end of this frame of 512 samples, then take it."""
         self._num_frames += 1
         frame_ns = self._num_frames * FRAME * NS_PER_SAMPLE
         while self._step(frame_ns):
@@ -85,11 +84,11 @@ class VirtualCall:
             self._start(job, lambda told: None)
 
     def feed(self, event: ev.Event) -> None:
-        """An event of whoever carries out the commands."""
+        """Feed an event from the owner, who carries out the commands."""
         self._carry_out(self.machine.apply(event, self.now_ns))
 
     def later(self, ms: float, happen: Callable[[], None]) -> None:
-        """So much later, unless the call is over by then."""
+        """Call `happen` after `ms` of the call's clock, unless the call is over by then."""
         self._at(self.now_ns + round(ms * 1e6), happen)
 
     def _at(self, at_ns: int, happen: Callable[[], None]) -> None:
@@ -97,7 +96,7 @@ class VirtualCall:
         heapq.heappush(self._due, (at_ns, self._count, happen))
 
     def _step(self, until_ns: int) -> bool:
-        """The next thing that happens by itself; False where there is none until then."""
+        """Carry out the next timed event up to `until_ns`; False if there is none."""
         timer_ns = self.machine.next_deadline_ns()
         due_ns = self._due[0][0] if self._due else None
         if timer_ns is not None and timer_ns <= until_ns and (due_ns is None or timer_ns < due_ns):

@@ -2,22 +2,21 @@
 
 Theory of operation
 -------------------
-The real detector judges a recording once, and the real recognizer decodes each stretch of it that
-is ever asked for once (`Track`). The rest of a call is cheap: the real listener and the real
-machine on the recording's own clock (`play`). So hundreds of turns at dozens of thresholds take a
-minute, and a change of the rules shows before any call is held.
+The real detector judges a recording once, and the real recognizer decodes each requested stretch of
+it once (`Track`). The rest of a call is cheap: the real listener and the real machine on the
+recording's own clock (`play`). So hundreds of turns at dozens of thresholds take a minute, and the
+effect of a changed rule shows before any call is held.
 
-What is not real is time: a frame is heard when its last sample was spoken, a pass takes what it
-took when it was decoded (or what is given), and a reply is audible `reply_ms` after it was begun,
-by a guess or by the end of the turn, whichever came first. Early passes are made when the voice
-drops, and finals take their words over (`asr/recognition/final_reuse.py`); timed partials are not
-made, because they
-decide nothing: that a pass may have to wait for one is left out. Load, transport and the language
-model's mood are left to the bench that plays.
+Only time is simulated: a frame arrives when its last sample was spoken, a pass takes its measured
+time (or a given one), and a reply is audible `reply_ms` after it was begun, by a guess or by the
+end of the turn, whichever came first. Early passes are made when the voice drops, and finals reuse
+their words (`asr/recognition/final_reuse.py`). Timed partials are not made, because they decide
+nothing: the wait of a pass for one is left out. Load, transport and the language model's variation
+are left to the bench that plays in real time.
 
-A threshold is moved from outside: at scale 2 the machine is told of half of the silence, so every
-rule that it has waits twice as long. Its watchdogs for audio that stops coming run on the clock and
-are re-armed by every frame, so they do not notice.
+A threshold is moved from outside: at scale 2 the machine receives half of the silence, so every
+rule waits twice as long. Its watchdogs for missing audio run on the clock and are re-armed by every
+frame, so the scale does not affect them.
 """
 
 from dataclasses import dataclass, replace
@@ -37,28 +36,28 @@ from latency_budget.account.turn import TurnId
 from .simulated_call import NS_PER_SAMPLE, Float32, Recognizer, TurnModel, VirtualCall
 
 TAIL_S: Final = 4.0
-"""Silence behind each recording: longer than any rule waits, at any scale worth trying."""
+"""Silence in s behind each recording: longer than any rule waits, at any useful scale."""
 
 
 NEVER_MS: Final = 10**9
-"""Between timed partials. Without an interval there would be no early passes either."""
+"""Interval in ms of timed partials. Without an interval there are no early passes either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long work takes that is not done here, in ms."""
+    """Durations in ms of work that the simulation does not do."""
 
     reply_ms: float = 125.0
-    """From a final's words to the first sound at the ear: prefill 30, four tokens 65, voice 20,
-    transport 10, on two cores."""
+    """Time from a final's words to the first sound at the ear: prefill 30, four tokens 65, voice
+    20, transport 10, on two cores."""
     final_ms: float | None = None
-    """Of a pass, final or early; None: what each really took."""
+    """Duration of a pass, final or early; None: each pass's measured one."""
     sound_ms: float = 25.0
-    """Of the turn model, beside a final pass."""
+    """Duration of the turn model, beside a final pass."""
 
 
 class Track:
-    """A recording that was listened to. Not thread-safe."""
+    """A recording with the models' results. Not thread-safe."""
 
     def __init__(
         self,
@@ -81,14 +80,14 @@ class Track:
         self._log_odds: dict[tuple[int, int], float] = {}
 
     def words(self, job: DecodeJob, *, fallback: bool) -> Hypothesis:
-        """Of a job over this recording, decoded at most once."""
+        """Hypothesis of a job over this recording, decoded at most once."""
         place = job.first_sample, job.end_sample, fallback
         if place not in self._words:
             self._words[place] = self._recognizer.transcribe(job.pcm, fallback=fallback)
         return self._words[place]
 
     def log_odds(self, job: DecodeJob) -> float:
-        """What the turn model says to it, computed at most once."""
+        """Log-odds of the turn model for a job, computed at most once."""
         place = job.first_sample, job.end_sample
         if place not in self._log_odds:
             self._log_odds[place] = self._judge.log_odds(job.pcm)
@@ -97,13 +96,13 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of a turn."""
+    """Outcome of a simulated turn."""
 
     latency_ms: float | None
-    """From the last voiced sample to the first sound. None: cut in, or missed."""
+    """Time in ms from the last voiced sample to the first sound. None: cut in, or missed."""
     cut_in: bool
     reopened: bool
-    """A reply was begun before the last voiced sample."""
+    """True if a reply was begun before the last voiced sample."""
 
 
 def play(
@@ -113,7 +112,7 @@ def play(
     scale: float = 1.0,
     timing: Timing | None = None,
 ) -> Played:
-    """One turn up to the first sound of a reply, or to the end of the recording."""
+    """Play one turn up to the first sound of a reply, or to the end of the recording."""
     call = _Call(track, listening, rules, scale, timing or Timing())
     for number in range(len(track.frames)):
         call.hear(number)
@@ -128,7 +127,7 @@ def play(
 
 
 class _Remembered:
-    """The detector, from memory: as `asr.VoiceDetector`."""
+    """Voice detector that replays a track's probabilities: an `asr.VoiceDetector`."""
 
     def __init__(self, probabilities: list[float]) -> None:
         self._next = iter(probabilities)
@@ -139,7 +138,7 @@ class _Remembered:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The recognizer, for one job, from memory where the track has heard it before."""
+    """Recognizer of one job, with the track's result where it has one."""
 
     track: Track
     job: DecodeJob
@@ -149,7 +148,7 @@ class _Known:
 
 
 class _Call:
-    """One turn: what is done about the reply to it."""
+    """Reply state of one turn."""
 
     def __init__(
         self,
@@ -170,10 +169,10 @@ class _Call:
         self._call.decode_ms = timing.final_ms
         self._timing = timing
         self._guess: tuple[TurnId, int] | None = None
-        """Its turn, and when it is ready."""
+        """Turn id of the guessed reply, and the time at which it is ready."""
 
     def hear(self, number: int) -> None:
-        """A frame of the recording."""
+        """Take frame `number` of the recording."""
         self._call.hear(self._track.frames[number])
 
     def _decode(self, job: DecodeJob) -> tuple[Hypothesis, float]:

@@ -23,16 +23,16 @@ from latency_budget.host import machine
 from .simulation import Played, Timing, Track, play
 
 SCALES: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0)
-"""Of every silence that the rules ask for: from as soon as there are words to twice the wait."""
+"""Factors of every silence in the rules: from as soon as there are words to twice the wait."""
 
 FIXED_MS: Final = 500
-"""The silence that scale 1 of the curve without words stands for."""
+"""Silence in ms at scale 1 of the curve without words."""
 
 Json = dict[str, Any]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only the virtual mode takes."""
+    """Add the options of the virtual mode."""
     group = parser.add_argument_group("virtual time")
     group.add_argument(
         "--virtual",
@@ -101,9 +101,9 @@ def main(recordings: Sequence[TurnRecording], options: argparse.Namespace) -> in
 
 
 def _listened(recordings: Sequence[TurnRecording]) -> list[tuple[TurnRecording, Track]]:
-    """Without those in which nothing is voiced."""
+    """Analyse the recordings, without those that have no voiced frame."""
     from agent.stages.load_progress import Conversion
-    from agent.stages.loading import Loading  # the stages: seconds of imports, for this mode only
+    from agent.stages.loading import Loading  # imports take seconds, for this mode only
     from agent.stages.model_store.catalogue import ModelStore
 
     config, clock = read_config(), SystemClock()

@@ -1,8 +1,8 @@
 """`python -m benchmarks.end_of_turn.synthetic_readers`: read recorded turns with other voices.
 
-The texts of command-like turns (see `asr.turn_data`), read by a synthetic voice: OUT/NAME.wav and
-OUT/texts.txt. A turn model's head that is fitted on one reader alone learns that reader by heart.
-A text has the name of its recording, and so belongs to the same half.
+A synthetic voice reads the texts of command-like turns (see `benchmarks/end_of_turn/turn_data.py`):
+OUT/NAME.wav and OUT/texts.txt. A turn model's head that is fitted on one reader alone overfits that
+reader. A text has the name of its recording, and so belongs to the same half.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from tts.text_chunker import TextChunker
 from .turn_data import read_turns
 
 MAX_WORDS: Final = 40
-"""Longer texts are announcements."""
+"""Greatest number of words of a text: longer ones are announcements."""
 
 
 def spoken(voice: tts.Voice, text: str) -> tuple[np.ndarray, int]:
-    """int16 [n] and its rate."""
+    """Synthesize a text. Returns int16 [n] and its rate in Hz."""
     cutter = TextChunker()
     chunks = [
         chunk

@@ -1,23 +1,23 @@
-"""`python -m benchmarks.end_of_turn.turn_data`: make turns to fit and evaluate the end of turn on.
+"""`python -m benchmarks.end_of_turn.turn_data`: turns to fit and evaluate the end of turn on.
 
 Theory of operation
 -------------------
-Recorded sentences have no hesitations in them, and recordings of people who hesitate are not to be
-had with a free licence. So each recording is used twice:
+Recorded sentences have no hesitations in them, and no recordings of hesitant speech were found with
+a free licence. So each recording is used twice:
 
 * *command-like*: as it was spoken, pauses between its sentences included;
 * *hesitant*: with 200-900 ms of room tone put in at one to three of its word boundaries.
 
 Boundaries come from Whisper's word timestamps, which are good to a tenth of a second; each is moved
-to the quietest place around it, and only those are used where the sound really drops. A cut through
-a voiced sound would be a click that no caller makes. Punctuation plays no part in the choice, so
-some of the pauses come after whole sentences: those nobody can tell from an end of turn by ear, and
-they stay in, because callers make them.
+to the quietest place around it, and only those are used at which the level really drops. A cut
+through a voiced sound would be a click that no caller makes. Punctuation plays no part in the
+choice, so some of the pauses come after whole sentences: they can't be told from an end of turn by
+ear, and they stay in, because callers make them.
 
 Under every turn, from before its first word until after its end, lies the same steady noise, so
 that a spliced pause sounds like the rest. Everything is drawn from a seed and the recording's name:
-the same command writes the same bytes. Recordings are split in two halves by their names; whatever
-is fitted uses one half, whatever is claimed comes from the other.
+the same command writes the same bytes. Recordings are split in two halves by their names; fits use
+one half, published figures come from the other.
 
 Writes OUT/NAME.KIND.wav (16 kHz, PCM16) and OUT/turns.jsonl, one `Turn` a line.
 """
@@ -44,27 +44,28 @@ from benchmarks.asr.latency import find_recordings, read_transcripts
 SEED: Final = 20261121
 
 PAUSE_MS: Final = (200, 900)
-"""Length of a hesitation, uniform."""
+"""Range of a hesitation's length in ms, uniform."""
 
 MIN_WORDS: Final = 4
 
 LEAD_MS: Final = 300
-"""Room tone before the first word."""
+"""Length in ms of the room tone before the first word."""
 
 TAIL_MS: Final = 2500
-"""Room tone behind the last word: longer than any rule waits."""
+"""Length in ms of the room tone after the last word: longer than any rule waits."""
 
 NOISE_DBFS: Final = (-66.0, -54.0)
-"""Level of the room tone, uniform: a quiet room with a good and with a cheap microphone."""
+"""Range of the room tone's level in dB of full scale, uniform: a quiet room with a good and with a
+cheap microphone."""
 
 DIP_DB: Final = 15.0
-"""How far a word boundary must lie below the recording's loud frames to be used."""
+"""Least drop in dB of a word boundary below the recording's loud frames."""
 
 MIN_APART_S: Final = 0.5
-"""Between two hesitations, and before the first: less is stammering."""
+"""Least time in s between two hesitations, and before the first: less is stammering."""
 
 FADE: Final = RATE_HZ // 200
-"""5 ms on both sides of a splice."""
+"""Fade in samples on both sides of a splice: 5 ms."""
 
 Kind = Literal["command", "hesitant"]
 
@@ -74,7 +75,7 @@ class Turn:
     """One recording made into a turn, and where it ends. Positions are 16 kHz samples."""
 
     name: str
-    """Of the recording: the same for both kinds."""
+    """Name of the recording: the same for both kinds."""
     kind: Kind
     half: str
     """"a": to fit on. "b": held back."""
@@ -98,12 +99,12 @@ class Source:
 
 
 def half_of(name: str) -> str:
-    """The half that a recording belongs to, as in `asr.bench`."""
+    """Half that a recording belongs to, as in `benchmarks/asr/latency.py`."""
     return "ab"[zlib.crc32(name.encode()) % 2]
 
 
 def trimmed(pcm: Pcm) -> Pcm:
-    """From a tenth of a second before the first voiced 20 ms until as long after the last."""
+    """Trim to 0.1 s before the first voiced 20 ms and 0.1 s after the last."""
     last = last_voiced_sample(pcm)
     first = last_voiced_sample(pcm[::-1])
     if last is None or first is None:
@@ -113,10 +114,10 @@ def trimmed(pcm: Pcm) -> Pcm:
 
 
 def word_boundaries(pcm: Pcm, ends: list[float], starts: list[float]) -> tuple[int, ...]:
-    """Where between words the sound drops by DIP_DB, in samples, ascending.
+    """Samples between words at which the level drops by `DIP_DB`, ascending.
 
     `ends[i]` and `starts[i]` are the seconds between which word i ends and word i + 1 begins, as
-    far as a recognizer can tell.
+    estimated by a recognizer.
     """
     frame = RATE_HZ // 100
     rms = frame_rms(pcm, frame)
@@ -133,12 +134,12 @@ def word_boundaries(pcm: Pcm, ends: list[float], starts: list[float]) -> tuple[i
 
 
 def command_turn(source: Source, seed: int = SEED) -> tuple[Turn, Pcm]:
-    """The recording as it was spoken, in a room."""
+    """Command-like turn: the recording as it was spoken, in room tone."""
     return _turn(source, "command", [], np.random.default_rng(_key(seed, source, "command")))
 
 
 def hesitant_turn(source: Source, seed: int = SEED) -> tuple[Turn, Pcm] | None:
-    """The recording with pauses put in; None where the sound drops nowhere between words."""
+    """Hesitant turn: the recording with pauses put in; None without a usable word boundary."""
     rng = np.random.default_rng(_key(seed, source, "hesitant"))
     wanted = int(rng.integers(1, 4))
     places: list[int] = []
@@ -179,7 +180,7 @@ def _turn(
 
 
 def _room_tone(length: int, rng: np.random.Generator) -> Pcm:
-    """Noise that falls by 6 dB an octave above 300 Hz, as of a quiet room; float32 [length]."""
+    """Noise that falls by 6 dB per octave above 300 Hz, as in a quiet room; float32 [length]."""
     level = 10 ** (float(rng.uniform(*NOISE_DBFS)) / 20)
     spectrum = np.fft.rfft(rng.standard_normal(length))
     hz = np.fft.rfftfreq(length, 1 / RATE_HZ)
@@ -202,7 +203,8 @@ def _key(seed: int, source: Source, kind: Kind) -> list[int]:
 
 
 def read_texts(path: Path) -> dict[str, str]:
-    """As `bench.read_transcripts`; Sphinx's `<s> words </s> (name)` as well."""
+    """Read texts as `read_transcripts` of `benchmarks/asr/latency.py` does, and Sphinx's format
+    `<s> words </s> (name)`."""
     text = path.read_bytes()
     if b"</s>" in text:
         lines = re.findall(r"<s>(.*)</s>\s*\((.*)\)", text.decode("utf-8", "replace"))
@@ -211,7 +213,7 @@ def read_texts(path: Path) -> dict[str, str]:
 
 
 def read_turns(folder: Path) -> list[Turn]:
-    """What `main` wrote into `folder`. Raises AudioError where it did not."""
+    """Read the turns that `main` wrote into `folder`. Raises AudioError if there are none."""
     try:
         lines = (folder / "turns.jsonl").read_text(encoding="utf-8").splitlines()
         turns = [Turn(**json.loads(line)) for line in lines]

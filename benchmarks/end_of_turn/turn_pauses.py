@@ -1,9 +1,9 @@
 """`python -m benchmarks.end_of_turn.turn_pauses`: features of each pause of recorded turns.
 
-Each turn of `asr.turn_data` goes through the real listener, detector, recognizer and turn model. A
-pause is written down with what the service would know in it: the final pass's words, and what the
-turn model's head sees (OUT.npy, a row for each line). Times of computing are not simulated: whoever
-fits on these lines says at which silence each was ready.
+Each turn of `benchmarks/end_of_turn/turn_data.py` goes through the real listener, detector,
+recognizer and turn model. A pause is written with the service's evidence in it: the final pass's
+words, and the input of the turn model's head (OUT.npy, a row for each line). Computing times are
+not simulated: a fit on these lines sets the silence at which each result was ready.
 
 The utterance is never ended here, so a pause after the last word lasts until the end of the file.
 """
@@ -40,10 +40,10 @@ from asr.stream.utterance import ListenerConfig
 from .turn_data import Turn, read_turns
 
 PAUSE_MS: Final = EndpointingConfig().pause_ms
-"""Silence at which a pause is noticed."""
+"""Silence in ms at which a pause is noticed."""
 
 MIN_MS: Final = 128
-"""Shorter pauses are over before anything is known of them."""
+"""Shortest pause in ms that is written: shorter ones end before any result."""
 
 LISTENER: Final = ListenerConfig(endpointing=EndpointingConfig(pause_ms=PAUSE_MS))
 
@@ -56,14 +56,14 @@ class Pause:
     kind: str
     half: str
     at_sample: int
-    """First silent sample, as far as was known when the pause was noticed."""
+    """First silent sample, as estimated when the pause was noticed."""
     is_end: bool
-    """Whether the turn is over."""
+    """True if the turn is over."""
     silence_ms: int
-    """From the last loud sample until the caller went on, or the file ended."""
+    """Time in ms from the last loud sample until the caller continued, or the file ended."""
     voiced_ms: int
-    """Where the turn is over: from its last voiced 20 ms to where the silence is taken to begin;
-    negative where that is early. Else 0."""
+    """At the end of a turn: time in ms from its last voiced 20 ms to the estimated start of the
+    silence; negative if the estimate is early. Else 0."""
     final: str
 
 
@@ -71,7 +71,7 @@ Known = tuple[Pause, Embedding]
 
 
 class Models:
-    """What a worker has loaded."""
+    """Models loaded by one worker process."""
 
     def __init__(self, folder: Path, *, words: bool) -> None:
         self.vad = SileroVad.load(folder / "silero-vad" / "silero_vad.onnx")
@@ -93,7 +93,7 @@ class _Open:
 
 
 def pauses_of(turn: Turn, pcm: Pcm, models: Models) -> list[Known]:
-    """The pauses of one turn that last long enough to be decided on, in order."""
+    """Pauses of one turn that last long enough for a decision, in order."""
     listener = Listener(LISTENER, models.vad)
     found: list[Known] = []
     open_pause: _Open | None = None
@@ -120,7 +120,7 @@ def pauses_of(turn: Turn, pcm: Pcm, models: Models) -> list[Known]:
 def _ended(
     turn: Turn, pcm: Pcm, listener: Listener, pause: _Open, end: int, models: Models
 ) -> list[Known]:
-    """What was known in it, unless it was too short for anything to be known."""
+    """Evidence of a pause that has ended; empty if it was too short for any."""
     silence_ms = int(ms_from_samples(end - pause.silent_from))
     if silence_ms < MIN_MS or pause.job is None:
         return []
@@ -143,7 +143,7 @@ def _ended(
 
 
 def read_pauses(path: Path) -> list[Pause]:
-    """What `main` wrote. Raises AudioError where it did not."""
+    """Read the pauses that `main` wrote. Raises AudioError if there are none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         pauses = [Pause(**json.loads(line)) for line in lines]
@@ -156,7 +156,7 @@ def read_pauses(path: Path) -> list[Pause]:
 
 
 def read_embeddings(path: Path) -> npt.NDArray[np.float32]:
-    """What belongs to `read_pauses(path)`: float32 [pauses, EMBEDDING]. Raises AudioError."""
+    """Read the rows of `read_pauses(path)`: float32 [pauses, EMBEDDING]. Raises AudioError."""
     try:
         return np.asarray(np.load(_beside(path)), np.float32)
     except (OSError, ValueError) as error:
@@ -181,7 +181,7 @@ def _work(folder: Path, turn: Turn) -> list[Known]:
 
 def _run(args: argparse.Namespace) -> int:
     turns = read_turns(args.turns)
-    Models(args.models, words=args.words)  # whatever is wrong with them is said once, and here
+    Models(args.models, words=args.words)  # errors in them are reported once, here
     embeddings: list[Embedding] = []
     workers = ProcessPoolExecutor(
         args.jobs, initializer=_prepare, initargs=(args.models, args.words)

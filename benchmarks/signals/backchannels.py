@@ -1,8 +1,8 @@
-"""Backchannel sounds: "mm-hmm" and the like, from a caller who listens.
+"""Backchannel sounds: "mm-hmm" and the like, from a listening caller.
 
 Synthesized by the voice of the settings, so that a fresh machine has them, or the recordings of a
-folder, each named for what is said in it ("mm-hmm.wav"). A synthesized "yeah" is no person's, and
-with the agent's own voice it is the harder one to tell from its echo: results say which it was.
+folder, each named for its words ("mm-hmm.wav"). A synthesized "yeah" is not a person's, and in the
+agent's own voice it is harder to tell from the agent's echo: results name the source.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ from .recordings import SUFFIXES
 WORDS: Final = ("mm-hmm", "yeah", "okay", "right")
 
 MAX_S: Final = 2.0
-"""Of a recording: somebody who says more has something to say."""
+"""Greatest length of a recording in s: a longer one is a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backchannel:
-    """One such sound."""
+    """One backchannel sound."""
 
     words: str
     pcm: Int16
@@ -35,8 +35,8 @@ class Backchannel:
 
 
 def synthesized() -> tuple[str, list[Backchannel]]:
-    """The source, in words, and `WORDS` as the settings' voice says them. Raises BenchError."""
-    import tts  # seconds of imports, for this option only
+    """Name of the source, and `WORDS` in the voice of the settings. Raises BenchError."""
+    import tts  # imports take seconds, and only this option needs them
     from agent.config.sources import read_config
     from agent.stages.model_store.catalogue import ModelError, ModelStore
     from tts.text_chunker import SpeakablePiece
@@ -56,7 +56,7 @@ def synthesized() -> tuple[str, list[Backchannel]]:
 
 
 def recorded(folder: Path) -> tuple[str, list[Backchannel]]:
-    """The source, in words, and the short recordings of a folder, by name. Raises BenchError."""
+    """Name of the source, and the short recordings of a folder, by name. Raises BenchError."""
     found: list[Backchannel] = []
     files: Sequence[Path] = sorted(folder.glob("*"))
     for path in files:

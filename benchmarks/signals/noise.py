@@ -1,7 +1,7 @@
-"""Seeded noise that is nobody's turn: what a line carries beside its caller's words.
+"""Seeded sounds without speech: silence, noise, tones, keyboard, crying and music on a line.
 
 Each is float32 [n] at 16 kHz, between -1 and 1. Levels change from second to second, because a
-detector that is not fooled by a steady noise may be fooled by one that swells.
+detector that ignores a steady noise may take a swelling one for speech.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,11 +17,11 @@ Float32 = npt.NDArray[np.float32]
 Make = Callable[[np.random.Generator, int], Float32]
 
 RANGE_DB: Final = (-60.0, -12.0)
-"""Root mean square of full scale that a noise swells between."""
+"""Range of a noise's level: root mean square in dB of full scale."""
 
 
 def _silence(rng: np.random.Generator, num_samples: int) -> Float32:
-    """Digital, with a line's last bit now and then."""
+    """Digital silence, with the last bit of a line now and then."""
     return _clipped(np.rint(rng.normal(0, 0.3, num_samples)) / 32768)
 
 
@@ -30,21 +30,21 @@ def _white(rng: np.random.Generator, num_samples: int) -> Float32:
 
 
 def _pink(rng: np.random.Generator, num_samples: int) -> Float32:
-    """3 dB less an octave, from 20 Hz: a room, a road, a fan."""
+    """Pink noise, 3 dB less per octave from 20 Hz: a room, a road, a fan."""
     spectrum = np.fft.rfft(rng.standard_normal(num_samples))
     hz = np.fft.rfftfreq(num_samples, 1 / RATE_HZ)
     return _swelling(rng, np.fft.irfft(spectrum / np.sqrt(np.maximum(hz, 20)), num_samples))
 
 
 def _hum(rng: np.random.Generator, num_samples: int) -> Float32:
-    """Mains, 50 or 60 Hz, with eight harmonics of random strength."""
+    """Mains hum, 50 or 60 Hz, with eight harmonics of random strength."""
     phase = 2 * np.pi * rng.choice([50.0, 60.0]) * np.arange(num_samples) / RATE_HZ
     tones = [rng.random() / k * np.sin(k * phase + rng.random() * 6) for k in range(1, 9)]
     return _swelling(rng, np.sum(tones, axis=0))
 
 
 def _clicks(rng: np.random.Generator, num_samples: int) -> Float32:
-    """Two a second, of a few samples: bad contacts, a pen."""
+    """Clicks of a few samples, two a second: bad contacts, a pen."""
     sound = np.zeros(num_samples)
     for at in rng.integers(0, max(1, num_samples - 80), 2 * num_samples // RATE_HZ):
         sound[at : at + 80] += (
@@ -56,15 +56,15 @@ def _clicks(rng: np.random.Generator, num_samples: int) -> Float32:
 
 
 def _keyboard(rng: np.random.Generator, num_samples: int) -> Float32:
-    """Somebody types: seven keys a second, each a press and a release of ringing plastic, in bursts
-    with rests between them."""
+    """Typing: seven keys a second, each a press and a release of ringing plastic, in bursts with
+    rests between them."""
     sound = np.zeros(num_samples)
     length = RATE_HZ // 20
     ring = np.arange(length) / RATE_HZ
     at = 0
     while (at := at + int(rng.exponential(RATE_HZ / 7))) < num_samples - 2 * length:
         if rng.random() < 0.02:
-            at += int(rng.uniform(1, 5) * RATE_HZ)  # reads what is written
+            at += int(rng.uniform(1, 5) * RATE_HZ)  # pause for reading
             continue
         for offset, strength in ((0, 1.0), (int(0.08 * RATE_HZ), 0.4)):
             tones = sum(np.sin(2 * np.pi * rng.uniform(800, 5000) * ring) for _ in range(3))
@@ -89,8 +89,8 @@ def _beeps(rng: np.random.Generator, num_samples: int) -> Float32:
 
 
 def _crying(rng: np.random.Generator, num_samples: int) -> Float32:
-    """A crying child, roughly: harmonics of a 350-600 Hz tone that rises and falls, a second long,
-    and the breath between. It is no recording, and a real child is more various."""
+    """Approximation of a crying child: harmonics of a 350-600 Hz tone that rises and falls, a
+    second long, and the breath between. A real child varies more."""
     sound = np.zeros(num_samples)
     at = 0
     while at < num_samples:
@@ -106,9 +106,9 @@ def _crying(rng: np.random.Generator, num_samples: int) -> Float32:
 
 
 def _music(rng: np.random.Generator, num_samples: int) -> Float32:
-    """What callers are put on hold with, roughly: four chords round and round on a plucked
-    instrument, a bass, and above them a tune on a reed with vibrato, in notes of a syllable's
-    length. Real music is more various."""
+    """Approximation of music on hold: four repeated chords on a plucked instrument, a bass, and
+    above them a tune on a reed with vibrato, in notes of a syllable's length. Real music varies
+    more."""
     beat = int(RATE_HZ * rng.uniform(0.45, 0.65))
     chords = [(0, 4, 7), (9, 12, 16), (5, 9, 12), (7, 11, 14)]
     root_hz = 220 * 2 ** (rng.integers(-3, 4) / 12)
@@ -162,13 +162,13 @@ SOUNDS: Final[Mapping[str, Make]] = MappingProxyType(
 
 
 def make_sound(name: str, seed: int, seconds: float) -> Float32:
-    """The same for the same name, seed and length."""
+    """Make a sound: the same one for the same name, seed and length."""
     rng = np.random.default_rng([seed, *name.encode()])
     return SOUNDS[name](rng, int(seconds * RATE_HZ))
 
 
 def _swelling(rng: np.random.Generator, sound: npt.NDArray[np.float64]) -> Float32:
-    """At a level that wanders through `RANGE_DB`, a new goal each second."""
+    """Scale a sound to a level that wanders through `RANGE_DB`, with a new goal each second."""
     goals = rng.uniform(*RANGE_DB, len(sound) // RATE_HZ + 2)
     level_db = np.interp(np.arange(len(sound)) / RATE_HZ, np.arange(len(goals)), goals)
     rms = float(np.sqrt(np.mean(sound**2)))

@@ -1,9 +1,9 @@
 """Recordings to play as turns, with the labelled end of each turn where one exists.
 
-A label is a JSON object: `{"end": N}`, the 16 kHz sample after the last voiced 20 ms, with `kind`
-("command", "hesitant", ...) and `half` ("a": to fit on, "b": held back) where there are such. It
-stands in NAME.json beside NAME.wav, or on a line of `turns.jsonl` in the same folder, which names
-its recording by `file`. Other fields are passed over. A recording without a label ends at its last
+A label is a JSON object: `{"end": N}`, the 16 kHz sample after the last voiced 20 ms, with optional
+`kind` ("command", "hesitant", ...) and `half` ("a": to fit on, "b": held back). It stands in
+NAME.json beside NAME.wav, or on a line of `turns.jsonl` in the same folder, which names its
+recording by `file`. Other fields are ignored. A recording without a label ends at its last
 voiced 20 ms as `asr.audio.last_voiced_sample` finds it.
 """
 
@@ -26,13 +26,13 @@ LABELS: Final = "turns.jsonl"
 
 MIN_S: Final = 1.0
 MAX_S: Final = 12.0
-"""Turns of a conversation, up to where they end; shorter files are single words, longer ones
+"""Limits in s of a turn's length, up to its end; shorter files are single words, longer ones
 announcements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What is known of a recording."""
+    """Label of a recording."""
 
     end: int
     """16 kHz sample after the last voiced 20 ms."""
@@ -42,7 +42,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecording:
-    """A recording to speak."""
+    """A recording to play as a turn, with its label."""
 
     path: Path
     pcm: Int16
@@ -52,22 +52,22 @@ class TurnRecording:
 
     @property
     def kind(self) -> str:
-        """Empty where nobody has said."""
+        """Kind of the turn; empty without a label."""
         return "" if self.label is None else self.label.kind
 
     @property
     def voiced_s(self) -> float | None:
-        """Up to the end of the turn; None where that has to be found in the sound."""
+        """Time in s up to the end of the turn; None without a label."""
         return None if self.label is None else self.label.end / RATE_HZ
 
     @property
     def duration_s(self) -> float:
-        """Up to the end of the turn, or of the file."""
+        """Length in s up to the end of the turn, or of the file."""
         voiced_s = self.voiced_s
         return len(self.pcm) / self.rate_hz if voiced_s is None else voiced_s
 
     def by_telephone(self) -> "TurnRecording":
-        """As the far end of a telephone line hears it."""
+        """Recording as the far end of a telephone line receives it."""
         line = over_telephone(self.pcm, self.rate_hz)
         return TurnRecording(self.path, line, LINE_RATE_HZ, self.label)
 
@@ -75,9 +75,9 @@ class TurnRecording:
 def find_recordings(
     paths: Sequence[Path], turns: int, seed: int, *, half: str = "", kind: str = ""
 ) -> list[TurnRecording]:
-    """`turns` recordings of a turn's length out of files and folders, shuffled by the seed.
+    """Choose `turns` recordings of a turn's length from files and folders, shuffled by the seed.
 
-    `half` and `kind` leave out what is labelled otherwise, or not at all. Raises BenchError.
+    `half` and `kind` leave out recordings labelled otherwise, or not labelled. Raises BenchError.
     """
     files = [path for path in paths if path.is_file()]
     for folder in (path for path in paths if path.is_dir()):
@@ -108,14 +108,14 @@ def _fits(label: Label | None, half: str, kind: str) -> bool:
 
 
 def _labels(files: Iterable[Path]) -> dict[Path, Label]:
-    """Of those files that have one."""
+    """Labels of the files that have one."""
     found: dict[Path, Label] = {}
     listed: dict[Path, dict[str, Label]] = {}
     for path in files:
         beside = path.with_suffix(".json")
         if beside.is_file():
             fields = _parsed(beside.read_text("utf-8"), str(beside))
-            if "end" in fields:  # else it is about something else
+            if "end" in fields:  # else the file is not a label
                 found[path] = _label(fields, str(beside))
                 continue
         if path.parent not in listed:

@@ -1,8 +1,8 @@
 """Comparison of voices: real-time factor, time to the first audible sample, word error rate.
 
-Intelligibility is a round trip: a recognizer hears the synthesized speech, and the word error rate
-against what was to be said is what it costs. The recognizer is an argument, because this package
-knows none: `compare` takes any function from 16 kHz PCM to text. Run alone, the table has no WER:
+Intelligibility is a round trip: a recognizer transcribes the synthesized speech, and the word error
+rate is taken against the input text. The recognizer is an argument, because this package depends on
+none: `compare` takes any function from 16 kHz PCM to text. Run alone, the table has no WER:
 
     python -m benchmarks.tts.speed [--models DIR] [--json] [VOICE ...]
 """
@@ -29,7 +29,7 @@ from tts.voices.engine import VoiceError
 TRANSCRIBER_HZ = 16_000
 
 Transcribe = Callable[[npt.NDArray[np.int16]], str]
-"""16 kHz mono int16 to text."""
+"""Function from 16 kHz mono int16 to text."""
 
 SENTENCES = (
     "Sure.",
@@ -53,27 +53,27 @@ SENTENCES = (
     "About 80% of our customers choose the monthly plan, because they can always cancel.",
     "Thank you for calling, and have a wonderful day!",
 )
-"""Things a voice agent says."""
+"""Typical sentences of a voice agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one voice did."""
+    """Figures of one voice."""
 
     voice: str
     num_sentences: int
     ms_per_sentence: float
-    """Median time from piece to its last chunk."""
+    """Median time in ms from a piece to its last chunk."""
     p95_ms: float
     first_audible_ms: float
-    """Median time until the first chunk is there, plus the silence it begins with."""
+    """Median time in ms to the first chunk, plus the silence at its start."""
     leading_silence_ms: float
-    """Mean silence before the first audible sample of a chunk."""
+    """Mean silence in ms before the first audible sample of a chunk."""
     speech_s: float
     rtf: float
-    """Time to synthesize over time to play."""
+    """Real-time factor: time to synthesize over time to play."""
     word_error_rate: float | None
-    """Of the round trip; None without a recognizer."""
+    """Word error rate of the round trip; None without a recognizer."""
 
 
 def compare(
@@ -83,8 +83,8 @@ def compare(
     sentences: Sequence[str] = SENTENCES,
     clock: Clock | None = None,
 ) -> tuple[Row, ...]:
-    """Every voice over every sentence, warm. Blocks for a second or so a voice, longer with a
-    recognizer. Raises `VoiceError`."""
+    """Measure every voice over every sentence, warm. Blocks for about a second per voice, longer
+    with a recognizer. Raises `VoiceError`."""
     timer = clock or SystemClock()
     return tuple(_measure(voice, transcribe, sentences, timer) for voice in voices)
 
@@ -129,7 +129,7 @@ def _measure(
 
 
 def whole_piece(text: str) -> SpeakablePiece:
-    """A text as the only piece of its reply."""
+    """Make a text the only piece of its reply."""
     return SpeakablePiece(text, (0, len(text)), 0, is_last=True)
 
 
@@ -142,13 +142,13 @@ def _at_16k(chunks: Sequence[SpeechChunk]) -> npt.NDArray[np.int16]:
 
 
 def _comparable(text: str) -> tuple[str, ...]:
-    """Both sides as spoken words, so that "$5" and "five dollars" are no error."""
+    """Spoken words of a text, so that "$5" and "five dollars" are no error."""
     spoken = normalize(text).lower().replace("-", " ").replace(".", "")
     return tuple(word for word in (w.strip(",;:!?…'") for w in spoken.split()) if word)
 
 
 def edit_distance(wanted: Sequence[str], heard: Sequence[str]) -> int:
-    """Words to insert, delete or replace."""
+    """Number of words to insert, delete or replace."""
     row = list(range(len(heard) + 1))
     for number, word in enumerate(wanted, start=1):
         diagonal, row[0] = row[0], number
@@ -159,7 +159,7 @@ def edit_distance(wanted: Sequence[str], heard: Sequence[str]) -> int:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Rows for people."""
+    """Format the rows as a table."""
     lines = [
         f"{'voice':<12} {'ms/sentence':>11} {'p95':>7} {'first audible':>13} {'silence':>8}"
         f" {'RTF':>6} {'WER':>6}"
@@ -175,7 +175,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. 0, or 2 for a voice that cannot be used."""
+    """Run the command line. Returns 0, or 2 for a voice that cannot be used."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tts.speed", description="Compare voices."
     )

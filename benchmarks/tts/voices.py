@@ -1,6 +1,6 @@
-"""`halfsec bench tts`: the voices side by side, and how much the recognizer understands.
+"""`halfsec bench tts`: comparison of the voices, with the recognizer's word error rate on each.
 
-A round trip through speech recognition belongs here, because neither package knows the other.
+The round trip through speech recognition is here, because neither package imports the other.
 """
 
 import argparse

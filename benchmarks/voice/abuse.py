@@ -2,8 +2,8 @@
 
 One call in progress, in real time, over the recordings given: quiet, then during each attack and
 again from five seconds after it. The attackers (`benchmarks/callers/abusive_clients.py`) come from
-another address. The
-gates: during each attack the caller's p95 is at most half as long again as in quiet, and five
+another address. The gates:
+during each attack the caller's p95 is at most half as long again as in quiet, and five
 seconds after it too.
 """
 
@@ -39,10 +39,10 @@ from .turns import HEARD_S, PATIENCE_S
 
 START_TIMEOUT_S: Final = 180.0
 WORST: Final = 1.5
-"""Times the quiet p95."""
+"""Limit of the p95, in multiples of the quiet p95."""
 RECOVERED_S: Final = 5.0
 BEGUN_S: Final = 1.0
-"""The call is in progress before the attack begins."""
+"""Time in s from the start of the call to the start of the attack."""
 
 QUIET: Final = "quiet"
 
@@ -90,11 +90,11 @@ ATTACKS: Final[dict[str, Attack]] = {
 async def measure(
     recordings: Sequence[TurnRecording], url: str, attacks: dict[str, Attack]
 ) -> dict[str, HeldCall]:
-    """The call in each phase, by its name. Raises ConnectError."""
+    """Hold the call in each phase. Returns calls by the phase's name. Raises ConnectError."""
     await wait_ready(url, START_TIMEOUT_S)
     plan = CallPlan(HEARD_S, PATIENCE_S)
     target = Target(url, entry_at(url).api_key())
-    await hold(recordings[:2], url, plan)  # the first of everything
+    await hold(recordings[:2], url, plan)  # warm-up: first calls are slower
     phases: dict[str, HeldCall] = {QUIET: await hold(recordings, url, plan)}
     for name, attack in attacks.items():
         print(name, file=sys.stderr, flush=True)
@@ -107,7 +107,7 @@ async def measure(
 
 @contextlib.asynccontextmanager
 async def _attacked(attack: Attack, target: Target) -> AsyncIterator[None]:
-    """An attack goes on for the length of the block, from soon after its beginning."""
+    """Run an attack for the length of the block, from `BEGUN_S` after its beginning."""
 
     async def go() -> None:
         await asyncio.sleep(BEGUN_S)
@@ -120,7 +120,7 @@ async def _attacked(attack: Attack, target: Target) -> AsyncIterator[None]:
 
 
 def verdicts(phases: dict[str, HeldCall]) -> dict[str, Json]:
-    """Of each phase: percentiles at the ear, turns without an answer, whether it passes."""
+    """Verdict on each phase: percentiles at the ear, turns without an answer, pass or fail."""
     found: dict[str, Json] = {}
     for name, call in phases.items():
         times = percentiles_ms(each.e2e_ear_ms for each in call.exchanges)
@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_address() -> None:
-    """Raises BenchError where attackers can't come from an address of their own."""
+    """Check that attackers can come from an address of their own. Raises BenchError."""
     with socket.socket() as probe:
         try:
             probe.bind((ATTACKER, 0))

@@ -1,17 +1,17 @@
 """Backchannel metric: share of responses that continue after the caller says "mm-hmm".
 
-A listener's "yeah" is no interruption (`agent/turn_taking/backchannel.py`). Whether a server knows
-that is told here from what a client gets to know and hears, nothing else:
+A listener's "yeah" is no interruption (`agent/turn_taking/backchannel.py`). The metric uses only
+the events that a client receives and the audio that it plays:
 
-*A stock client* stops playing at `speech_started`. The reply went on where another response says
-the rest of it up to its end, and no message of the caller's was made of the words. It was gone from
-the stop to the first audible sample of that response.
+*A stock client* stops playing at `speech_started`. The reply continued if another response
+speaks the rest of it up to its end, and the words did not become a message of the caller. The gap
+lasts from the stop to the first audible sample of that response.
 
-*A client that ducks* plays on. The reply went on where it was played to its end, and was turned
-down from `halfsec.duck` to `halfsec.unduck`, or to its end.
+*A client that ducks* plays on. The reply continued if it was played to its end. It was turned down
+from `halfsec.duck` to `halfsec.unduck`, or to its end.
 
-Over a question the same words are an answer: such replies are rightly stopped, and told apart by
-the rule that the server has for them. Pure.
+Over a question the same words are an answer: such replies are rightly stopped, and identified by
+the server's own rule for questions. Pure.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ Client = Literal["stock", "ducks"]
 
 
 class Aside:
-    """Words said over one reply. Fed with the call's events from there on, in order."""
+    """Words said over one reply. Takes the call's events from that moment on, in order."""
 
     def __init__(
         self,
@@ -39,24 +39,24 @@ class Aside:
         *,
         is_complete: bool = False,
     ) -> None:
-        """`response_id`: the reply that is being heard; `said`: its text so far; `is_complete`: the
-        server has sent all of it."""
+        """`response_id`: the reply being played; `said`: its text so far; `is_complete`: the server
+        has sent all of it."""
         self.words: Final = words
         self.client: Final = client
         self.understood = ""
-        """What a message of the caller's was made of; empty where none was."""
+        """Text of the caller's message made of the words; empty if there was none."""
         self.asked = False
-        """The agent was asking something when it noticed the words: they may be an answer."""
+        """The agent was asking a question when it noticed the words: they may be an answer."""
         self.was_kept = False
-        """The rest of the reply was heard."""
+        """True if the rest of the reply was heard."""
         self.gone_ms: float | None = None
-        """How long it was silent or turned down; None where it was stopped for good."""
+        """Time in ms for which the reply was silent or turned down; None if it stopped for good."""
         self._replies = [response_id]
-        """The first one, and what came after it."""
+        """Ids of the reply spoken over and of those after it."""
         self._texts = {response_id: said}
         self._completed = {response_id} if is_complete else set()
         self._stops: list[tuple[int, int]] = []
-        """When the reply fell silent, and how many replies had begun by then."""
+        """Times in ns at which the reply fell silent, each with the replies begun by then."""
         self._ducked_ns: int | None = None
         self._turned_down_ns = 0
 
@@ -79,10 +79,10 @@ class Aside:
             case ev.ReplyStarted(response_id=response_id):
                 self._replies.append(response_id)
             case ev.ReplyDone(response_id=response_id, status="completed" | "incomplete"):
-                self._completed.add(response_id)  # the second ended at its limit of tokens
+                self._completed.add(response_id)  # "incomplete": ended at its limit of tokens
 
     def settle(self, speaker: SimulatedPlayback) -> None:
-        """All is quiet: say what came of it."""
+        """Compute the outcome, once all is quiet."""
         if self._stops:
             gone_ns = [self._silence_ns(speaker, *stop) for stop in self._stops]
             if self.understood or None in gone_ns or self._replies[-1] not in self._completed:
@@ -105,12 +105,12 @@ class Aside:
         }
 
     def _is_stopped(self, speaker: SimulatedPlayback, at_ns: int) -> bool:
-        """Whether that takes something away: behind a reply that is complete there is silence."""
+        """True if the stop cuts audio off: a reply played to its end has none left."""
         is_complete = self._replies[-1] in self._completed
         return speaker.playing(at_ns) and (not is_complete or speaker.has_sound_left(at_ns))
 
     def _silence_ns(self, speaker: SimulatedPlayback, at_ns: int, num_begun: int) -> int | None:
-        """From a stop to the next sound; 0 where the rest had no words; None where none came."""
+        """Time from a stop to the next sound; 0 if the rest had no words; None without sound."""
         rest = self._replies[num_begun:]
         known = [onset for reply in rest if (onset := speaker.onset_ns(reply)) is not None]
         if known:
@@ -119,7 +119,7 @@ class Aside:
         return 0 if rest and left and not any(map(str.isalnum, left)) else None
 
     def _until_its_end_ns(self, speaker: SimulatedPlayback) -> int:
-        """Of a reply that was never turned up again."""
+        """Time turned down of a reply that was never turned up again."""
         onset_ns = speaker.onset_ns(self._replies[0])
         if self._ducked_ns is None or onset_ns is None:
             return 0
@@ -128,7 +128,7 @@ class Aside:
 
 
 class Asides:
-    """Those of one call. Fed with all of its events, before the caller's loudspeaker is."""
+    """Words said over the replies of one call. Takes all events, before the loudspeaker does."""
 
     def __init__(self, client: Client) -> None:
         self.all: list[Aside] = []
@@ -148,14 +148,14 @@ class Asides:
             self._open[0].note(event, self._open[1])
 
     def begin(self, words: str, response_id: str, speaker: SimulatedPlayback) -> None:
-        """These words are about to be said over that reply, which comes out of this loudspeaker."""
+        """Begin an aside: `words` are about to be said over the reply that `speaker` plays."""
         said = self._texts.get(response_id, "")
         is_complete = response_id in self._completed
         aside = Aside(words, self._client, response_id, said, is_complete=is_complete)
         self._open = aside, speaker
 
     def settle(self) -> None:
-        """All is quiet again."""
+        """Compute all outcomes, once all is quiet."""
         if self._open is not None:
             aside, speaker = self._open
             aside.settle(speaker)
@@ -166,8 +166,8 @@ class Asides:
 def aside_figures(asides: Sequence[Aside]) -> dict[str, Any]:
     """`{client: {said, kept, stopped, answers, kept_rate, kept_interval, gone_ms, each}}`.
 
-    `stopped` are those that were no answers to a question; `kept_rate` is of the kept and those.
-    `gone_ms` are percentiles over the kept.
+    `stopped` excludes answers to a question; `kept_rate` is kept / (kept + stopped). `gone_ms`
+    holds percentiles over the kept.
     """
     found: dict[str, Any] = {}
     for client in sorted({each.client for each in asides}):

@@ -1,8 +1,8 @@
 """`halfsec bench voice`: voice-to-voice latency at the caller's ear in multi-turn conversations.
 
-Starts a server of its own unless one is named, plays every recording in real time, hears every
-answer (or interrupts it, or says "mm-hmm" over it), and prints the table and, with `--json`, saves
-the result as data. Times of set-up and memory are measured on the way.
+Starts a server unless `--url` names one, plays every recording in real time, and hears every answer
+(or interrupts it, or says "mm-hmm" over it). Prints the table and, with `--json`, saves the result
+as data. Also measures set-up times and memory.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from .variants import WHOLE
 START_TIMEOUT_S: Final = 120.0
 
 TEMPORARY: Final = Path()
-"""In place of a folder: recordings are measured and not kept."""
+"""Placeholder for a folder: recordings are measured and not kept."""
 
 
 async def measure(
@@ -40,7 +40,7 @@ async def measure(
     plan: CallPlan,
     server: OwnServer | None,
 ) -> list[HeldCall]:
-    """All rounds, one after the other, each call with seeds of its own. Raises ConnectError."""
+    """Hold all rounds, one after the other, each call with its own seeds. Raises ConnectError."""
     held: list[HeldCall] = []
     await wait_ready(url, START_TIMEOUT_S)
     total = sum(len(batch) for batches in rounds for batch in batches)
@@ -55,7 +55,7 @@ async def measure(
 
 
 def _of_call(plan: CallPlan, number: int) -> CallPlan:
-    """Each call has seeds and a file of its own."""
+    """Plan for call `number`, with seeds and a file of its own."""
     seeds = (plan.barge_in_seed, plan.aside_seed)
     barge_in, aside = (None if seed is None else seed + number for seed in seeds)
     stereo = None if plan.stereo is None else plan.stereo / f"call-{number + 1:03}.wav"
@@ -63,7 +63,7 @@ def _of_call(plan: CallPlan, number: int) -> CallPlan:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 where every turn was answered, no history differs, and no gate was missed."""
+    """Returns 0 if every turn was answered, no history differs, and no gate was missed."""
     options = _parser().parse_args(argv)
     recordings = chosen_recordings(options)
     rounds = in_batches(recordings, options.turns_a_call, options.callers)
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _backchannels(options: argparse.Namespace) -> tuple[str | None, list[Backchannel]]:
-    """Where they come from, and what they are. None where nobody asks for them."""
+    """Source and recordings of backchannels. None and empty without the option."""
     if not options.backchannels:
         return None, []
     folder = options.backchannels_from
@@ -114,7 +114,7 @@ def _backchannels(options: argparse.Namespace) -> tuple[str | None, list[Backcha
 
 @contextlib.contextmanager
 def _folder(wanted: Path) -> Iterator[Path]:
-    """Where recordings of calls go: for good where one was named. Raises BenchError."""
+    """Folder for recordings of calls; temporary unless one is named. Raises BenchError."""
     if wanted != TEMPORARY:
         try:
             wanted.mkdir(parents=True, exist_ok=True)

@@ -2,13 +2,11 @@
 
 Silence, noise, tones and a keyboard are made from the seed; music, and whatever else should not be
 answered, comes from files. Each sound is a call of its own in virtual time
-(`benchmarks/end_of_turn/simulated_call.py`):
-real detector, listener, recognizer and turn-taking. After an answer the agent talks for a while, as
-it would, and is interrupted by what it takes for speech.
+(`benchmarks/end_of_turn/simulated_call.py`): real detector, listener, recognizer and turn-taking.
+After an answer the agent talks for `REPLY_S`, and is interrupted by anything it takes for speech.
 
-Told are the utterances that were opened (on a Realtime socket each of them stops the agent), the
-partials that were shown, the transcripts that became messages, and the answers. Three of the four
-are mistakes however good their reason; the gate is on the last.
+Counted are the utterances opened (on a Realtime socket each of them stops the agent), the partials
+shown, the transcripts that became messages, and the answers. The gate is on the answers.
 """
 
 import argparse
@@ -45,17 +43,17 @@ from .options import positive
 from .report import save
 
 REPLY_S: Final = 3.0
-"""How long the agent talks when it was made to answer."""
+"""Time in s for which the agent talks after a false trigger."""
 
 BLOCK_S: Final = 60.0
-"""Of one generated sound before the next begins: its call."""
+"""Length in s of one generated sound: one call."""
 
 Json = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of one kind of sound."""
+    """Counts of false triggers for one kind of sound."""
 
     name: str
     seconds: float = 0.0
@@ -64,7 +62,7 @@ class Tally:
     """Passes of the recognizer, partial and final."""
     partials: int = 0
     transcripts: list[str] = field(default_factory=list)
-    """Of utterances that became messages."""
+    """Texts of utterances that became messages."""
     answers: int = 0
 
     def json(self) -> Json:
@@ -79,7 +77,7 @@ class Tally:
 
 
 class QuietCall:
-    """A call with somebody who never speaks."""
+    """A call whose caller never speaks."""
 
     def __init__(
         self,
@@ -99,7 +97,7 @@ class QuietCall:
         self._call.on_partial = self._shown
 
     def hear(self, pcm: Float32) -> None:
-        """float32 [n] at 16 kHz, and the silence behind it."""
+        """Process `pcm`, float32 [n] at 16 kHz, and the silence after it."""
         self._tally.seconds += len(pcm) / asr.RATE_HZ
         pcm = np.concatenate([pcm, np.zeros(int(TAIL_S * asr.RATE_HZ), np.float32)])
         for frame in pcm[: len(pcm) // FRAME * FRAME].reshape(-1, FRAME):
@@ -127,7 +125,7 @@ class QuietCall:
                 self._call.later(first_ms, lambda: self._call.feed(ev.ReplyAudible(turn)))
                 self._talk(turn, first_ms)
             case cmd.HoldReply() | cmd.CutReply():
-                self._num_talks += 1  # what was under way is not sent
+                self._num_talks += 1  # the reply in progress is not sent
             case cmd.ResumeReply(turn):
                 self._talk(turn, 0.0)
 
@@ -145,8 +143,8 @@ class QuietCall:
 
 
 def sounds(files: Sequence[Path], options: argparse.Namespace) -> Iterator[tuple[str, Float32]]:
-    """Each call's sound with the name that it is counted under: the files for at most half of the
-    time, then what is generated, in turns. Raises BenchError for a file that can't be played."""
+    """Sound of each call with the name that it is counted under: the files for at most half of the
+    time, then generated sounds, in turns. Raises BenchError for a file that can't be played."""
     left_s = options.minutes * 60.0
     for path in files:
         try:
@@ -182,7 +180,7 @@ def measure(
     judge: TurnModel,
     listening: asr.ListenerConfig,
 ) -> list[Tally]:
-    """One tally for each name, in the order in which they came."""
+    """Hold all calls. Returns one tally per name, in order of first appearance."""
     tallies: dict[str, Tally] = {}
     for name, pcm in played:
         tally = tallies.setdefault(name, Tally(name))
@@ -226,7 +224,7 @@ def show(result: Json) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 1 where the gate was missed. Raises BenchError for models that can't be used."""
+    """Returns 1 if the gate was missed. Raises BenchError for models that can't be used."""
     options = _parser().parse_args(argv)
     files = [path for path in options.recordings if path.is_file()]
     for folder in (path for path in options.recordings if path.is_dir()):
@@ -248,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _models(config: Config) -> tuple[asr.VoiceDetector, Recognizer, TurnModel]:
     from agent.stages.load_progress import Conversion
-    from agent.stages.loading import Loading  # the stages: seconds of imports
+    from agent.stages.loading import Loading  # imports the stages: takes seconds
     from agent.stages.model_store.catalogue import ModelStore
 
     clock = SystemClock()

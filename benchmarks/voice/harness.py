@@ -29,65 +29,65 @@ from .history_check import HeardWords
 from .stereo_check import StereoCall, recorded_call
 
 CONNECT_S: Final = 10.0
-"""For a server that is full: the call before may just be ending."""
+"""Timeout in s of connecting to a full server: the previous call may just be ending."""
 
 ANSWER_S: Final = 5.0
-"""For a server to say what it has written down."""
+"""Timeout in s of a server's answer about its history."""
 
 BARGE_IN_SHARE: Final = 0.8
-"""Of the answers, with barge-ins: the others are heard to their end, so that both kinds of history
-stand in one conversation."""
+"""Share of answers that are interrupted, with barge-ins on. The others are heard to their end, so
+that both kinds of history stand in one conversation."""
 
 BARGE_IN_S: Final = (0.1, 2.0)
-"""Of an answer are heard before the caller interrupts it, uniform. Replies last 1 to 5 s, and one
-that is over by then is not interrupted."""
+"""Range in s of an answer heard before the caller interrupts it, uniform. Replies last 1 to 5 s;
+one that is over by then is not interrupted."""
 
 
 ASIDE_SHARE: Final = 0.8
-"""Of the answers that are not interrupted, with backchannels: over the others nothing is said."""
+"""Share of the uninterrupted answers that get a backchannel, with backchannels on."""
 
 ASIDE_S: Final = (0.3, 2.0)
-"""Of an answer are heard before the caller says "mm-hmm", uniform. Nobody has listened to less; of
-one that is over by then there is nothing to be said over."""
+"""Range in s of an answer heard before the caller says "mm-hmm", uniform. Listeners respond to no
+less; an answer that is over by then gets none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
-    """How a caller behaves."""
+    """Behaviour of the caller in one call."""
 
     cut_after_s: float | None = None
-    """Has heard enough of each answer then, and cancels it."""
+    """Time in s of each answer after which the caller cancels it; None: never."""
     patience_s: float = 20.0
-    """Waits so long for an answer, from the end of the recording."""
+    """Time in s to wait for an answer, from the end of the recording."""
     turn_detection: dict[str, Any] | None = None
-    """What to ask for; None: the server's default."""
+    """`turn_detection` to request; None: the server's default."""
     barge_in_seed: int | None = None
-    """Interrupts answers at random times; None: never."""
+    """Seed of the random times at which answers are interrupted; None: never."""
     aside_seed: int | None = None
-    """Says `backchannels` over answers at random times; None: never."""
+    """Seed of the random times at which `backchannels` are said over answers; None: never."""
     backchannels: Sequence[Backchannel] = ()
     is_stock: bool = False
-    """Offers no extensions: stops playing when it is told that somebody speaks."""
+    """Stock client: offers no extensions and stops playing at `speech_started`."""
     stereo: Path | None = None
-    """Records the call to this file, and what the file says of it."""
+    """File to record the call to, and to measure it from; None: not recorded."""
 
 
 @dataclass(slots=True)
 class HeldCall:
-    """A call that was held. `exchanges[i]` is what came of `recordings[i]`; fewer, if it broke."""
+    """Record of one call. `exchanges[i]` belongs to `recordings[i]`; fewer, if the call broke."""
 
     recordings: Sequence[TurnRecording]
     exchanges: list[SpokenTurn] = field(default_factory=list)
     marks: tuple[Mark, ...] = ()
-    """The server's; none where it gives no trace."""
+    """The server's marks; empty if it sends no trace."""
     num_checked: int = 0
-    """Replies whose words in the history were compared with what was heard."""
+    """Number of replies whose words in the history were compared with the audio heard."""
     mismatches: list[str] = field(default_factory=list)
-    """What was wrong with them."""
+    """Differences between history and audio, in words."""
     asides: list[Aside] = field(default_factory=list)
-    """What was said over replies, and what came of those."""
+    """Words said over replies, each with its outcome."""
     stereo: StereoCall | None = None
-    """What a recording of it says, if one was made."""
+    """Measurements from the recording of the call, if one was made."""
     errors: list[str] = field(default_factory=list)
 
     def all_errors(self) -> list[str]:
@@ -97,7 +97,7 @@ class HeldCall:
 async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) -> HeldCall:
     """Say each recording in real time in one call. Raises ConnectError.
 
-    A call that ends early gives what there was, with an error.
+    A call that ends early returns the turns so far, with an error.
     """
     held = HeldCall(recordings)
     words = HeardWords()
@@ -136,7 +136,7 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) ->
 async def converse(
     caller: Caller, asides: Asides, recordings: Sequence[TurnRecording], plan: CallPlan
 ) -> None:
-    """Say every recording, hear its answer, and behave meanwhile as planned."""
+    """Say every recording and hear its answer, with the plan's behaviour."""
     barge_in = None if plan.barge_in_seed is None else random.Random(plan.barge_in_seed)
     aside = None if plan.aside_seed is None else random.Random(f"aside {plan.aside_seed}")
     share = BARGE_IN_SHARE if aside is None else BARGE_IN_SHARE / 2
@@ -160,7 +160,7 @@ async def converse(
 async def _hear_part(
     caller: Caller, exchange: SpokenTurn, part_s: float, patience_s: float
 ) -> str | None:
-    """Until so much of the answer was heard, or all of it. The reply that is being heard then."""
+    """Wait until so much of the answer was heard, or all. Returns the reply being heard then."""
     heard: list[str | None] = [None]
 
     def is_enough(now_ns: int) -> bool:
@@ -176,7 +176,7 @@ async def _hear_part(
 
 
 async def _check_history(call: Call, caller: Caller, words: HeardWords, held: HeldCall) -> None:
-    """Ask how every reply of which something was heard stands in the history, and compare."""
+    """Compare the history's text of every reply, heard wholly or in part, with the audio."""
     asked = {
         response_id: words.items[response_id]
         for exchange in caller.exchanges
@@ -204,8 +204,8 @@ async def _marks(url: str, session_id: str, entry: CliCredentials) -> tuple[Mark
 def in_batches(
     recordings: Sequence[TurnRecording], turns_a_call: int, callers: int
 ) -> list[list[list[TurnRecording]]]:
-    """Rounds of one batch for each caller, all of about the same length, so that nobody is alone
-    on the line for long: `rounds[round][caller]`. Fewer recordings than callers: fewer callers."""
+    """Split recordings into `rounds[round][caller]`, batches of about the same length, so that no
+    caller is alone for long. With fewer recordings than callers there are fewer callers."""
     callers = min(callers, len(recordings))
     num_rounds = -(-len(recordings) // (callers * turns_a_call))
     batches = [list(recordings[n :: num_rounds * callers]) for n in range(num_rounds * callers)]
@@ -216,7 +216,7 @@ def in_batches(
 async def hold_round(
     batches: Sequence[Sequence[TurnRecording]], url: str, plans: Sequence[CallPlan]
 ) -> list[HeldCall]:
-    """One call for each batch, all at once. Raises ConnectError, of the first that can't begin."""
+    """Hold one call per batch, all at once. Raises the first ConnectError."""
     try:
         async with asyncio.TaskGroup() as group:
             calls = [

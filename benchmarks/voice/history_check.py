@@ -1,10 +1,10 @@
-"""History check: does the history hold exactly the words that were heard?
+"""History check: the server's history holds exactly the words that were heard.
 
-Each delta of a reply's transcript comes just before the audio that speaks it, so a client knows of
-every stretch of text with which sample of the reply it begins. What lies in a stretch that was
-played to its end must be in the history, what lies in one that had not begun must not. Inside the
-stretch that was being played only the server knows the words' times: there the history must end at
-the end of a word, near where the voice's pace puts it. Pure.
+Each delta of a reply's transcript comes just before the audio that speaks it, so a client
+knows the first sample of every stretch of text. A stretch that was played to its end must be in the
+history, a stretch that had not begun must not. Inside the stretch that was being played only the
+server knows the words' times: there the history must end at the end of a word, near the place that
+the voice's pace predicts. Pure functions.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from typing import Final
 from agent.client import events as ev
 
 TOLERANCE_S: Final = 0.6
-"""Two words: a stretch may begin with long words or with short ones."""
+"""Tolerance in s, about two words: a stretch may begin with long words or with short ones."""
 
 PACE_TOLERANCE: Final = 0.25
-"""Part of the time since the stretch began: clauses are spoken faster or slower by so much."""
+"""Tolerance as a share of the time since the stretch began: the pace of clauses varies so much."""
 
 USUAL_PACE: Final = 15.0
-"""Characters a second, until a whole stretch of this call has shown its voice's own pace."""
+"""Assumed pace in characters per second, until a whole stretch of the call gives the real one."""
 
 
 @dataclass(slots=True)
@@ -27,26 +27,26 @@ class _Stretch:
     text: str
     first_sample: int
     end_sample: int
-    """Of what has arrived."""
+    """End of the audio that has arrived, in samples of the item."""
 
 
 class HeardWords:
-    """The transcripts of one call's replies, beside their audio. Fed with the call's events."""
+    """Transcripts of one call's replies, aligned with their audio. Takes the call's events."""
 
     def __init__(self) -> None:
         self.history: dict[str, str] = {}
-        """What the server has said of items when it was asked."""
+        """Text of items, as retrieved from the server, by item id."""
         self.items: dict[str, str] = {}
-        """Of each response of which something was heard, the item."""
+        """Item id of each response that was heard, wholly or in part, by response id."""
         self._incomplete: set[str] = set()
         """Items whose reply was stopped, so that their last stretch may lack audio."""
         self._stretches: dict[str, list[_Stretch]] = {}
-        """Of each item."""
+        """Stretches of text, by item id."""
         self._arrived: dict[str, int] = {}
-        """Samples of each item."""
+        """Samples that have arrived, by item id."""
         self._rate_hz = 1
         self._whole = [0.0, 0.0]
-        """Characters and seconds of stretches of which all audio has come."""
+        """Characters and seconds of stretches whose audio is complete."""
 
     def note(self, event: ev.ClientEvent) -> None:
         """Take in one event, in order."""
@@ -64,16 +64,16 @@ class HeardWords:
                 if item_id in self._stretches:
                     self._stretches[item_id][-1].end_sample = self._arrived[item_id]
             case ev.ReplyDone(response_id=response_id, status=status):
-                # One that reached its limit of tokens ("incomplete") was sent to its end.
+                # A response that reached its limit of tokens ("incomplete") was sent to its end.
                 if status in ("cancelled", "failed") and response_id in self.items:
                     self._incomplete.add(self.items[response_id])
             case ev.ItemRetrieved(item_id=item_id, text=text):
                 self.history[item_id] = text
 
     def complaint(self, item_id: str, played_s: float) -> str | None:
-        """What is wrong with the history of an item of which so much was played; None: nothing.
+        """Error in the history of an item of which `played_s` was played; None if there is none.
 
-        An item that the history was not asked about has nothing wrong with it.
+        An item whose text was not retrieved has no error.
         """
         history = self.history.get(item_id)
         if history is None:
@@ -93,7 +93,7 @@ class HeardWords:
         )
 
     def _bounds(self, stretches: list[_Stretch], played_s: float, is_cut: bool) -> tuple[int, int]:
-        """Characters that must have been heard, and that can have been."""
+        """Least and greatest number of characters that can have been heard."""
         played = round(played_s * self._rate_hz)
         before = 0
         for each in stretches:
@@ -106,7 +106,7 @@ class HeardWords:
             least = round((inside_s - slack_s) * self._pace)
             most = round((inside_s + slack_s) * self._pace) if inside_s else 0
             least = max(0, min(least, len(each.text)))
-            # A word that was being said is not in the history, and a long number is one word.
+            # A word that was being spoken is not in the history, and a long number is one word.
             least = each.text.rfind(" ", 0, least) + 1 if least < len(each.text) else least
             return before + least, before + min(most, len(each.text))
         return before, before

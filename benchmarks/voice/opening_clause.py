@@ -1,10 +1,10 @@
 """`halfsec bench clause`: time to speakable text, with and without an opening clause.
 
-The language model and the voice that the settings name answer typed questions, each one in a new
-conversation whose prompt has been computed and whose question has been read, as it is when a caller
-has just been understood. What follows is what that caller waits for: the model's steps until the
-first piece is cut, and its first audible sample. Each question is answered in both ways, one after
-the other and in turns first, so that whatever else the machine does falls on both alike.
+The language model and the voice that the settings name answer typed questions, each in a new
+conversation whose prompt and question are prefilled, as they are when a caller's words have just
+been recognized. Measured is what that caller waits for: the model's steps until the first piece is
+cut, and the first audible sample. Each question is answered in both ways, one after the other, with
+the order alternating, so that other load on the machine falls on both alike.
 """
 
 import argparse
@@ -87,29 +87,29 @@ QUESTIONS: Final = (
     "Is it safe to swim after eating?",
     "What makes a good friend?",
 )
-"""What callers may ask anybody: facts, advice, small talk; none of it is in a preset's examples."""
+"""Questions of callers: facts, advice, small talk; none of them is in a preset's examples."""
 
 WAYS: Final = {"whole": True, "without first-clause": False}
 AT_ONCE_MS: Final = 600_000
-"""Lead of a playback that waits for nobody."""
+"""Lead in ms of a playback that never waits."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """What came of one question."""
+    """Answer to one question, with its times."""
 
     question: str
     text: str = ""
     first_piece: str = ""
     num_steps: int = 0
-    """Of the model, until the first piece was cut: as many tokens, or fewer where it guessed."""
+    """Steps of the model until the first piece was cut; with drafts fewer than its tokens."""
     first_piece_ms: float | None = None
-    """From the request; None for an answer without words."""
+    """Time in ms from the request; None for an answer without words."""
     first_audible_ms: float | None = None
 
 
 class _CountingChat(EngineChat):
-    """Counts the steps of its reply."""
+    """Chat that counts the steps of its reply."""
 
     num_steps = 0
 
@@ -132,7 +132,7 @@ class _CountingChat(EngineChat):
 
 
 class Examiner:
-    """Asks the questions. `open` first, `close` at the end."""
+    """Model and voice under test. Order of calls: `open`, `ask`..., `close`."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -156,7 +156,7 @@ class Examiner:
         await self._voice.thread.close()
 
     async def ask(self, question: str, *, by_clause: bool) -> Answer:
-        """Raises StageError."""
+        """Ask one question in a new conversation. Raises StageError."""
         answer, clock = Answer(question), self._clock
         _, profile = self._config.profile(None)
         profile = shaped(profile, by_clause=by_clause)
@@ -201,7 +201,7 @@ class Examiner:
 
 
 async def measure(config: Config, questions: Sequence[str]) -> dict[str, list[Answer]]:
-    """All questions in each way."""
+    """Ask all questions in each way."""
     examiner = Examiner(config)
     answers: dict[str, list[Answer]] = {name: [] for name in WAYS}
     await examiner.open()
@@ -215,7 +215,7 @@ async def measure(config: Config, questions: Sequence[str]) -> dict[str, list[An
 
 
 def figures_of(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Steps, characters and ms until an answer can be heard, and how long it is."""
+    """Steps, characters and ms until an answer can be heard, and its length."""
     steps = [answer.num_steps for answer in answers]
     return {
         "answers": len(answers),

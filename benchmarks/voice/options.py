@@ -7,7 +7,7 @@ from benchmarks.signals.recordings import TurnRecording, find_recordings
 
 
 def positive(text: str) -> int:
-    """A number of things of which there is at least one."""
+    """Parse an integer of at least 1."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
@@ -15,7 +15,7 @@ def positive(text: str) -> int:
 
 
 def add_common(parser: argparse.ArgumentParser, *, turns: int) -> None:
-    """`turns`: how many are played if nobody says."""
+    """Add the shared options. `turns`: default number of turns."""
     add = parser.add_argument
     add("recordings", nargs="+", type=Path, help="files or folders")
     add("--turns", type=positive, default=turns, help="how many (%(default)s)")
@@ -33,7 +33,7 @@ def add_common(parser: argparse.ArgumentParser, *, turns: int) -> None:
 
 
 def chosen_recordings(options: argparse.Namespace, *, beside: int = 0) -> list[TurnRecording]:
-    """What is played, and some that are not counted. Raises BenchError."""
+    """Recordings to play, with `beside` more that are not counted. Raises BenchError."""
     number = options.turns + beside
     return find_recordings(
         options.recordings, number, options.seed, half=options.half, kind=options.kind

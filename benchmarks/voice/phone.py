@@ -1,23 +1,23 @@
 """`halfsec bench phone`: telephone calls in Twilio's protocol over good and bad lines.
 
-Starts a server of its own unless one is named. Every recording goes through 300-3400 Hz and mu-law
+Starts a server unless `--url` names one. Every recording goes through 300-3400 Hz and mu-law
 and is spoken in real time, the same ones over each line: a good one, 1 % and 3 % of the packets
-lost, 40 ms of jitter (`benchmarks/callers/simulated_carrier.py` says what that means). In a last
-round the good line's caller interrupts the answers. What is measured:
+lost, 40 ms of jitter (defined in `benchmarks/callers/simulated_carrier.py`). In a last round the
+good line's caller interrupts the answers. Measured:
 
     voice to voice    from the caller's last voiced sample to the first audible sample that the
                       carrier's queue plays; the sample's own 20 ms frame is in it, the network
                       between us and the carrier is not
     cut in            audible before that last voiced sample
     greeting          from `start` to the first audible sample
-    interrupted       from the caller's first voiced sample to the carrier's being told to clear
-    processor         seconds of the server for a minute of call: of these calls, in which caller
-                      and agent take turns, and of one in which nobody speaks
+    interrupted       from the caller's first voiced sample to the `clear` sent to the carrier
+    processor         CPU seconds of the server per minute of call: in these calls, in which caller
+                      and agent take turns, and in a silent one
 
-Where the time goes before the carrier is the server's own account of the same turns.
+The stages' times before the carrier come from the server's own account of the same turns.
 
-With `--churn N` so many calls are begun and ended instead, twenty at once and in every way that
-calls end, and it is told what the server holds before and after (`phone_churn.py`).
+With `--churn N` that many calls are begun and ended instead, twenty at once and in every way that
+calls end, and the server's resources are compared before and after (`phone_churn.py`).
 """
 
 import argparse
@@ -53,15 +53,15 @@ from .server_latency import Accounts
 START_TIMEOUT_S: Final = 120.0
 
 GREETING: Final = "Hello, this is your assistant, how can I help you?"
-"""Of the server that is started."""
+"""Greeting of the server that the bench starts."""
 
 GREETED_S: Final = 20.0
-"""For a greeting to be over. A server without one is spoken to after `SILENT_S`."""
+"""Timeout in s of a greeting's end. Without a greeting the caller speaks after `SILENT_S`."""
 
 SILENT_S: Final = 2.0
 
 IDLE_S: Final = 10.0
-"""Of silence in a call. After 12 the agent asks whether somebody is there."""
+"""Silence in s of the idle call. After 12 s the agent asks whether the caller is there."""
 
 GOOD: Final = LineQuality("good line")
 
@@ -79,25 +79,25 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class PhoneCalls:
-    """All calls of one round."""
+    """Calls of one round."""
 
     held: list[HeldCall] = field(default_factory=list)
     greetings_ms: list[float | None] = field(default_factory=list)
     num_lost: int = 0
-    """Frames."""
+    """Frames lost on the line."""
     calls_s: float = 0.0
-    """How long they lasted, together."""
+    """Total length of the calls in s."""
     cpu_s: float | None = None
-    """Of the server's process meanwhile."""
+    """CPU time in s of the server's process during the calls; None if unknown."""
     turns: list[Json] = field(default_factory=list)
-    """The server's accounts."""
+    """The server's accounts of the turns."""
 
 
 async def hold(
     recordings: Sequence[TurnRecording], url: str, plan: CallPlan, line: LineQuality, seed: int
 ) -> tuple[HeldCall, TwilioCall]:
-    """One call: hear the greeting, say each recording, hear the answers. Raises ConnectError. A
-    call that ends early gives what there was, with an error."""
+    """Hold one call: hear the greeting, say each recording, hear the answers. A call that ends
+    early returns the turns so far, with an error. Raises ConnectError."""
     held = HeldCall(recordings)
     async with twilio_call(url, line, seed) as call:
         caller = Caller(call)
@@ -132,8 +132,9 @@ async def measure(
     server: OwnServer | None,
     seed: int,
 ) -> dict[str, PhoneCalls]:
-    """All rounds over every line, by its name, and interrupting. The lines take turns, so that
-    whatever else the machine does falls on all alike. Raises ConnectError."""
+    """Hold all rounds over every line, and the interrupting round. Returns calls by the line's
+    name. The lines alternate, so that other load on the machine falls on all alike. Raises
+    ConnectError."""
     await wait_ready(url, START_TIMEOUT_S)
     plans = {line.name: (line, CallPlan()) for line in LINES}
     plans[INTERRUPTING] = (GOOD, CallPlan(barge_in_seed=seed))
@@ -178,8 +179,8 @@ async def _hold_round(
 
 
 async def idle_cpu_s(url: str, pid: int) -> float | None:
-    """Of the server's process, for a minute of a call in which nobody speaks. None where the
-    platform does not tell. Raises ConnectError."""
+    """CPU time in s of the server's process per minute of a silent call. None if the platform does
+    not report it. Raises ConnectError."""
     async with twilio_call(url, GOOD, seed=0) as call, asyncio.TaskGroup() as group:
         caller = Caller(call)
         group.create_task(call.run())
@@ -204,7 +205,7 @@ def _counted(calls: PhoneCalls, server: OwnServer | None) -> Iterator[None]:
 
 
 def figures(calls: PhoneCalls) -> Json:
-    """Of one line."""
+    """Figures of one line."""
     known = [ms for ms in calls.greetings_ms if ms is not None]
     per_s = calls.cpu_s / calls.calls_s if calls.cpu_s is not None and calls.calls_s else None
     answered = [turn for turn in calls.turns if turn["e2e_server_ms"] is not None]
@@ -220,7 +221,7 @@ def figures(calls: PhoneCalls) -> Json:
 
 
 def budget_ms(calls: Iterable[PhoneCalls]) -> int | None:
-    """That their turns were held to; None where none was told of."""
+    """Budget in ms of the calls' turns; None if no account names one."""
     totals = [turn["budget"]["total_ms"] for each in calls for turn in each.turns]
     return max(totals, key=totals.count, default=None)
 
@@ -267,7 +268,7 @@ def show(result: Json) -> None:
 
 
 def missed(result: Json, options: argparse.Namespace) -> list[str]:
-    """What lies above its limit on the good line, and where any greeting did."""
+    """Missed gates: figures of the good line above their limits, and late greetings on any line."""
     good, interrupting = result["lines"][GOOD.name], result["lines"][INTERRUPTING]
     lines = missed_gates(
         good | {"barge_ins": interrupting["barge_ins"]},
@@ -283,8 +284,8 @@ def missed(result: Json, options: argparse.Namespace) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 where every turn over every line was answered and no gate was missed; of `--churn`,
-    where every call was taken and nothing is left of them."""
+    """Returns 0 if every turn over every line was answered and no gate was missed; with `--churn`,
+    if every call was accepted and released everything it held."""
     options = _parser().parse_args(argv)
     if options.churn is not None:
         return phone_churn.main(options)

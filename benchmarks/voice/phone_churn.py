@@ -1,10 +1,10 @@
-"""`halfsec bench phone --churn N`: many short telephone calls, and what they leave behind.
+"""`halfsec bench phone --churn N`: resources of the server after many short telephone calls.
 
 Every call is greeted, says a little and ends: by the carrier's `stop`, by a close without it, or by
 a connection that breaks. As many calls as are held at once come before, so that what is built with
 the first ones counts as there already. Then memory, threads and open files of the server's process
-are looked at, and the lines that it thinks are taken, and again when all calls are over. Memory is
-judged by its course.
+are read, with the lines that it counts as busy, and again when all calls are over. Memory is judged
+by its growth over the run.
 """
 
 import argparse
@@ -39,38 +39,38 @@ GREETING: Final = "Hello."
 SAID_S: Final = 0.3
 
 GREETED_S: Final = 20.0
-"""With twenty calls at once on few cores."""
+"""Timeout in s of a greeting, with twenty calls at once on few cores."""
 
 LEFT_S: Final = 30.0
-"""Until what calls held is released."""
+"""Timeout in s of releasing what the calls held."""
 
 POLL_S: Final = 0.1
 
 START_TIMEOUT_S: Final = 120.0
 
 GROWTH_MB: Final = 24.0
-"""That memory may grow by in the second half of the calls. In the first one what is bounded fills:
-the accounts of the latest turns, what allocators keep."""
+"""Limit in MB of memory growth in the second half of the calls. In the first half bounded stores
+fill: accounts of the latest turns, allocators' caches."""
 
 GROWN_FILES: Final = 4
-"""Connections for questions about the server's state that are kept open."""
+"""Limit of additional open files: the connections of status requests stay open."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the server's process has at one moment; None where the platform does not tell."""
+    """Resources of the server's process at one moment; None: not reported by the platform."""
 
     memory_mb: float | None
     threads: int | None
     files: int | None
     lines: int
-    """Calls that it thinks are going on."""
+    """Calls that the server counts as in progress."""
 
 
 async def held(url: str, pid: int) -> Held:
-    """Once no call is going on, or `LEFT_S` later."""
+    """Read the resources once no call is in progress, or after `LEFT_S`."""
     clock = SystemClock()
     gives_up_ns = clock.now_ns() + round(LEFT_S * 1e9)
     address = url.replace("ws", "http", 1).partition("/v1/")[0] + "/v1/sessions"
@@ -84,7 +84,7 @@ async def held(url: str, pid: int) -> Held:
 
 
 def _process(pid: int) -> tuple[int | None, int | None]:
-    """Threads and open files."""
+    """Number of threads and of open files of a process."""
     try:
         threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
         files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
@@ -96,7 +96,7 @@ def _process(pid: int) -> tuple[int | None, int | None]:
 async def churn(
     url: str, num_calls: int, at_once: int = AT_ONCE, agent: str | None = None
 ) -> list[str]:
-    """So many calls that a greeting answers, that of `agent`. Returns what went wrong with any."""
+    """Hold that many calls, each greeted by `agent`. Returns the errors."""
     errors: list[str] = []
     numbers = iter(range(num_calls))
     async with asyncio.TaskGroup() as group:
@@ -150,13 +150,13 @@ async def _say(call: TwilioCall, pcm: Int16) -> None:
 
 
 def _murmur(seed: int) -> Int16:
-    """Something to listen to that is nobody's turn."""
+    """Pink noise that does not open a turn."""
     sound = make_sound("pink noise", seed, SAID_S)
     return over_telephone((sound * 32767).astype("int16"), 16_000)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Returns 0 where every call was taken and nothing is left of them. Raises BenchError."""
+    """Returns 0 if every call was accepted and released everything. Raises BenchError."""
     if options.url is not None:
         raise BenchError("--churn looks into a server of its own: leave out --url.")
     lines = str(2 * AT_ONCE)
@@ -195,7 +195,7 @@ async def _measured(url: str, pid: int, num_calls: int) -> Json:
 
 
 def left(result: Json) -> list[str]:
-    """What calls have left behind."""
+    """Resources that the calls did not release, in words."""
     course = result["course_mb"]
     before, after = result["before"] | {"memory_mb": course[len(course) // 2]}, result["after"]
     allowed = {"memory_mb": GROWTH_MB, "threads": 0, "files": GROWN_FILES, "lines": 0}
@@ -220,7 +220,7 @@ def show(result: Json) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What only this takes."""
+    """Add the options of `--churn`."""
     parser.add_argument(
         "--churn",
         type=positive,

@@ -33,8 +33,8 @@ Json = dict[str, Any]
 
 
 def turn_figures(exchanges: Sequence[SpokenTurn]) -> Json:
-    """`{summary, cut_in_interval, missed, reopened}` at the ear. Missed: nothing was heard after
-    the last word. Re-opened: a reply was begun before it, audible (a cut-in) or not."""
+    """`{summary, cut_in_interval, missed, reopened}` at the ear. Missed: no answer was heard after
+    the last word. Re-opened: a reply began before the last word, audible (a cut-in) or not."""
     return {
         "summary": summarize_exchanges(exchanges),
         "cut_in_interval": wilson_interval(sum(e.cut_in for e in exchanges), len(exchanges)),
@@ -44,11 +44,10 @@ def turn_figures(exchanges: Sequence[SpokenTurn]) -> Json:
 
 
 def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -> Json:
-    """Of all calls that were held in one way: `turn_figures`, also by kind of turn where the
-    recordings have one; each turn's time at the ear, in order, so that ways are compared turn by
-    turn; speculation; the replies' own time (`chains_ms`); actions against late
-    answers, each with the number of its turns; median stages; barge-ins; backchannels by kind of
-    client; errors."""
+    """Figures of all calls held in one way: `turn_figures`, also by kind of turn where the
+    recordings name one; each turn's time at the ear, in order, so that ways are compared turn by
+    turn; speculation; the replies' own time (`chains_ms`); actions against late answers, each with
+    its number of turns; median stages; barge-ins; backchannels by kind of client; errors."""
     exchanges = [exchange for call in calls for exchange in call.exchanges]
     by_kind: dict[str, list[SpokenTurn]] = {}
     for call in calls:
@@ -75,16 +74,16 @@ def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -
 
 
 def _cpu_ms_per_turn(server: ServerFigures | None, num_turns: int) -> float | None:
-    """None where no server of our own was measured."""
+    """CPU time of the server per turn in ms; None if the bench did not start the server."""
     if server is None or server.calls_cpu_s is None or not num_turns:
         return None
     return 1000 * server.calls_cpu_s / num_turns
 
 
 def _barge_in_times(exchanges: Sequence[SpokenTurn]) -> Json:
-    """From the caller's first voiced sample. `ducked_ms`: until the reply was turned down, for
-    clients that do so; `silenced_ms`: until it was silent for good; `stopped_ms`: the former where
-    there is one, what a caller takes for the end of it."""
+    """Barge-in times from the caller's first voiced sample. `ducked_ms`: until the reply was turned
+    down, for clients that duck; `silenced_ms`: until it was silent for good; `stopped_ms`: the
+    former if there is one, else the latter: what a caller perceives as the stop."""
     times: Json = {"count": sum(exchange.stopped_ms is not None for exchange in exchanges)}
     for name in ("ducked_ms", "silenced_ms", "stopped_ms"):
         known = [ms for exchange in exchanges if (ms := getattr(exchange, name)) is not None]
@@ -102,7 +101,7 @@ def report(
     servers: Mapping[str, ServerFigures] = MappingProxyType({}),
 ) -> Json:
     """The result as data, with machine, date, command and options. `compared`: the same recordings
-    held in other ways. `servers`: what those that were started told, by the way's name."""
+    held in other ways. `servers`: figures of the servers that were started, by way."""
     server = servers.get(WHOLE.name)
     return {
         **heading(bench, options),
@@ -117,7 +116,7 @@ def report(
 
 
 def heading(bench: str, options: Json) -> Json:
-    """With what every result begins: machine, date, command, options."""
+    """First members of every result: machine, date, command, options."""
     return {
         "bench": bench,
         "machine": machine(),
@@ -128,7 +127,7 @@ def heading(bench: str, options: Json) -> Json:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: paths are texts."""
+    """Convert a value to JSON types: paths become strings."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return value if isinstance(value, str | int | float | None) else str(value)
@@ -244,12 +243,12 @@ def _show_server(server: Json | None) -> None:
 
 
 def in_ms(value: float | None) -> str:
-    """A dash where there is none."""
+    """Format a value in ms; a dash for None."""
     return "-" if value is None else f"{value:.0f}"
 
 
 def save(result: Json, path: Path | None) -> None:
-    """As JSON, if there is a place for it."""
+    """Write the result as JSON, if `path` is given."""
     if path is not None:
         path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -261,9 +260,9 @@ def missed_gates(
     cut_ins: float | None,
     barge_in: float | None = None,
 ) -> list[str]:
-    """What lies above its limit: p50, p95 and the longest barge-in in ms, cut-ins in per cent. A
-    figure that is not known misses its gate. A barge-in lasts until the caller hears the other one
-    stop: turned down where the client does that, else silent."""
+    """Gates missed: p50, p95 and the longest barge-in in ms, cut-ins in per cent. An unknown figure
+    misses its gate. A barge-in lasts until the caller hears the agent stop: turned down if the
+    client ducks, else silent."""
     summary = result["summary"]
     rate = summary["cut_in_rate"]
     checks = [
@@ -280,8 +279,8 @@ def missed_gates(
 
 
 def missed_backchannels(result: Json, percent: float | None) -> list[str]:
-    """Where less of the replies went on, by kind of client. Where nothing was said, the gate is
-    missed."""
+    """Gates missed by kind of client: a smaller share of replies continued than `percent`. Without
+    any backchannel the gate is missed."""
     if percent is None:
         return []
     rates = {client: found["kept_rate"] for client, found in result["backchannels"].items()}

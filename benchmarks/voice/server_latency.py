@@ -1,7 +1,6 @@
-"""Server's own account of a bench's calls: where the time of the turns went.
+"""Server's own account of a bench's calls: the stages' share of each turn's time.
 
-Stock clients and carriers are told nothing of that, so it is asked for over HTTP once their calls
-are over.
+Stock clients and carriers do not receive it, so it is fetched over HTTP once their calls are over.
 """
 
 import asyncio
@@ -13,30 +12,30 @@ from agent.http.auth.cli_credentials import entry_at
 from latency_budget.account.clock import SystemClock
 
 OVER_S: Final = 3.0
-"""For calls that were hung up to be over. Others may call the same server: they are not waited for
-for longer."""
+"""Timeout in s of the calls' end after hanging up. Calls of other clients on the same server are
+not waited for any longer."""
 
 POLL_S: Final = 0.05
 
 MAX_TURNS: Final = 1000
-"""That the server tells at once."""
+"""Most turns that one request returns."""
 
 Json = dict[str, Any]
 
 
 class Accounts:
-    """Of one server, from now on."""
+    """Reader of one server's accounts of turns, from its creation on."""
 
     def __init__(self, url: str) -> None:
         """`url`: ws://HOST:PORT/..."""
         self._address = url.replace("ws", "http", 1).partition("/v1/")[0]
         self._headers = entry_at(url).headers()
         self._told: set[str] = set()
-        """Sessions whose turns were taken."""
+        """Ids of sessions whose turns were already returned."""
 
     async def take(self) -> list[Json]:
-        """The turns of the calls that were held since this was asked last, as `/v1/latency/turns`
-        has them. Raises httpx.HTTPError."""
+        """Turns of the calls since the last request, in the format of `/v1/latency/turns`. Raises
+        httpx.HTTPError."""
         gives_up_ns = SystemClock().now_ns() + round(OVER_S * 1e9)
         async with httpx.AsyncClient(
             trust_env=False, headers=self._headers, base_url=self._address

@@ -1,9 +1,9 @@
 """Check of server and client marks against a stereo recording of the call.
 
 Each answer in the recording is matched with the reply that the caller's loudspeaker began to play
-there, and that reply with the server's account of its turn. Compared are three numbers for one
-wait: measured in the file, the sum of the server's exposed stages, and what the caller's own clock
-says. What can't be matched is told with the reason, and counts as nothing.
+there, and that reply with the server's account of its turn. Three numbers for
+one wait are compared: the file's, the sum of the server's exposed stages, and the client clock's.
+An answer that can't be matched is reported with the reason, and is not counted.
 """
 
 from collections.abc import Sequence
@@ -22,28 +22,28 @@ from .stereo_latency import FileTurn, FileTurns, read_turns
 Json = dict[str, Any]
 
 SAME_S: Final = 0.05
-"""Between an answer's first audible sample in the file and in the caller's account. They come from
-the same samples; more would be another answer."""
+"""Greatest distance in s between an answer's first audible sample in the file and in the client's
+account. Both come from the same samples; a greater distance means another answer."""
 
 GATE_SHARE: Final = 0.95
-"""Of the compared turns have to agree."""
+"""Share of the compared turns that must agree."""
 
 AGREES_MS: Final = 20.0
-"""One frame: a voice ends somewhere within one."""
+"""Tolerance in ms, one frame: a voice ends somewhere within one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What is said of one reply, but for the recording."""
+    """Server's and client's account of one reply."""
 
     exchange: int
-    """Counted from 1 in its call."""
+    """Number of the exchange in its call, from 1."""
     onset_s: float
-    """Where in the recording it was first audible, by the caller's clock."""
+    """Time in s of the recording at which the reply was first audible, by the client's clock."""
     client_ms: float | None
-    """From the last voiced sample to that; None for a cut-in."""
+    """Time in ms from the last voiced sample to the onset; None for a cut-in."""
     report: Json | None
-    """The server's account of the turn; None where it can't be told which one it is."""
+    """The server's account of the turn; None if it can't be identified."""
 
 
 @dataclass(slots=True)
@@ -51,20 +51,20 @@ class StereoCall:
     """A recorded call."""
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     found: FileTurns
     accounts: list[Account] = field(default_factory=list)
 
 
 def recorded_call(caller: Caller, path: Path) -> StereoCall:
-    """Write a call that is over, and read what the file says. Raises BenchError."""
+    """Write the recording of a call that is over, and measure it. Raises BenchError."""
     sound = stereo(caller.microphone, caller.loudspeaker)
     write_stereo(path, sound, caller.microphone.rate_hz)
     return StereoCall(path.name, read_turns(path), accounts_of(caller))
 
 
 def accounts_of(caller: Caller) -> list[Account]:
-    """Of every reply that was heard in a call, in order."""
+    """Accounts of every reply that was heard in a call, in order."""
     return [account for exchange in caller.exchanges for account in _accounts(exchange, caller)]
 
 
@@ -89,7 +89,7 @@ def _accounts(exchange: SpokenTurn, caller: Caller) -> list[Account]:
 
 def stereo_figures(calls: Sequence[StereoCall]) -> Json | None:
     """`{calls, turns, compared, within_20_ms, difference_ms: {p50, ..., max}, not_compared}`; None
-    where nothing was recorded."""
+    without recordings."""
     if not calls:
         return None
     turns: list[Json] = []
@@ -120,7 +120,7 @@ def _matching(turn: FileTurn, accounts: Sequence[Account]) -> Account | None:
 
 
 def _row(name: str, turn: FileTurn, account: Account | None) -> tuple[Json, str | None]:
-    """A line of the table, and why it can't be compared."""
+    """Row of the table, and the reason if it can't be compared."""
     row: Json = {"call": name, "at_s": round(turn.onset_s, 3), "measured_ms": turn.waited_ms}
     if account is None:
         return row, "no reply of the caller's begins there"
@@ -149,7 +149,7 @@ def _exposed_ms(report: Json) -> float:
 
 
 def _rest(call: StereoCall, unmatched: Sequence[Account]) -> list[Json]:
-    """What only one side knows of."""
+    """Rows for answers that only the file or only the accounts hold."""
     named: list[tuple[float, str]] = [
         *((each.onset_s, "heard, but the recording has no answer there") for each in unmatched),
         *((end_s, "the caller spoke, and no answer followed") for end_s in call.found.unanswered),
@@ -182,7 +182,7 @@ def show_stereo(found: Json | None) -> None:
 
 
 def missed_stereo(found: Json | None, limit_ms: float | None) -> list[str]:
-    """Where fewer than 95 % of the compared turns agree that well, or none was compared."""
+    """Gate missed: fewer than 95 % of the compared turns agree within the limit, or none is."""
     if limit_ms is None:
         return []
     rows = [] if found is None else found["turns"]

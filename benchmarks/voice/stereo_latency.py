@@ -1,16 +1,16 @@
 """Latency from a stereo recording alone: caller on the left, agent on the right.
 
-It checks the accounts of server and client, so it knows nothing of them: no event, no label, no
-clock but the file's samples, and no code of theirs. The rule is the one by which latencies are told
-(ARCHITECTURE.md, "Time"), applied anew:
+It checks the accounts of server and client, so it is independent of them: no event, no label, no
+clock but the file's samples, and none of their code. It applies the definition of latency in
+ARCHITECTURE.md ("Time") anew:
 
 - the caller's channel is cut into frames of 20 ms, counted from the file's start. Frames within
   25 dB of the file's loud ones are speech; a silence longer than `APART_S` or the beginning of an
   answer ends an utterance. Its last voiced frame is the last one within 25 dB of the 99th
   percentile of its own frames;
 - an answer begins with the first sample of the agent's above 1 % of full scale after a silence,
-  where the caller has spoken since the answer before. Sound after a silence with no word of the
-  caller's in between is the same answer, going on.
+  where the caller has spoken since the previous answer. Sound after a silence without words of the
+  caller in between continues the same answer.
 
 Where a frame begins is chance: a voice that ends in its middle is taken to end up to 20 ms later
 than it did, here as at the server, whose frames may lie elsewhere.
@@ -29,28 +29,28 @@ from agent.errors import BenchError
 FRAME_S: Final = 0.02
 VOICED_DB: Final = 25.0
 AUDIBLE_SHARE: Final = 0.01
-"""Of full scale."""
+"""Threshold of audible samples, as a share of full scale."""
 
 APART_S: Final = 2.0
-"""Between two utterances. People stop for a second in the middle of a sentence."""
+"""Silence in s between two utterances. People stop for a second in the middle of a sentence."""
 
 SILENT_S: Final = 0.2
-"""Of the agent's, before sound that may be an answer: below it is a pause between words."""
+"""Silence in s of the agent before an answer: a shorter one is a pause between words."""
 
 AROUND_S: Final = 1.0
-"""Looked at on both sides of what is loud: soft ends of a speaker who is quieter than another."""
+"""Margin in s around loud frames: it holds the soft ends of a quieter speaker."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileTurn:
-    """An answer, and the words before it. Seconds from the file's start."""
+    """An answer and the words before it. Times in s from the file's start."""
 
     voiced_s: float
     """End of the caller's last voiced frame before it."""
     onset_s: float
-    """Its first audible sample."""
+    """First audible sample of the answer."""
     goes_on: bool
-    """The caller speaks again before the agent is silent: one of them interrupts the other."""
+    """True if the caller speaks again before the agent is silent: one interrupts the other."""
 
     @property
     def waited_ms(self) -> float:
@@ -59,17 +59,17 @@ class FileTurn:
 
 @dataclass(frozen=True, slots=True)
 class FileTurns:
-    """All that the file has."""
+    """Turns found in one file. Times in s from the file's start."""
 
     turns: tuple[FileTurn, ...]
     unanswered: tuple[float, ...]
-    """Where utterances end, behind which the caller spoke again or the file ends."""
+    """Ends of utterances after which the caller spoke again or the file ends."""
     unasked: tuple[float, ...]
-    """Where the agent speaks before the caller has."""
+    """Onsets of the agent's speech before any of the caller's."""
 
 
 def read_turns(path: Path) -> FileTurns:
-    """Of a file with two channels. Raises BenchError."""
+    """Read a file with two channels and find its turns. Raises BenchError."""
     try:
         sound, rate_hz = soundfile.read(path, dtype="float64", always_2d=True)
     except (OSError, soundfile.SoundFileError) as error:
@@ -82,7 +82,7 @@ def read_turns(path: Path) -> FileTurns:
 
 
 def find_turns(caller: npt.NDArray[Any], agent: npt.NDArray[Any], rate_hz: int) -> FileTurns:
-    """Of two channels, float [n] within -1..1."""
+    """Find the turns in two channels, float [n] within -1..1."""
     frame = round(FRAME_S * rate_hz)
     levels = _levels(caller, frame)
     speech = np.flatnonzero(levels > _threshold(levels))
@@ -90,7 +90,7 @@ def find_turns(caller: npt.NDArray[Any], agent: npt.NDArray[Any], rate_hz: int) 
     turns: list[FileTurn] = []
     unanswered: list[float] = []
     first = 0
-    """Frame with which the answer before began."""
+    """Frame with which the previous answer began."""
     sounds = _sounds(audible, rate_hz)
     unasked = [onset / rate_hz for onset in sounds if not (speech < onset // frame).any()]
     answers = []
@@ -113,7 +113,7 @@ def find_turns(caller: npt.NDArray[Any], agent: npt.NDArray[Any], rate_hz: int) 
 
 
 def first_voiced(caller: npt.NDArray[Any], rate_hz: int, from_sample: int) -> int | None:
-    """The sample at which the first voiced frame from there on begins; None where nobody speaks."""
+    """First sample of the first voiced frame from `from_sample` on; None without speech."""
     frame = round(FRAME_S * rate_hz)
     levels = _levels(caller[from_sample:], frame)
     voiced = np.flatnonzero(levels > _threshold(_levels(caller, frame)))
@@ -129,7 +129,7 @@ def _levels(sound: npt.NDArray[Any], frame: int) -> npt.NDArray[np.float64]:
 
 
 def _threshold(levels: npt.NDArray[np.float64]) -> float:
-    """What is voiced lies above it. Frames of digital silence are no part of anybody's speech."""
+    """Threshold of voiced frames. Frames of digital silence are left out."""
     sounding = levels[levels > 0]
     if not len(sounding):
         return 0.0
@@ -143,7 +143,7 @@ def _sounds(audible: npt.NDArray[np.int64], rate_hz: int) -> list[int]:
 
 
 def _utterances(speech: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
-    """Frames of speech, split where there are none for long."""
+    """Split frames of speech at silences longer than `APART_S`."""
     if not len(speech):
         return []
     cuts = np.flatnonzero(np.diff(speech) * FRAME_S > APART_S) + 1
@@ -151,7 +151,7 @@ def _utterances(speech: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
 
 
 def _voiced_end(levels: npt.NDArray[np.float64], utterance: npt.NDArray[np.int64]) -> int:
-    """The frame after the last voiced one of an utterance, by its own loudness."""
+    """Frame after the last voiced one of an utterance, by the utterance's own loudness."""
     around = round(AROUND_S / FRAME_S)
     first = max(0, int(utterance[0]) - around)
     threshold = _threshold(levels[int(utterance[0]) : int(utterance[-1]) + 1])

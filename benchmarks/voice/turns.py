@@ -3,9 +3,9 @@
 Every recording is a turn of a call with a real server, in real time; of each answer a second is
 heard, then it is cancelled, so that two hundred turns take a quarter of an hour. Other ways of
 answering (`variants.py`) are measured in the same run, on the same recordings, each on a server
-of its own and never two at the same time: after each round of calls the next way has its turn, in
-another order every time, so that whatever else the machine does falls on all alike. `--warm-up`
-plays turns of which nothing is counted: what a service learns from its latest turns it knows then.
+of its own and never two at the same time: the ways alternate after each round of calls, in another
+order every time, so that other load on the machine falls on all alike. `--warm-up` plays turns that
+are not counted, so that what a service learns from its latest turns is learnt.
 
 With `--virtual` nothing is played: the real detector and recognizer listen once, then the
 turn-taking machine decides at many thresholds (`benchmarks/end_of_turn/simulation.py`).
@@ -31,14 +31,14 @@ from .report import missed_gates, report, save, show
 from .variants import PARTS, WHOLE, Way, ways
 
 START_TIMEOUT_S: Final = 180.0
-"""Several servers may load at the same time."""
+"""Timeout in s of a server's start. Several servers may load at the same time."""
 
 HEARD_S: Final = 1.0
-"""Of each answer. Less and the next turn begins before the machine has settled; the words that
-were heard stay in the conversation, so later turns have a history."""
+"""Time in s of each answer that is heard. With less the next turn begins before the machine has
+settled; the words heard stay in the conversation, so later turns have a history."""
 
 PATIENCE_S: Final = 6.0
-"""For an answer. The longest wait of the rules is 1.5 s; what comes after this is a missed turn."""
+"""Timeout in s of an answer. The longest wait of the rules is 1.5 s; a later answer is missed."""
 
 
 Rounds = Sequence[Sequence[Sequence[TurnRecording]]]
@@ -47,7 +47,7 @@ Rounds = Sequence[Sequence[Sequence[TurnRecording]]]
 async def measure(
     rounds: Rounds, urls: dict[Way, str], servers: dict[Way, OwnServer], *, warm_up: Rounds = ()
 ) -> dict[Way, list[HeldCall]]:
-    """All rounds, each in every way, after those of `warm_up`. Raises ConnectError."""
+    """Hold all rounds, each in every way, after those of `warm_up`. Raises ConnectError."""
     for url in urls.values():
         await wait_ready(url, START_TIMEOUT_S)
     if warm_up:
@@ -59,7 +59,7 @@ async def measure(
 async def _hold_all(
     rounds: Rounds, urls: dict[Way, str], servers: dict[Way, OwnServer]
 ) -> dict[Way, list[HeldCall]]:
-    """`servers`: those of which is counted what calls take."""
+    """Hold the rounds. `servers`: those whose resources are measured."""
     held: dict[Way, list[HeldCall]] = {way: [] for way in urls}
     order = list(urls)
     for number, batches in enumerate(rounds, start=1):
@@ -73,7 +73,7 @@ async def _hold_all(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 where no gate was missed and no call broke."""
+    """Returns 0 if no gate was missed and no call broke."""
     options = _parser().parse_args(argv)
     chosen = ways(naive=options.naive, without=options.without)
     if options.url is not None and len(chosen) > 1:

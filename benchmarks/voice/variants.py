@@ -1,8 +1,8 @@
 """Variants under comparison: the service, and the service without one of its parts.
 
-The naive order is what pipelines do that wait for each stage: half a second of silence ends the
-turn, then the words are recognized, then a sentence is generated, then it is spoken. Each part that
-is left out here is one thing that the service does instead, so its gain can be stated alone.
+The naive variant is a pipeline that waits for each stage: half a second of silence ends the turn,
+then the words are recognized, then a sentence is generated, then it is spoken. Each part that can
+be left out is one thing that the service does instead, so that its gain is measured alone.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 NAIVE_SILENCE_MS: Final = 500
-"""OpenAI's own default, and that of most frameworks."""
+"""Silence in ms that ends a turn: the default of OpenAI and of most frameworks."""
 
 PARTS: Final[dict[str, tuple[str, ...]]] = {
     "guess": ("--set", "agent.guess=false"),
@@ -21,29 +21,28 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "end-of-turn": (),
     "enforcement": ("--set", "latency_budget.enforce=false"),
 }
-"""What can be left out, and how a server does without it: the reply that is prepared in the pause;
-the words that the model reads while they are said; the short clause with which replies begin, and
-which is spoken by itself (whole sentences in its place); the words that are recognized at the first
-pause; those that are recognized before it is one; the end of turn that is told by words and sound
-(a fixed silence in its place); what is done where an answer is about to be late."""
+"""Parts that can be left out, with the server's arguments that do so: preemptive generation in the
+pause; prefill of the words while they are said; the opening clause, which is spoken by itself
+(whole sentences in its place); recognition at the first pause; recognition before it is one; the
+end of turn by words and sound (a fixed silence in its place); actions against late answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to answer."""
+    """One variant of the service."""
 
     name: str
     without: tuple[str, ...] = ()
-    """Of `PARTS`."""
+    """Names of the parts left out, keys of `PARTS`."""
 
     @property
     def serve_args(self) -> list[str]:
-        """For a server that answers like this."""
+        """Command-line arguments of a server of this variant."""
         return [argument for part in self.without for argument in PARTS[part]]
 
     @property
     def turn_detection(self) -> dict[str, Any] | None:
-        """What a caller asks this server for; None: its default."""
+        """`turn_detection` that a client requests of this server; None: the default."""
         if "end-of-turn" not in self.without:
             return None
         return {"type": "server_vad", "silence_duration_ms": NAIVE_SILENCE_MS}
@@ -53,6 +52,6 @@ WHOLE: Final = Way("whole")
 
 
 def ways(*, naive: bool, without: Sequence[str]) -> list[Way]:
-    """The whole service first, then each part left out alone, then all of them."""
+    """Variants to compare: the whole service, then each part left out alone, then all of them."""
     found = [WHOLE, *(Way(f"without {part}", (part,)) for part in dict.fromkeys(without))]
     return [*found, Way("naive", tuple(PARTS))] if naive else found

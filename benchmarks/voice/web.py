@@ -1,10 +1,10 @@
 """`halfsec bench web`: the pages in a real browser whose microphone plays recordings.
 
-Everything that is loud is taken from what the browser gave to the loudspeaker and took from the
-microphone, on one time axis (`browser_recorder.js`), and held against what the two pages tell. The
-gates: whoever interrupts hears the agent stop within 250 ms, each time; the page, the dashboard and
-the recording tell the same wait, within 20 ms. Printed beside them: how much each page loads, and
-how soon it can be used.
+All sound is recorded at the browser's loudspeaker and microphone, on one time axis
+(`benchmarks/callers/browser_recorder.js`), and compared with the figures that the two pages show.
+The gates: a caller who interrupts hears the agent stop within 250 ms, each time; the page, the
+dashboard and the recording agree on each wait within 20 ms. Also printed: the kilobytes that each
+page loads, and the time until it can be used.
 """
 
 import argparse
@@ -48,54 +48,54 @@ USABLE: Final = {
     "": "!document.querySelector('#talk').disabled",
     DASHBOARD: "!document.querySelector('#head').hasAttribute('aria-busy')",
 }
-"""By path: true where the page can be used."""
+"""JavaScript expression by path: true once the page can be used."""
 
 WARM_MS: Final = 180_000
 ANSWER_MS: Final = 20_000
 BARGE_IN_AFTER_MS: Final = 900
-"""Of a reply are heard before the caller speaks over it."""
+"""Time in ms of a reply that is heard before the caller speaks over it."""
 LISTENING: Final = "body[data-phase=listening]"
 SPEAKING: Final = "body[data-phase=speaking]"
 EVERY: Final = 3
-"""Every so many-th recording is said over the answer to the one before."""
+"""Interval of barge-ins: every third recording is said over the answer to the one before."""
 SILENT_S: Final = 0.3
-"""Pauses between words are shorter."""
+"""Silence in s that ends a sound; pauses between words are shorter."""
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class BargeIn:
-    """What the caller heard after he had begun to speak over the agent, in ms."""
+    """Times in ms from the caller's first voiced sample over the agent to the agent's stop."""
 
     ducked_ms: float | None
-    """Until the agent was turned down; None where it was silenced at once."""
+    """Time until the agent was turned down; None if it was silenced at once."""
     silent_ms: float | None
-    """Until the last audible sample; None where the reply went on to its end."""
+    """Time until the last audible sample; None if the reply continued to its end."""
 
     @property
     def stopped_ms(self) -> float | None:
-        """What a caller takes for the end of it."""
+        """Time until what a caller perceives as the stop."""
         known = [ms for ms in (self.ducked_ms, self.silent_ms) if ms is not None]
         return min(known, default=None)
 
 
 @dataclass(slots=True)
 class WebFigures:
-    """What was measured."""
+    """Figures of the two pages."""
 
     pages: dict[str, Json] = field(default_factory=dict)
-    """By path: kilobytes loaded, ms until it could be used."""
+    """Kilobytes loaded and ms until the page could be used, by path."""
     turns: list[Json] = field(default_factory=list)
-    """`{recorded_ms, page_ms, dashboard_ms}` of each answer that all three tell of. What was said
-    over an answer has no `recorded_ms`."""
+    """`{recorded_ms, page_ms, dashboard_ms}` of each answer that all three hold. Words said over an
+    answer have no `recorded_ms`."""
     not_compared: list[str] = field(default_factory=list)
-    """Calls in which one page knows more answers than the other."""
+    """Calls in which the pages show different numbers of answers."""
     barge_ins: list[BargeIn] = field(default_factory=list)
     console: list[str] = field(default_factory=list)
-    """What the pages threw."""
+    """Errors that the pages threw."""
     sessions: set[str] = field(default_factory=set)
-    """Of the calls that were compared."""
+    """Session ids of the calls that were compared."""
 
 
 def measure(address: str, calls: Sequence[Sequence[TurnRecording]]) -> WebFigures:
@@ -114,7 +114,7 @@ def measure(address: str, calls: Sequence[Sequence[TurnRecording]]) -> WebFigure
 
 
 def _note_loading(browser: "Browser", address: str, found: WebFigures) -> None:
-    """How much the pages load, and how soon they can be used, with nothing in the cache."""
+    """Measure kilobytes and time until the pages can be used, with an empty cache."""
     for path, usable in USABLE.items():
         with closing(browser.new_context()) as context:
             page = context.new_page()
@@ -149,7 +149,7 @@ def _hold(
         answers = find_turns(sound.captured, sound.played, sound.rate_hz).turns
         waits: list[float | None] = [1000 * sound.latency_s + each.waited_ms for each in answers]
         for number in range(EVERY, len(waits), EVERY):
-            waits[number] = None  # the recording has the one before in it, turned down
+            waits[number] = None  # the recording also holds the previous answer, turned down
         on_page = _told_by_page(page)
         page.goto(address + DASHBOARD)  # which ends the call
         try:
@@ -159,8 +159,8 @@ def _hold(
 
 
 def _converse(page: "Page", recordings: Sequence[TurnRecording]) -> list[int]:
-    """Say them, some over the answers to those before. Returns the recorder's sample at which each
-    began."""
+    """Say the recordings, some over the previous answer. Returns the recorder's sample at which
+    each began."""
     page.wait_for_selector(LISTENING)
     began = [_say(page, recordings[0])]
     for number, recording in enumerate(recordings[1:], 1):
@@ -176,7 +176,7 @@ def _converse(page: "Page", recordings: Sequence[TurnRecording]) -> list[int]:
 
 
 def _say(page: "Page", recording: TurnRecording) -> int:
-    """Returns the recorder's sample at which it began, when all has been said."""
+    """Say one recording to its end. Returns the recorder's sample at which it began."""
     frame = page.evaluate(
         """() => Math.round(recordedContext.currentTime * recordedRate) - firstFrame"""
     )
@@ -187,13 +187,13 @@ def _say(page: "Page", recording: TurnRecording) -> int:
 
 
 def _told_by_page(page: "Page") -> list[float]:
-    """The waits, in order, in ms."""
+    """Waits that the page shows, in order, in ms."""
     told = [row.get_attribute("data-wait-ms") for row in page.locator(".message.agent .turn").all()]
     return [float(text) for text in told if text]
 
 
 def _told_by_dashboard(page: "Page", known: set[str]) -> list[float]:
-    """The waits of the call that is not in `known`, in order, in ms. It is in it then."""
+    """Waits of the call that is not in `known`, in order, in ms. Adds the call to `known`."""
     page.wait_for_function(f"() => {USABLE[DASHBOARD]}", timeout=ANSWER_MS)
     page.wait_for_selector(".turn-row", timeout=ANSWER_MS)
     rows = page.evaluate(
@@ -212,8 +212,8 @@ def _told_by_dashboard(page: "Page", known: set[str]) -> list[float]:
 
 
 def find_barge_in(sound: PageSound, from_frame: int, wire: Sequence[Json]) -> BargeIn | None:
-    """What followed the caller's first voiced sample from `from_frame` on. None where the agent
-    was silent already. `wire`: `{type, frame}` of what the server said of it."""
+    """Find the agent's stop after the caller's first voiced sample from `from_frame` on. None if
+    the agent was silent already. `wire`: `{type, frame}` of the server's events about it."""
     onset = first_voiced(sound.captured, sound.rate_hz, from_frame)
     if onset is None:
         return None
@@ -237,9 +237,9 @@ def find_barge_in(sound: PageSound, from_frame: int, wire: Sequence[Json]) -> Ba
 def compare(
     recorded_ms: Sequence[float | None], page_ms: Sequence[float], dashboard_ms: Sequence[float]
 ) -> list[Json]:
-    """A line for each answer of a call. Where the recording has others than the pages, as of a
-    reply that went on behind the caller's words, none is held against it. Raises ValueError where
-    the pages do not know of the same answers."""
+    """Row for each answer of a call. If the recording holds other answers than the pages, as with a
+    reply that continued after the caller's words, it is left out of the comparison. Raises
+    ValueError if the pages do not show the same answers."""
     if len(page_ms) != len(dashboard_ms):
         raise ValueError(
             f"the page tells of {len(page_ms)} answers, the dashboard of {len(dashboard_ms)}"
@@ -253,7 +253,7 @@ def compare(
 
 
 def verdicts(found: WebFigures) -> list[str]:
-    """The gates that were missed, in words. What was not measured misses its gate."""
+    """Gates missed, in words. A figure that was not measured misses its gate."""
     missed = []
     stopped = [each.stopped_ms for each in found.barge_ins]
     slow = [ms for ms in stopped if ms is None or ms > BARGE_IN_MS]
@@ -302,7 +302,7 @@ def _rows(found: WebFigures) -> list[tuple[str, list[float | None]]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 where every gate holds."""
+    """Returns 0 if every gate holds."""
     options = _parser().parse_args(argv)
     recordings = find_recordings(options.recordings, options.turns, options.seed)
     recordings = [recordings[n % len(recordings)] for n in range(options.turns)]

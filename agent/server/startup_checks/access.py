@@ -24,8 +24,11 @@ _IN_THE_CLEAR = (
 
 
 def check_access(config: Config, keys: KeyFile) -> None:
-    """Raises ConfigError where nobody could come in, or others would without the user's knowing;
-    KeyFileError where the keys can't be read."""
+    """Check that clients can authenticate and that the server is open only on request.
+
+    Raises ConfigError where no client could authenticate, or where others could reach the server
+    without a key; KeyFileError where the keys can't be read.
+    """
     _check_jwt(config)
     networks_of(config.access.trusted_proxies)
     usable = keys.read()
@@ -37,7 +40,7 @@ def check_access(config: Config, keys: KeyFile) -> None:
             key="access.require_key",
         )
     if is_loopback(config.agent.host):
-        return  # commands on this machine come in, and carriers by their signatures
+        return  # local commands have a local key, carriers their signatures
     raise ConfigError(
         f"On {config.agent.host} others reach the server, and there is no key: whoever finds the "
         "port could hold calls and read what was said in others. Make one: halfsec keys add NAME. "
@@ -47,7 +50,7 @@ def check_access(config: Config, keys: KeyFile) -> None:
 
 
 def tell_of_access(config: Config, certificate: Certificate | None) -> Iterator[str]:
-    """What whoever starts the server should know of how open it is, a line each."""
+    """Lines for the operator about the server's exposure: no key, no TLS, own certificate."""
     others = not is_loopback(config.agent.host)
     if is_reachable_by_others(config) and config.access.require_key == "never":
         host = config.agent.host if others else config.telephony.public_host

@@ -10,11 +10,12 @@ from typing import Final
 from agent.http.refusal import REALM
 
 _ASK_TIMEOUT_S: Final = 2.0
-"""For whoever holds the port to say who it is; halfsec does in milliseconds."""
+"""Time limit in seconds for the program on the port to identify itself; halfsec takes
+milliseconds."""
 
 
 def listening_problem(host: str, port: int) -> str | None:
-    """A sentence for the user, or None where the address is free."""
+    """Reason why the address can't be used, as a sentence for the user; None where it is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # As the server does, so that a port that is only in TIME_WAIT counts as free.
@@ -27,8 +28,8 @@ def listening_problem(host: str, port: int) -> str | None:
 
 
 def halfsec_runs(host: str, port: int) -> bool:
-    """Whether what listens there is a halfsec, with TLS or without."""
-    unchecked = ssl._create_unverified_context()  # nothing is told to it
+    """True if the program that listens there is halfsec, with TLS or without."""
+    unchecked = ssl._create_unverified_context()  # no secret is sent
     try:
         return _is_halfsec(http.client.HTTPConnection(host, port, timeout=_ASK_TIMEOUT_S)) or (
             _is_halfsec(
@@ -57,7 +58,7 @@ def _is_halfsec(connection: http.client.HTTPConnection) -> bool:
 
 
 def explain(host: str, port: int, error: OSError, setting: str = "agent.port") -> str:
-    """Why listening failed, and what to do. `setting`: that names the port."""
+    """Explain why listening failed, with the remedy. `setting`: the key that sets the port."""
     other = port + 1 if port < 65_535 else 8080
     choose = f"Choose another port: halfsec serve --port {other}, or PORT={other} make run."
     if setting != "agent.port":

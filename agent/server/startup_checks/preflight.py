@@ -1,6 +1,6 @@
 """Preflight: finds missing or unusable files before the server listens.
 
-A model that is whole and yet can't be loaded only its stage can report, while the server warms up.
+A model whose files are complete but which can't be loaded is reported by its stage at warm-up.
 """
 
 import importlib.metadata
@@ -22,24 +22,24 @@ from agent.stages.model_store.catalogue import (
 )
 
 OTEL_PACKAGES: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
-"""What the extra `otel` brings."""
+"""Packages of the extra `otel`."""
 
 INSTALL_OTEL: Final = "pip install -e '.[otel]'"
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A model that is not as the settings need it."""
+    """A model that is missing, damaged or unknown."""
 
     name: str
     problem: str
-    """A sentence; of a model that was never fetched, empty."""
+    """A sentence; empty for a model that was never fetched."""
     can_be_fetched: bool
-    """By `halfsec models fetch NAME`."""
+    """True if `halfsec models fetch NAME` can download it."""
 
 
 def shortfalls(config: Config, store: ModelStore) -> Iterator[Shortfall]:
-    """What is missing, damaged or unknown, in the order of a turn. Loads nothing."""
+    """Models that are missing, damaged or unknown, in the order of a turn. Loads nothing."""
     voices = needed_voices(config)
     for reference in needed_models(config):
         short = _voice if reference in voices else _model
@@ -48,7 +48,8 @@ def shortfalls(config: Config, store: ModelStore) -> Iterator[Shortfall]:
 
 
 def check_models(config: Config, store: ModelStore) -> None:
-    """Raises ModelError with all that is amiss, and the one command that fetches what can be."""
+    """Check the model files. Raises ModelError with all problems and the command that downloads the
+    models that can be fetched."""
     found = list(shortfalls(config, store))
     missing = [each.name for each in found if not each.problem]
     sentences = [f"Not on this machine: {', '.join(missing)}."] if missing else []
@@ -61,7 +62,8 @@ def check_models(config: Config, store: ModelStore) -> None:
 
 
 def check_exports(config: Config) -> None:
-    """Raises ConfigError where traces are to be exported and the packages for it are missing."""
+    """Check the packages for trace export. Raises ConfigError where export is configured and a
+    package is missing."""
     if config.latency_budget.otlp_endpoint and (missing := missing_exports()):
         raise ConfigError(
             f"latency_budget.otlp_endpoint needs {' and '.join(missing)}: {INSTALL_OTEL}",
@@ -70,15 +72,17 @@ def check_exports(config: Config) -> None:
 
 
 def check_gpu(config: Config) -> None:
-    """Raises ConfigError where the settings name a GPU and there is none that will do."""
+    """Check the GPU. Raises ConfigError where the settings need one and none is suitable."""
     if (found := gpu_problem(config)) is not None:
         key, problem = found
         raise ConfigError(f"{key}: {problem}", key=key)
 
 
 def gpu_problem(config: Config) -> tuple[str, str] | None:
-    """The setting that asks for a GPU, and why it can't have one. Starts CUDA where one is asked
-    for; imports nothing of it elsewhere."""
+    """Key of the setting that needs a GPU, and why none is available; None without a problem.
+
+    Initializes CUDA only where a setting needs it; imports nothing of it otherwise.
+    """
     if config.llm_engine.dtype in GPU_DTYPES:
         from llm_engine import ModelError as EngineModelError
         from llm_engine.cuda.device import require_device
@@ -96,7 +100,7 @@ def gpu_problem(config: Config) -> tuple[str, str] | None:
 
 
 def missing_exports() -> list[str]:
-    """The packages of the extra `otel` that are not here. Imports none of them."""
+    """Packages of the extra `otel` that are not installed. Imports none of them."""
     missing = []
     for name in OTEL_PACKAGES:
         try:
@@ -107,12 +111,12 @@ def missing_exports() -> list[str]:
 
 
 def otel_is_disabled() -> bool:
-    """OpenTelemetry's own switch is off: nothing is exported, whatever our settings say."""
+    """True if OTEL_SDK_DISABLED is set: nothing is exported, whatever halfsec's settings are."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def fetch_command(found: list[Shortfall]) -> str:
-    """One command for all that can be fetched; empty where nothing can."""
+    """Command that downloads all models that can be fetched; empty where there are none."""
     names = " ".join(each.name for each in found if each.can_be_fetched)
     return f"halfsec models fetch {names}" if names else ""
 
@@ -138,7 +142,8 @@ def _model(reference: str, store: ModelStore) -> Shortfall | None:
 
 
 def _voice(name: str, store: ModelStore) -> Shortfall | None:
-    """As `tts.load_voice` looks for it: a known name, a folder of the models, an .onnx file."""
+    """Look for a voice as `tts.load_voice` does: a known name, a folder of the model directory, an
+    .onnx file."""
     if name in store.catalogue:
         return _model(name, store)
     if name.endswith(".onnx"):

@@ -14,13 +14,13 @@ SIP_URI: Final = r"sips?:[^\s@<>\"]+@[^\s@<>\"]+"
 
 
 def check_telephony(config: Config) -> None:
-    """Raises ConfigError."""
+    """Check the telephone settings. Raises ConfigError for the first problem."""
     for key, problem in telephony_problems(config):
         raise ConfigError(f"{key} {problem}", key=key)
 
 
 def telephony_problems(config: Config) -> Iterator[tuple[str, str]]:
-    """All that is wrong: the setting at fault, and the predicate of a sentence."""
+    """All problems: the key of the setting at fault, and the predicate of a sentence."""
     settings = config.telephony
     if not _has_port(settings.public_url):
         yield "telephony.public_url", f"is {settings.public_url!r}: ports go from 1 to 65535."
@@ -47,7 +47,7 @@ def telephony_problems(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _has_port(url: str) -> bool:
-    """Where it names one, one that there can be."""
+    """True if the URL names no port or a valid one."""
     try:
         return urlsplit(url).port != 0
     except ValueError:

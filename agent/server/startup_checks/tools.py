@@ -17,15 +17,17 @@ INSTALL_MCP: Final = "pip install -e '.[mcp]'"
 
 
 def check_tools(config: Config) -> Mapping[str, tuple[PythonTool, ...]]:
-    """The tools in Python of each agent, not to be called. Runs the files that are named, asks no
-    server of tools. Raises ConfigError."""
+    """Load the Python tools of each agent; the returned tools must not be called.
+
+    Executes the tool files that the settings name and contacts no MCP server. Raises ConfigError.
+    """
     for key, problem in server_problems(config):
         raise ConfigError(f"{key} {problem}", key=key)
     return load_tools(config, ToolLoop("never started"))
 
 
 def server_problems(config: Config) -> Iterator[tuple[str, str]]:
-    """What is wrong with the MCP servers that agents ask for, as far as this machine tells: the
+    """Problems of the MCP servers that agents use, found without contacting them: the key of the
     setting at fault, and the predicate of a sentence."""
     wanted = {
         source.removeprefix(MCP_PREFIX): None
