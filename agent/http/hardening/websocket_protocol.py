@@ -31,6 +31,10 @@ reading or gone.
 *A handshake that fails* is answered. `websockets` reads the head a second time, by stricter rules
 than h11, and uvicorn says nothing where it fails: such connections stayed for as long as the peer
 liked, and took the place of others.
+
+*Shutdown in the middle of a close* closes the transport only. uvicorn sends a second close frame,
+which `websockets` refuses: its error ended the whole shutdown before the other connections, and
+what is saved after it, had their turn.
 """
 
 import asyncio
@@ -38,6 +42,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
+from websockets.protocol import State
 
 from agent.config.access import AccessSettings
 from agent.errors import CLOSE_NOT_UTF8, CLOSE_TIMEOUT_S
@@ -150,6 +155,13 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
                 return
         self.queue.put_nowait(message)
         self.read_paused = self.queue.is_over
+
+    def shutdown(self) -> None:
+        if self.conn.state is State.CLOSING and not self.close_sent:  # the client sent its close
+            self.stop_keepalive()
+            self.transport.close()
+        else:
+            super().shutdown()
 
     def keepalive_timeout(self) -> None:
         """No answer to the ping: the end, unless there are other signs of life."""

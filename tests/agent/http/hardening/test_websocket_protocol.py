@@ -95,6 +95,21 @@ async def test_a_telephones_messages_are_short(path: str, first: int) -> None:
         await end(wire)
 
 
+async def test_shutdown_in_the_middle_of_a_close() -> None:
+    """A client whose close is on its way does not stop the shutdown of the others."""
+    closing, open_ = await call(), await call()
+    closing[1].protocol.data_received(CLOSE)
+    await closing[0].heard(1)
+    answered = closing[1].sent
+    for _, wire in (closing, open_):
+        wire.protocol.shutdown()
+        assert wire.is_closing()
+    assert closing[1].sent == answered  # no second close frame
+    assert open_[1].sent.startswith(b"\x88\x02\x03\xf4")  # 1012
+    await end(closing[1])
+    await end(open_[1])
+
+
 @pytest.mark.parametrize("size", [1, 7, 4096, 1 << 20])
 async def test_the_same_messages_come_however_the_bytes_come(size: int) -> None:
     reader, wire = await call()
