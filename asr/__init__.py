@@ -8,8 +8,7 @@ are imported on first use, so that the pure parts import without one.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from asr.audio.dc_blocker import DcBlocker
-from asr.audio.resample import Resampler
+from asr.audio.conversion import DcBlocker, Resampler, to_mono
 from asr.audio.samples import (
     RATE_HZ,
     AudioFrame,
@@ -19,7 +18,6 @@ from asr.audio.samples import (
     ms_from_samples,
     pcm16_to_float32,
     samples_from_ms,
-    to_mono,
 )
 from asr.load import load_end_of_turn_model, load_recognizer, load_voice_detector
 from asr.recognition.final_reuse import FinalReuse

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
         BudgetError,
         budget_profile,
     )
-    from latency_budget.account.clock import Clock, ManualClock, SystemClock, unix_ns
+    from latency_budget.account.clock import Clock, Deadline, ManualClock, SystemClock, unix_ns
     from latency_budget.account.critical_path import critical_path
-    from latency_budget.account.deadline import Deadline
     from latency_budget.account.ledger import TurnLedger, records_of
     from latency_budget.account.marks import Mark, MarkName
     from latency_budget.account.turn import SessionId, Span, Stage, TurnId

@@ -29,7 +29,7 @@ from llm_engine.core.engine_thread import EngineThread
 from llm_engine.core.metrics import EngineStats
 from llm_engine.core.output import TokenChunk
 from llm_engine.core.request import Request
-from llm_engine.kv_cache.sequence import SequenceId
+from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.speculative.draft_model import load_drafter
 from llm_engine.speculative.drafter import Drafter
 from llm_engine.speculative.head_drafter import load_head_drafter

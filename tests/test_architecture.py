@@ -103,13 +103,13 @@ PURE = {
     "agent/tools": "api mcp_sanitize offered decorator",
     "agent/turn_taking": "*",
     "asr": "errors",
-    "asr/audio": "dc_blocker samples",
+    "asr/audio": "samples",
     "asr/recognition": "final_reuse recognizer repetition stabilizer transcripts word_times",
     "asr/speech_detection": "echo_gate end_of_turn endpointing",
     "asr/stream": "utterance",
     "benchmarks/asr": "scoring",
     "latency_budget/account": (
-        "actions budget critical_path deadline ledger marks stage_spans turn turn_record"
+        "actions budget critical_path ledger marks stage_spans turn turn_record"
     ),
     "latency_budget/enforcement": "*",
     "latency_budget/reporting": "replay waterfall",
@@ -117,10 +117,9 @@ PURE = {
     "latency_budget/storage": "history",
     "llm_engine": "config errors",
     "llm_engine/chat": "call_reader template tool_calls",
-    "llm_engine/checkpoints": "detokenizer",
     "llm_engine/core": "output scheduler",
     "llm_engine/cuda": "memory",
-    "llm_engine/kv_cache": "block_manager sequence",
+    "llm_engine/kv_cache": "block_manager",
     "llm_engine/structured_output": "grammar",
     "tts": "text_chunker",
     "tts/text": "abbreviations dates markup normalize numbers quantities rule units",

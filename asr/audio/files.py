@@ -19,8 +19,8 @@ import soundfile
 from asr.errors import AudioError
 
 from . import mp3_file
+from .conversion import Resampler
 from .mp3_file import Mp3File
-from .resample import Resampler
 from .samples import Pcm
 from .wav_header import OpenEndedWav, audio_begins
 

@@ -5,7 +5,7 @@ Pure: arithmetic on arrays, nothing else.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -57,38 +57,10 @@ def pcm16_to_float32(data: bytes) -> Pcm:
 
 def float32_to_pcm16(pcm: Pcm) -> bytes:
     """Convert float32 [n] to little-endian PCM16; what lies outside -1..1 is clipped."""
-    scaled = np.rint(np.clip(finite(pcm), -1.0, 1.0) * _INT16_SCALE)
+    finite = np.nan_to_num(pcm, nan=0.0, posinf=0.0, neginf=0.0)
+    scaled = np.rint(np.clip(finite, -1.0, 1.0) * _INT16_SCALE)
     data: bytes = np.minimum(scaled, 32767).astype("<i2").tobytes()
     return data
-
-
-def finite(pcm: Pcm) -> Pcm:
-    """Replace NaN and infinities by 0: in a copy where there are any, else the same array."""
-    if np.isfinite(pcm).all():
-        return pcm
-    return np.nan_to_num(pcm, nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def to_mono(pcm: npt.NDArray[Any]) -> Pcm:
-    """Convert int16, int32 or float [n] or [n, channels] to float32 [n] within -4..4, all finite.
-
-    Channels are averaged: a caller who is on one channel only must be heard whichever it is.
-    Raises AudioError for another shape or type of sample.
-    """
-    if pcm.ndim not in (1, 2) or (pcm.ndim == 2 and not 1 <= pcm.shape[1] <= 64):
-        raise AudioError(f"audio is an array [n] or [n, channels], got shape {list(pcm.shape)}")
-    if pcm.dtype == np.int16:
-        samples = pcm.astype(np.float32) / np.float32(_INT16_SCALE)
-    elif pcm.dtype == np.int32:
-        samples = (pcm / 2147483648.0).astype(np.float32)
-    elif pcm.dtype in (np.float32, np.float64):
-        # Clipped before the mean, so that no sum overflows; 12 dB above full scale is still speech.
-        samples = np.clip(finite(pcm), -4.0, 4.0).astype(np.float32)
-    else:
-        raise AudioError(f"audio samples are int16, int32, float32 or float64, got {pcm.dtype}")
-    if samples.ndim == 2:
-        samples = samples.mean(axis=1, dtype=np.float32)
-    return np.ascontiguousarray(samples)
 
 
 def frame_rms(pcm: Pcm, frame: int = VOICED_FRAME) -> npt.NDArray[np.float64]:

@@ -43,7 +43,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from asr.audio.samples import RATE_HZ, Pcm, finite, quietest_sample
+from asr.audio.conversion import finite
+from asr.audio.samples import RATE_HZ, Pcm, quietest_sample
 from asr.errors import ModelError
 from latency_budget.account.clock import Clock, SystemClock
 

@@ -38,7 +38,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from asr.audio.samples import RATE_HZ, Pcm, finite
+from asr.audio.conversion import finite
+from asr.audio.samples import RATE_HZ, Pcm
 from asr.errors import ModelError
 
 from .turn_model_graph import STATE, states_graph

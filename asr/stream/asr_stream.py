@@ -38,7 +38,8 @@ from typing import Final
 
 import numpy as np
 
-from asr.audio.samples import RATE_HZ, AudioFrame, Pcm, finite, samples_from_ms
+from asr.audio.conversion import finite
+from asr.audio.samples import RATE_HZ, AudioFrame, Pcm, samples_from_ms
 from asr.errors import AudioError, BufferFullError
 from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
 from asr.speech_detection.agc import AutomaticGain
@@ -120,6 +121,8 @@ class AsrStream:
         self._open: Utterance | None = None
         self._ended: dict[int, Utterance] = {}
         self._threshold = self._endpointer.config.speech_threshold
+        self._keep_samples = _keep_samples(self._endpointer.config)
+        """Length of the newest audio that is kept while no utterance is open."""
         self._pending: DecodeJob | None = None
         """The partial or segment that is being decoded."""
 
@@ -145,6 +148,7 @@ class AsrStream:
         if endpointing is not None:
             self._endpointer.configure(endpointing)
             self._threshold = endpointing.speech_threshold
+            self._keep_samples = _keep_samples(endpointing)
             if was_manual:
                 self.clear()
 
@@ -330,9 +334,7 @@ class AsrStream:
         self._open = Utterance(self._endpointer.utterance, onset, began, self._audio, self._config)
 
     def _forget(self) -> None:
-        endpointing = self._endpointer.config
-        keep_ms = endpointing.preroll_ms + endpointing.min_speech_ms + 500
-        keep_from = self._audio.end_sample - samples_from_ms(keep_ms)
+        keep_from = self._audio.end_sample - self._keep_samples
         current = self._open
         if current is not None:
             config = self._config
@@ -342,6 +344,10 @@ class AsrStream:
         self._audio.forget_before(keep_from)
         self.counts.held_bytes = self._audio.room_bytes
         self.counts.peak_bytes = max(self.counts.peak_bytes, self.counts.held_bytes)
+
+
+def _keep_samples(endpointing: EndpointingConfig) -> int:
+    return samples_from_ms(endpointing.preroll_ms + endpointing.min_speech_ms + 500)
 
 
 class Listener(AsrStream):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from asr.audio.resample import Resampler
+from asr.audio.conversion import Resampler
 from asr.audio.samples import RATE_HZ, Pcm
 from asr.load import load_recognizer, load_voice_detector
 from asr.recognition.final_reuse import FinalReuse

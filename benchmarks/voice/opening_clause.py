@@ -36,8 +36,7 @@ from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.model_thread import ModelThread
 from agent.stages.registry import sampling_of
 from agent.stages.speech_output import VoiceStage, VoiceStream
-from latency_budget.account.clock import SystemClock
-from latency_budget.account.deadline import Deadline
+from latency_budget.account.clock import Deadline, SystemClock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 from latency_budget.host import machine

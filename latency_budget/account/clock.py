@@ -2,11 +2,32 @@
 
 Everything else takes `now_ns` as an argument or a `Clock` at construction, so that tests turn the
 clock by hand and a recorded session replays exactly.
+
+A `Deadline` is absolute: it is passed down the call chain and never restarted.
 """
 
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Deadline:
+    """A point on the session's monotonic clock by which something must have happened."""
+
+    at_ns: int
+
+    @classmethod
+    def after_ms(cls, ms: float, *, now_ns: int) -> "Deadline":
+        return cls(now_ns + round(ms * 1_000_000))
+
+    def remaining_ns(self, now_ns: int) -> int:
+        """Time left in ns; negative once the deadline has passed."""
+        return self.at_ns - now_ns
+
+    def passed(self, now_ns: int) -> bool:
+        return now_ns >= self.at_ns
 
 
 class Clock(Protocol):

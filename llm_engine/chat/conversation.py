@@ -18,7 +18,7 @@ from llm_engine.core.engine_thread import EngineThread, OutputStream
 from llm_engine.core.output import TokenChunk, Usage
 from llm_engine.core.request import Request
 from llm_engine.errors import EngineError, RequestError
-from llm_engine.kv_cache.sequence import SequenceId
+from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.structured_output.grammar import Grammar
 
 from .template import ChatMessage, ChatTemplate, Role

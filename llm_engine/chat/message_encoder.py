@@ -8,7 +8,7 @@ any thread may encode while the conversation goes on.
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from llm_engine.checkpoints.detokenizer import Detokenizer
+from llm_engine.checkpoints.tokenizer import Detokenizer
 from llm_engine.errors import RequestError
 
 from .template import ROLES, ChatMessage, ChatTemplate, Gap, Role

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from itertools import accumulate
 
-from llm_engine.checkpoints.detokenizer import char_starts
+from llm_engine.checkpoints.tokenizer import char_starts
 from llm_engine.errors import RequestError
 
 from .message_encoder import EncodedMessage, MessageEncoder, PromptLayout

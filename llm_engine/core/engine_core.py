@@ -26,8 +26,7 @@ from latency_budget.account.clock import Clock
 from llm_engine.backends.base import Backend, PageCopy, Plan, SequenceRows, SubBatch
 from llm_engine.errors import DeviceLostError, EngineError, RequestError
 from llm_engine.kv_cache.block_manager import OutOfPagesError
-from llm_engine.kv_cache.kv_cache import KvCache
-from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
+from llm_engine.kv_cache.kv_cache import CachedSequence, KvCache, SequenceId
 from llm_engine.speculative.draft_length import DraftLengthPolicy
 from llm_engine.speculative.drafter import Drafter
 from llm_engine.structured_output.compiler import ForcedDraft, GrammarCompiler, GrammarMatcher

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from latency_budget.account.turn import TurnId
-from llm_engine.checkpoints.detokenizer import Detokenizer
+from llm_engine.checkpoints.tokenizer import Detokenizer
 
 
 class StopMatcher:

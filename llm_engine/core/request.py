@@ -7,7 +7,7 @@ from typing import NewType
 from llm_engine.backends.base import SequenceRows
 from llm_engine.config import SamplingParams
 from llm_engine.errors import EngineError
-from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
+from llm_engine.kv_cache.kv_cache import CachedSequence, SequenceId
 from llm_engine.speculative.draft_length import DraftLengthPolicy
 from llm_engine.speculative.drafter import Draft
 from llm_engine.structured_output.compiler import GrammarMatcher

@@ -11,17 +11,49 @@ prompt is computed from the start. No part of a live one is evicted: keys after 
 """
 
 from collections.abc import Container, Sequence
+from collections.abc import Sequence as Ids
+from dataclasses import dataclass, field
 from itertools import count
+from typing import NewType
 
-from llm_engine.backends.base import Backend, PageCopy
+from llm_engine.backends.base import Backend, PageCopy, Slot
 from llm_engine.errors import RequestError
-
-from .block_manager import BlockTable, OutOfPagesError, PagePool
-from .sequence import CachedSequence, SequenceId, common_prefix_length
+from llm_engine.kv_cache.block_manager import BlockTable, OutOfPagesError, PagePool
 
 MAX_PINNED = 8
 """Pinned prefixes, the oldest replaced first. A service has a few agents, and each has one; a
 client that sends another system prompt with each call must not fill the cache."""
+
+
+SequenceId = NewType("SequenceId", int)
+
+
+@dataclass(slots=True)
+class CachedSequence:
+    """Cached tokens of a sequence and the pages that hold their keys and values."""
+
+    id: SequenceId
+    slot: Slot
+    table: BlockTable
+    token_ids: list[int] = field(default_factory=list)
+
+    def truncate(self, num_tokens: int) -> None:
+        """Keep the first `num_tokens`."""
+        del self.token_ids[num_tokens:]
+        self.table.truncate(num_tokens)
+
+    def extend(self, token_ids: Ids[int]) -> None:
+        """Append tokens that were computed into reserved pages."""
+        self.token_ids.extend(token_ids)
+        self.table.advance(len(token_ids))
+
+
+def common_prefix_length(first: Ids[int], second: Ids[int]) -> int:
+    """Number of leading tokens that two lists share."""
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return index
+    return min(len(first), len(second))
 
 
 class KvCache:

@@ -15,8 +15,7 @@ from llm_engine.checkpoints.tokenizer import Tokenizer
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.errors import ModelError, RequestError
 from llm_engine.kv_cache.block_manager import OutOfPagesError
-from llm_engine.kv_cache.kv_cache import KvCache
-from llm_engine.kv_cache.sequence import CachedSequence
+from llm_engine.kv_cache.kv_cache import CachedSequence, KvCache
 
 from .drafter import Draft
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from asr.audio.dc_blocker import DcBlocker
+from asr.audio.conversion import DcBlocker
 from asr.audio.samples import RATE_HZ
 
 

@@ -3,17 +3,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asr.audio.conversion import finite, to_mono
 from asr.audio.samples import (
     RATE_HZ,
     VOICED_FRAME,
-    finite,
     float32_to_pcm16,
     last_voiced_sample,
     ms_from_samples,
     pcm16_to_float32,
     quietest_sample,
     samples_from_ms,
-    to_mono,
 )
 from asr.errors import AudioError
 

@@ -16,7 +16,7 @@ from llm_engine.core.request import Request
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.device import Fault, fault_of
 from llm_engine.errors import EngineError
-from llm_engine.kv_cache.sequence import SequenceId
+from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.speculative.ngram import NgramDrafter
 from tests.gpu import ground
 

@@ -27,7 +27,7 @@ from agent.session.ports.stage_ports import ChatPort
 from agent.tools.offered import SessionTools
 from agent.turn_taking import events as ev
 from agent.turn_taking.commands import CutReason
-from latency_budget.account.deadline import Deadline
+from latency_budget.account.clock import Deadline
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 

@@ -9,7 +9,7 @@ from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.ports.playback import HeardWord, Playback
 from agent.session.ports.playback_reports import PlaybackReportCheck
 from agent.session.ports.stage_ports import Speech, Tools
-from latency_budget.account.deadline import Deadline
+from latency_budget.account.clock import Deadline
 from latency_budget.account.turn import TurnId
 
 _NO_ITEM: Final = ItemId("")

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.checkpoints.detokenizer import Detokenizer, char_starts
+from llm_engine.checkpoints.tokenizer import Detokenizer, char_starts
 
 BYTES = tuple(bytes([value]) for value in range(256))
 TEXT = st.text(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.checkpoints.detokenizer import char_starts
+from llm_engine.checkpoints.tokenizer import char_starts
 from llm_engine.core.output import FinishReason, OutputText, StopMatcher
 
 ALPHABET = "ab<"

@@ -24,7 +24,7 @@ from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.request import Request
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.kv_cache.sequence import CachedSequence, SequenceId
+from llm_engine.kv_cache.kv_cache import CachedSequence, SequenceId
 from llm_engine.speculative.ngram import NgramDrafter
 from tests.support.fakes.llm_cuda import on_cpu
 from tests.support.fakes.llm_decoding import CPU_PRECISIONS, all_logits

@@ -7,7 +7,7 @@ from latency_budget.account.clock import ManualClock
 from llm_engine.config import SamplingParams
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.request import Output, Request, RequestId
-from llm_engine.kv_cache.sequence import SequenceId
+from llm_engine.kv_cache.kv_cache import SequenceId
 from tests.support.fakes.llm_models import ScriptedBackend
 
 LETTERS = tuple(bytes([code]) for code in range(128))

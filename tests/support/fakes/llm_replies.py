@@ -9,7 +9,7 @@ from llm_engine.config import SamplingParams
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.metrics import EngineStats
 from llm_engine.core.request import Request, RequestId
-from llm_engine.kv_cache.sequence import SequenceId
+from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.speculative.drafter import Drafter
 
 GREEDY = SamplingParams()

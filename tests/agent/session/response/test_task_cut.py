@@ -5,8 +5,7 @@ from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.ports.playback import Playback
 from agent.session.response.response import Reply
 from agent.session.response.task import ResponseCallbacks, ResponseTask
-from latency_budget.account.clock import ManualClock
-from latency_budget.account.deadline import Deadline
+from latency_budget.account.clock import Deadline, ManualClock
 from latency_budget.account.turn import TurnId
 from tests.support.fakes.stages import FakeChat, FakeVoice
 

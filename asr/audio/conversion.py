@@ -1,14 +1,19 @@
-"""Streaming resampler from any rate to 16 kHz, with as little delay as the filter allows.
+"""Conversion of incoming audio: any rate and type of sample to 16 kHz mono float32 without offset.
 
 Theory of operation
 -------------------
-A resampler's delay is added to every answer, so it decides the choice. libsoxr's fixed-ratio engine
-filters by FFT in blocks and, fed 20 ms at a time, holds back up to 117 ms at 8 kHz and 39 ms at 48
-kHz (quality HQ). Its variable-rate engine, held at one ratio, filters in the time domain: 12 ms at
-48 kHz, with images and aliases below -75 dB. So that one does the work, except for telephones: 8
-kHz is exactly half, where a half-band filter of 32 taps needs 2 ms against soxr's 30.
+*Rate.* A resampler's delay is added to every answer, so it decides the choice. libsoxr's
+fixed-ratio engine filters by FFT in blocks and, fed 20 ms at a time, holds back up to 117 ms at
+8 kHz and 39 ms at 48 kHz (quality HQ). Its variable-rate engine, held at one ratio, filters in the
+time domain: 12 ms at 48 kHz, with images and aliases below -75 dB. So that one does the work,
+except for telephones: 8 kHz is exactly half, where a half-band filter of 32 taps needs 2 ms against
+soxr's 30.
 
 Neither depends on how the input is cut: every output sample is the same sum, whatever the pieces.
+
+*Offset.* Cheap sound cards and lines add a constant. A voice of 0.03 on an offset of 0.3 is no
+voice to the detector, and silence with an offset measures as loud as the voice. So the running mean
+of the last half second is subtracted: a first-order high-pass at 0.3 Hz, far below any voice.
 """
 
 from typing import Any, Final
@@ -18,7 +23,7 @@ import numpy.typing as npt
 
 from asr.errors import AudioError
 
-from .samples import RATE_HZ, Pcm, to_mono
+from .samples import RATE_HZ, Pcm
 
 MIN_RATE_HZ: Final = 4_000
 """Below telephone quality there is no speech to recognize; such a rate is a client's mistake."""
@@ -30,6 +35,44 @@ _HALF_TAPS: Final = 16
 speech (above 4.6 kHz for a tone at 3.4) rise from -60 to -45 dB; with 24 nothing audible is won."""
 
 _KAISER_BETA: Final = 6.0
+
+
+DECAY: Final = 1 - 2 / RATE_HZ
+"""Factor by which the running mean decays each sample."""
+
+_DC_BLOCK: Final = 512
+"""Samples computed at a time: the powers of the decay stay near 1."""
+
+_POWERS: Final = np.array([DECAY**n for n in range(1, _DC_BLOCK + 1)])
+
+
+def to_mono(pcm: npt.NDArray[Any]) -> Pcm:
+    """Convert int16, int32 or float [n] or [n, channels] to float32 [n] within -4..4, all finite.
+
+    Channels are averaged: a caller who is on one channel only must be heard whichever it is.
+    Raises AudioError for another shape or type of sample.
+    """
+    if pcm.ndim not in (1, 2) or (pcm.ndim == 2 and not 1 <= pcm.shape[1] <= 64):
+        raise AudioError(f"audio is an array [n] or [n, channels], got shape {list(pcm.shape)}")
+    if pcm.dtype == np.int16:
+        samples = pcm.astype(np.float32) / np.float32(32768)
+    elif pcm.dtype == np.int32:
+        samples = (pcm / 2147483648.0).astype(np.float32)
+    elif pcm.dtype in (np.float32, np.float64):
+        # Clipped before the mean, so that no sum overflows; 12 dB above full scale is still speech.
+        samples = np.clip(finite(pcm), -4.0, 4.0).astype(np.float32)
+    else:
+        raise AudioError(f"audio samples are int16, int32, float32 or float64, got {pcm.dtype}")
+    if samples.ndim == 2:
+        samples = samples.mean(axis=1, dtype=np.float32)
+    return np.ascontiguousarray(samples)
+
+
+def finite(pcm: Pcm) -> Pcm:
+    """Replace NaN and infinities by 0: in a copy where there are any, else the same array."""
+    if np.isfinite(pcm).all():
+        return pcm
+    return np.nan_to_num(pcm, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 class Resampler:
@@ -64,6 +107,31 @@ class Resampler:
     def flush(self) -> Pcm:
         """The samples still held back, float32 [m] at 16 kHz."""
         return np.zeros(0, np.float32) if self._stream is None else self._stream.flush()
+
+
+class DcBlocker:
+    """One stream, in pieces of any length. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._mean: float | None = None
+        """Running mean; None before the first sample, which initializes it: calls begin in
+        silence."""
+
+    def push(self, pcm: Pcm) -> Pcm:
+        """Filter float32 [n] at 16 kHz; returns as many samples."""
+        if not len(pcm):
+            return pcm
+        if self._mean is None:
+            self._mean = float(pcm[0])
+        out = np.empty_like(pcm)
+        for start in range(0, len(pcm), _DC_BLOCK):
+            block = pcm[start : start + _DC_BLOCK].astype(np.float64)
+            powers = _POWERS[: len(block)]
+            # m[n] = DECAY m[n-1] + (1 - DECAY) x[n], for the whole block at once.
+            means = powers * (self._mean + (1 - DECAY) * np.cumsum(block / powers))
+            out[start : start + _DC_BLOCK] = block - means
+            self._mean = float(means[-1])
+        return out
 
 
 def _half_band_taps() -> Pcm:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_engine.kv_cache.sequence import common_prefix_length
+from llm_engine.kv_cache.kv_cache import common_prefix_length
 
 IDS = st.lists(st.integers(0, 2), max_size=8)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asr.audio.resample import Resampler
+from asr.audio.conversion import Resampler
 from asr.audio.samples import RATE_HZ
 from asr.errors import AudioError
 
