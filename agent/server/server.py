@@ -1,4 +1,4 @@
-"""Server: one port for the voice socket, HTTP and pages; routes, start and shutdown.
+"""Server process: one port for the voice socket, HTTP and pages; start, drain and shutdown.
 
 The server listens before the stages are warm: `/readyz` reports their progress, and early sockets
 are refused with a time to retry after. On SIGTERM it refuses new calls and lets current calls end.
@@ -14,21 +14,14 @@ import ssl
 import sys
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
 import uvicorn
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.routing import Mount, Route, WebSocketRoute
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from starlette.websockets import WebSocket
+from starlette.types import ASGIApp
 
 from agent.calls.recording import Recorder
 from agent.calls.registry import CallRegistry
-from agent.calls.service import CallService
-from agent.calls.session_check import check_session
 from agent.codec.json_frame import MAX_FRAME_BYTES
 from agent.config.public_url import page_url
 from agent.config.schema import Config, LatencySettings
@@ -37,45 +30,23 @@ from agent.errors import ConfigError
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile, keys_path
 from agent.http.auth.local_key import forget_local_key, make_local_key
-from agent.http.auth.middleware import AuthMiddleware, open_paths
-from agent.http.auth.origin_check import HostCheck, OriginCheck
-from agent.http.endpoints.client_secrets import SecretEndpoint
-from agent.http.endpoints.health_and_sessions import Endpoints
-from agent.http.endpoints.latency import LatencyEndpoints
-from agent.http.endpoints.metrics import Metrics, tell_of_engine
-from agent.http.endpoints.openapi import openapi_json
-from agent.http.hardening.header_limits import MAX_HEAD_BYTES, HeadCheck
+from agent.http.endpoints.metrics import tell_of_engine
+from agent.http.hardening.header_limits import MAX_HEAD_BYTES
 from agent.http.hardening.http_protocol import SPARE_CONNECTIONS, connection_types
-from agent.http.hardening.shutdown_middleware import LastAnswers
-from agent.http.not_found import with_refusals
-from agent.http.openai.routes import openai_routes
-from agent.http.refusal import HttpRefusal, turn_away
-from agent.http.static_files import WEB_DEMO, Pages
 from agent.observability.server_log import SELDOM, log_to_stderr
 from agent.observability.trace_export import TraceExporter
-from agent.realtime.endpoint import RealtimeSocket
 from agent.server.startup_checks.port import explain
 from agent.server.startup_checks.preflight import otel_is_disabled
 from agent.stages.gc_freeze import freeze_heap
 from agent.stages.model_store.catalogue import ModelStore, turn_store_path
 from agent.stages.model_thread import THREAD_PREFIX
 from agent.stages.registry import Stages
-from agent.telephony.audiosocket_listener import AudioSockets
-from agent.telephony.routes import phone_routes
 from agent.tools.server_tools import ServerTools
 from latency_budget.account.clock import Clock, SystemClock
 from latency_budget.storage.store import TurnStore
 
+from .app import create_app
 from .event_loop import loop_factory
-
-CONTENT_POLICY: Final = (
-    "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
-    "media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-
-NO_SOCKET: Final = HttpRefusal(
-    404, "There is no WebSocket at this path; calls are taken at /v1/realtime.", "not_found"
-)
 
 LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
 """Name prefixes of threads that may still run native code at shutdown: those of the stages, and of
@@ -87,93 +58,6 @@ LOOK_EVERY_S: Final = 0.5
 _log = logging.getLogger(__name__)
 
 
-def create_app(
-    config: Config,
-    stages: Stages,
-    clock: Clock,
-    store: TurnStore | None = None,
-    exporter: TraceExporter | None = None,
-    access: Authenticator | None = None,
-    tools: ServerTools | None = None,
-    recorder: Recorder | None = None,
-) -> Starlette:
-    """Build the ASGI application. `serve` starts its background parts. `access` defaults to an
-    authenticator of the keys in HALFSEC_HOME."""
-    access = access or Authenticator(config, KeyFile(keys_path()), clock)
-    calls = CallRegistry(config, clock, store, exporter, recorder)
-    access.on_news = calls.events.look_up
-    tools = tools or ServerTools(config, clock)
-    latency = LatencyEndpoints(calls, access)
-    endpoints = Endpoints(stages, calls, access, tools)
-    secrets = SecretEndpoint(config, access.secrets, clock, partial(check_session, stages))
-    visitors = OriginCheck(config.agent, config.telephony.public_host)
-    desk = CallService(config, stages, calls, clock, access, tools)
-    voice = RealtimeSocket(config, calls, clock, desk)
-    routes = [
-        WebSocketRoute("/v1/realtime", voice.serve),
-        Route("/v1/realtime", voice.answer),
-        *phone_routes(config, calls, clock, desk),
-        Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
-        Route("/healthz", endpoints.healthz),
-        Route("/readyz", endpoints.readyz),
-        Route("/metrics", Metrics(stages, calls, tools).serve),
-        Route("/health", endpoints.readyz),  # the path of vLLM and llama.cpp
-        Route("/openapi.json", openapi_json),
-        *openai_routes(config, stages),
-        Route("/v1/sessions", endpoints.sessions),
-        Route("/v1/sessions/{session_id}/trace", endpoints.trace),
-        Route("/v1/sessions/{session_id}/recording", endpoints.recording),
-        Route("/v1/calls", latency.calls),
-        Route("/v1/latency/summary", latency.summary),
-        Route("/v1/latency/turns", latency.turns),
-        Route("/v1/latency/refusals", latency.refusals),
-        Route("/v1/latency/events", latency.events),
-    ]
-    rest = [
-        WebSocketRoute("/{path:path}", _no_socket),
-        Mount("/", Pages()),
-    ]
-    app = Starlette(
-        routes=[*with_refusals(routes), *rest],
-        middleware=[
-            Middleware(SecurityHeaders),
-            Middleware(LastAnswers),
-            Middleware(HeadCheck),
-            Middleware(HostCheck, visitors=visitors),
-            Middleware(AuthMiddleware, access, visitors, clock, open_paths(WEB_DEMO)),
-        ],
-    )
-    app.state.calls = calls
-    app.state.audio_sockets = AudioSockets(config, calls, clock, desk)
-    return app
-
-
-async def _no_socket(websocket: WebSocket) -> None:
-    await turn_away(websocket.scope, websocket.receive, websocket.send, NO_SOCKET)
-
-
-class SecurityHeaders:
-    """Middleware that adds the security headers to every HTTP response."""
-
-    HEADERS: Final = (
-        (b"content-security-policy", CONTENT_POLICY.encode()),
-        (b"x-content-type-options", b"nosniff"),
-        (b"referrer-policy", b"no-referrer"),
-        (b"cache-control", b"no-cache"),
-    )
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *self.HEADERS]
-            await send(message)
-
-        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
-
-
 class Server(uvicorn.Server):
     """uvicorn server without its own signal handling: `_drain_when` drains instead."""
 
@@ -182,7 +66,7 @@ class Server(uvicorn.Server):
         yield
 
 
-def make_server(app: Starlette, settings: Config, tls: ssl.SSLContext | None = None) -> Server:
+def make_server(app: ASGIApp, settings: Config, tls: ssl.SSLContext | None = None) -> Server:
     """Build the HTTP and WebSocket server of the app, with the service's limits. Raises
     ConfigError."""
     logging.getLogger("uvicorn.error").addFilter(SELDOM)
@@ -272,8 +156,8 @@ async def _serve(
     tools = ServerTools(config, clock)
     recorder = _recorder(config, clock)
     app = create_app(config, stages, clock, store, exporter, access, tools, recorder)
-    calls: CallRegistry = app.state.calls
-    server = make_server(app, config, tls)
+    calls = app.calls
+    server = make_server(app.asgi, config, tls)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -289,7 +173,7 @@ async def _serve(
             group.create_task(tell_of_engine(stages, calls)),
         ]
         if audio is not None:
-            beside.append(group.create_task(app.state.audio_sockets.serve(audio)))
+            beside.append(group.create_task(app.audio_sockets.serve(audio)))
         await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
         warm_s = (clock.now_ns() - started_ns) / 1e9
         if not warming.done():  # stopped while warming: the models are not needed any more

@@ -36,14 +36,14 @@ def _sockets() -> Iterator[str]:
     from starlette.routing import WebSocketRoute
 
     from agent.config.schema import Config
-    from agent.server.server import create_app
+    from agent.server.app import create_app
     from agent.stages.model_store.catalogue import ModelStore
     from agent.stages.registry import Stages
     from latency_budget.account.clock import SystemClock
 
     clock = SystemClock()
     app = create_app(Config(), Stages(Config(), ModelStore(), clock), clock)
-    paths = [route.path for route in app.routes if isinstance(route, WebSocketRoute)]
+    paths = [route.path for route in app.asgi.routes if isinstance(route, WebSocketRoute)]
     yield "## WebSockets\n"
     for path in paths:
         if "{path" not in path:

@@ -15,13 +15,12 @@ import soundfile
 from starlette.requests import Request
 
 from agent.calls.recording import Recorder
-from agent.calls.registry import CallRegistry
 from agent.config.schema import Config
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import KeyLimits
 from agent.http.endpoints.health_and_sessions import Endpoints
-from agent.server.server import create_app
+from agent.server.app import create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
 from latency_budget.account.clock import ManualClock, unix_ns
@@ -47,8 +46,8 @@ class House:
         stages = Stages(Config(), ModelStore(directory, {}), self.clock)
         recorder = self.recorder if records else None
         app = create_app(Config(), stages, self.clock, access=self.access, recorder=recorder)
-        self.calls: CallRegistry = app.state.calls
-        transport = httpx.ASGITransport(app)
+        self.calls = app.calls
+        transport = httpx.ASGITransport(app.asgi)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     def begin(self, seconds: float) -> Int16:

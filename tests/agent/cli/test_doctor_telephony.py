@@ -7,11 +7,10 @@ import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agent.__main__ import main as halfsec
@@ -89,9 +88,9 @@ async def public(
             certificate = certificate_of(house.config)
             assert certificate is not None
             keep_own(house.config, certificate)
-            proxy = Proxy(house.app)
+            proxy = Proxy(house.app.asgi)
             proxy.prefix = prefix
-            server = make_server(cast(Starlette, proxy), house.config, server_context(certificate))
+            server = make_server(proxy, house.config, server_context(certificate))
             async with asyncio.TaskGroup() as group:
                 serving = group.create_task(server.serve(sockets=[listener]))
                 try:

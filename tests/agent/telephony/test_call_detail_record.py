@@ -13,7 +13,7 @@ import pytest
 from agent.config.schema import Config
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
-from agent.server.server import create_app
+from agent.server.app import create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
 from agent.telephony.carriers.phone_numbers import shown_number
@@ -159,7 +159,7 @@ async def client(store: TurnStore | None, tmp_path: Path) -> AsyncIterator[httpx
     stages = Stages(Config(), ModelStore(tmp_path, {}), SystemClock())
     access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
     app = create_app(Config(), stages, SystemClock(), store, access=access)
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(app.asgi)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
     await stages.close()

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
 from agent.http.static_files import Pages
-from agent.server.server import SecurityHeaders
+from agent.server.app import SecurityHeaders
 from tests.support.browser.fake_turns import Json, summary_of
 
 WAIT_S: Final = 20.0

@@ -14,8 +14,9 @@ from agent.calls.registry import CallRegistry
 from agent.config.schema import Config
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
+from agent.server.app import create_app
 from agent.server.event_loop import loop_factory
-from agent.server.server import Server, create_app, listen, make_server
+from agent.server.server import Server, listen, make_server
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.model_thread import BACKGROUND
 from agent.stages.registry import Stages
@@ -166,9 +167,9 @@ class LiveServer:
         self.access = Authenticator(self.config, self.keys, self._clock)
         tools = ServerTools(self.config, self._clock)
         app = create_app(self.config, self.stages, self._clock, access=self.access, tools=tools)
-        self.calls = app.state.calls
-        self.audio_sockets = app.state.audio_sockets
-        self._server = make_server(app, self.config, self._tls)
+        self.calls = app.calls
+        self.audio_sockets = app.audio_sockets
+        self._server = make_server(app.asgi, self.config, self._tls)
         async with tools.running(), asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._listener]))
             audio = group.create_task(self.audio_sockets.serve(self._audio_listener))

@@ -13,7 +13,6 @@ from urllib.parse import urlencode
 
 import httpx
 import pytest
-from starlette.applications import Starlette
 from starlette.types import Message
 from twilio.request_validator import RequestValidator
 
@@ -24,7 +23,7 @@ from agent.config.schema import Config
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import KeyLimits
-from agent.server.server import create_app
+from agent.server.app import Application, create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages, Status
 from agent.telephony.carriers.webhooks.webhook import FORM
@@ -89,7 +88,7 @@ class Stream:
 class House:
     """`held` are the calls that began: whose, who answers, from and to which number."""
 
-    app: Starlette
+    app: Application
     config: Config
     stages: ReadyStages
     keys: KeyFile
@@ -99,8 +98,7 @@ class House:
 
     @property
     def calls(self) -> CallRegistry:
-        calls: CallRegistry = self.app.state.calls
-        return calls
+        return self.app.calls
 
     async def key(self, name: str = "ana", **limits: Any) -> str:
         made = self.keys.add(name, KeyLimits(**limits), unix_ns() // 10**9)
@@ -156,7 +154,7 @@ class House:
                 stream.inbox.put_nowait({"type": "websocket.disconnect", "code": message["code"]})
 
         async with asyncio.timeout(30):
-            await self.app(scope, stream.inbox.get, send)
+            await self.app.asgi(scope, stream.inbox.get, send)
         return stream
 
 
@@ -171,7 +169,7 @@ async def phone_house(
     keys = KeyFile(tmp_path / "keys.json")
     access = Authenticator(config, keys, clock, local_key=LOCAL_KEY)
     app = create_app(config, stages, clock, access=access)
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(app.asgi)
     async with httpx.AsyncClient(transport=transport, base_url=PUBLIC) as http:
         house = House(app, config, stages, keys, access, http)
 

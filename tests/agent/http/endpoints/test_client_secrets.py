@@ -13,7 +13,7 @@ from agent.config.layers import load_config
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import KeyLimits
-from agent.server.server import create_app
+from agent.server.app import create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
 from latency_budget.account.clock import ManualClock, SystemClock, unix_ns
@@ -47,7 +47,7 @@ async def made_with(tmp_path: Path, keys: KeyFile) -> AsyncIterator[Made]:
     clock = ManualClock()
     access = Authenticator(config, keys, clock)
     app = create_app(config, stages, clock, access=access)
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(app.asgi)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield Made(http, access, clock)
     await stages.close()

@@ -19,7 +19,7 @@ from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.endpoints.health_and_sessions import Endpoints
 from agent.http.endpoints.latency import MAX_PAGE, LatencyEndpoints
-from agent.server.server import create_app
+from agent.server.app import create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
 from latency_budget.account.clock import SystemClock
@@ -40,7 +40,7 @@ async def client(store: TurnStore | None, tmp_path: Path) -> AsyncIterator[httpx
     stages = Stages(Config(), ModelStore(tmp_path, {}), SystemClock())
     access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
     app = create_app(Config(), stages, SystemClock(), store, access=access)
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(app.asgi)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
     await stages.close()

@@ -16,7 +16,7 @@ from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.endpoints.metrics import Metrics, engine_state, engine_stats
 from agent.http.hardening.http_protocol import HttpConnection
-from agent.server.server import create_app
+from agent.server.app import create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
 from agent.tools.server_tools import MAX_COUNTED, OTHERS, ServerTools
@@ -73,7 +73,7 @@ async def stages(model: Path, tmp_path: Path) -> AsyncIterator[Stages]:
 async def http(stages: Stages, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
     app = create_app(Config(), stages, SystemClock(), access=access)
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(app.asgi)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 

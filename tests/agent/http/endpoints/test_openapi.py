@@ -20,7 +20,7 @@ from starlette.routing import Route
 from agent.config.schema import Config
 from agent.http.endpoints.openapi import description
 from agent.http.openai.speech_request import MAX_INPUT_CHARS
-from agent.server.server import create_app
+from agent.server.app import create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
 from latency_budget.account.clock import SystemClock
@@ -56,7 +56,7 @@ def test_each_route_is_described_and_each_description_served() -> None:
     app = create_app(Config(), Stages(Config(), ModelStore(), clock), clock)
     served = {
         (route.path.replace(":any}", "}"), method.lower())
-        for route in app.routes
+        for route in app.asgi.routes
         if isinstance(route, Route) and route.path != UNDESCRIBED
         for method in (route.methods or set()) - {"HEAD"}
     }
