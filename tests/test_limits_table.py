@@ -113,7 +113,7 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/http/hardening/test_attacks_network.py::test_nothing_is_ever_decompressed"
     ),
     "messages": (
-        "agent/realtime/test_receive_limiter.py::test_what_makes_work_counts_as_many_messages"
+        "agent/realtime/test_socket_limits.py::test_what_makes_work_counts_as_many_messages"
     ),
     "frames of messages, pings among them": (
         "agent/http/hardening/test_websocket_protocol.py::"

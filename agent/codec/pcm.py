@@ -1,5 +1,7 @@
 """PCM codec: samples to bytes and back, in the sockets' encodings."""
 
+import binascii
+
 import numpy as np
 import numpy.typing as npt
 
@@ -13,6 +15,16 @@ def encode_audio(pcm: npt.NDArray[np.int16], encoding: AudioEncoding) -> bytes:
     if encoding == "pcm16":
         return pcm.astype("<i2").tobytes()
     return mulaw_encode(pcm) if encoding == "pcmu" else alaw_encode(pcm)
+
+
+def decode_base64(text: str, encoding: AudioEncoding) -> npt.NDArray[np.int16]:
+    """Decode base64 of audio to int16 [n] at the encoding's rate. Raises ValueError for what is no
+    base64, and for half a sample."""
+    try:
+        data = binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as error:
+        raise ValueError(f"is not base64: {error}") from None
+    return decode_audio(data, encoding)
 
 
 def decode_audio(data: bytes, encoding: AudioEncoding) -> npt.NDArray[np.int16]:

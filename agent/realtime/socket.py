@@ -2,6 +2,21 @@
 
 A call may have several, one after the other; see `transport.py`. The endpoint that accepted the
 socket waits in `attend` until the call releases it.
+
+Limits of what one client sends (`ReceiveLimiter`):
+
+*Idle* is a client that sends no frame at all for `access.idle_s`: other callers want the line.
+Pongs don't count, for libraries send those by themselves.
+
+*Audio faster than real time* is accepted up to `access.burst_s` ahead, as for a recording that is
+sent at once; from then on it is processed as fast as it would be spoken. So a client that sends
+audio without end takes no more of the detector's thread than a caller who speaks. What is further
+ahead waits (`MessageQueue` in `agent/http/hardening/websocket_protocol.py`).
+
+*Messages* are processed at `MESSAGES_PER_S`, after the first `MESSAGES_AT_ONCE`. Those that make
+other calls wait count more: a change of the session, or a reply, takes the event loop a millisecond
+and the model more; messages other than audio may be long to parse, to tokenize or to compile. After
+each message other calls have their turn.
 """
 
 import asyncio
@@ -14,12 +29,19 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent import errors
 from agent.config.access import AccessSettings
-from agent.errors import CLOSE_TIMEOUT_S, SlowReader
-from agent.session.api.client_events import Request
+from agent.errors import CLOSE_NORMAL, CLOSE_TIMEOUT_S, IdleClientError, SlowReader
+from agent.http.hardening.leaky_bucket import LeakyBucket
+from agent.realtime.send_queue import SendQueue
+from agent.session.api.client_events import (
+    AppendAudio,
+    CancelResponse,
+    ClearAudio,
+    CommitAudio,
+    CreateResponse,
+    Request,
+    UpdateSession,
+)
 from latency_budget.account.clock import Clock
-
-from .receive_limiter import ReceiveLimiter
-from .send_queue import SendQueue
 
 SEND_TIMEOUT_S: Final = 15.0
 """Limit for closing, in s: a peer that takes no data for so long has gone, or attacks."""
@@ -35,6 +57,87 @@ answer; something between had none from it; the client gave the connection up, b
 
 Take = Callable[[str | bytes], Awaitable[Sequence[Request]]]
 """Processes one frame of the client. Returns its requests."""
+
+
+REAL_TIME: Final = 1.0
+"""Seconds of audio a second."""
+
+MESSAGES_PER_S: Final = 200
+"""Rate of messages: four times that of a client that sends 20 ms of audio in each."""
+
+MESSAGES_AT_ONCE: Final = 6000
+"""Messages before the rate counts: two minutes of audio in messages of 20 ms. A history of a
+thousand items, as clients send it again in a new call, counts less."""
+
+WORK: Final = 20
+"""Messages that a change of the session, a reply, a cancellation, a commit or a clear counts as:
+three hundred at once, and ten a second from then on, which no caller reaches. Two thousand that
+counted one each disturbed every call for seconds."""
+
+CHARS_PER_MESSAGE: Final = 512
+"""Characters of a message other than audio that count as another message. A hundred tools (70 kB)
+are checked by tokenizer and grammar in 0.1 s, and count 150."""
+
+LEAST_WAIT_S: Final = 0.05
+"""Shortest wait in s: shorter ones are not worth a timer, and add up to one that is."""
+
+_WORK: Final = (UpdateSession, CreateResponse, CancelResponse, CommitAudio, ClearAudio)
+
+
+class ReceiveLimiter:
+    """Rate limit of one client's messages and audio. Belongs to a connection and its one reader."""
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        settings: AccessSettings,
+        clock: Clock,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._websocket = websocket
+        self._idle_s = settings.idle_s or None
+        self._clock = clock
+        self._pause = pause
+        self._audio = LeakyBucket(REAL_TIME, settings.burst_s, self._now_s())
+        self._messages = LeakyBucket(MESSAGES_PER_S, MESSAGES_AT_ONCE, self._now_s())
+
+    async def frame(self) -> str | bytes:
+        """The client's next frame. Raises WebSocketDisconnect, IdleClientError."""
+        try:
+            async with asyncio.timeout(self._idle_s):
+                message = await self._websocket.receive()
+        except TimeoutError:
+            raise IdleClientError from None
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", CLOSE_NORMAL))
+        text: str | None = message.get("text")
+        data: bytes = message.get("bytes") or b""
+        return data if text is None else text
+
+    async def keep_pace(self, frame: str | bytes, requests: Sequence[Request]) -> None:
+        """Give other calls their turn after a frame and its requests, and wait while the client is
+        over its limits."""
+        now_s = self._now_s()
+        wait_s = self._messages.add(_cost(frame, requests), now_s)
+        for request in requests:
+            if isinstance(request, AppendAudio):
+                audio_s = len(request.pcm) / request.rate_hz
+                wait_s = max(wait_s, self._audio.add(audio_s, now_s))
+        if wait_s > LEAST_WAIT_S:
+            await self._pause(wait_s)
+        else:
+            await asyncio.sleep(0)
+
+    def _now_s(self) -> float:
+        return self._clock.now_ns() / 1e9
+
+
+def _cost(frame: str | bytes, requests: Sequence[Request]) -> float:
+    """Cost of one frame, in messages."""
+    if any(isinstance(request, AppendAudio) for request in requests):
+        return 1.0
+    work = WORK if any(isinstance(request, _WORK) for request in requests) else 1
+    return work + len(frame) / CHARS_PER_MESSAGE
 
 
 class SocketEnd(Enum):

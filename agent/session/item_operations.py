@@ -70,7 +70,7 @@ async def _ask(question: Awaitable[None], param: str) -> bool:
 
 
 async def check_request(
-    request: ask.Request,
+    request: ask.CreateResponse | ask.CreateItem,
     context: ChatContext,
     settings: SessionSettings,
     tools: ToolsPort,

@@ -226,9 +226,10 @@ class Session:
     # --- requests ---
 
     async def _dispatch(self, request: ask.Request) -> None:
-        await check_request(
-            request, self._context, self.settings, self._stages.tools, self._stages.open_voice
-        )
+        if isinstance(request, ask.CreateResponse | ask.CreateItem):
+            await check_request(
+                request, self._context, self.settings, self._stages.tools, self._stages.open_voice
+            )
         match request:
             case ask.AppendAudio(pcm, rate_hz):
                 self._recording.caller(pcm, rate_hz, self._clock.now_ns())

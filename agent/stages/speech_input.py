@@ -1,10 +1,10 @@
 """Speech input of one session: audio in, speech events and transcripts out.
 
 Voice activity is detected on one thread and words are recognized on another, because a barge-in
-must not wait for a decode that takes 150 ms. The state of the call (`guarded_stream.py`) is touched
+must not wait for a decode that takes 150 ms. The state of the call (`call_audio.py`) is touched
 on the first thread only, in the order of the jobs.
 
-Overflow: see `audio_queue.py`. While audio waits there the caller counts as sending, however long
+Overflow: see `call_audio.py`. While audio waits there the caller counts as sending, however long
 ago the last frame came.
 """
 
@@ -22,11 +22,10 @@ import asr
 from agent.errors import ClientError, StageError
 from agent.session.api.settings import ServerVad, TurnDetection
 from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
-from agent.stages.audio_queue import ArrivalClock
+from agent.stages.call_audio import ArrivalClock, Audio, GuardedStream, Played
 from latency_budget.account.clock import Clock
 
-from .audio_queue import AudioInbox
-from .guarded_stream import Audio, GuardedStream, Played
+from .call_audio import AudioQueue
 from .model_thread import ModelThread
 from .transcription_jobs import LISTEN_TIMEOUT_S, TranscriptionJobs
 
@@ -72,7 +71,7 @@ class SpeechInput:
         self._clock = clock
         self._pause_ms = pause_ms
         self._settle_after_s = listening.settle_after_s
-        self._inbox = AudioInbox()
+        self._queue = AudioQueue()
         self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
         self._receiver: Callable[[Heard], None] | None = None
@@ -103,24 +102,24 @@ class SpeechInput:
         async with asyncio.TaskGroup() as group:
             self._group = group
             while True:
-                batch = await self._inbox.take()
+                batch = await self._queue.take()
                 try:
                     await self._listen(batch)
                 finally:
                     self._last_audio_ns = self._clock.now_ns()
-                    await self._inbox.done()
+                    await self._queue.done()
 
     @property
     def last_audio_ns(self) -> int:
         """Time of the last audio, received or processed (monotonic ns): now, while some waits."""
-        return self._last_audio_ns if self._inbox.idle else self._clock.now_ns()
+        return self._last_audio_ns if self._queue.idle else self._clock.now_ns()
 
     async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
         """Take in audio from the caller, int16 mono. Waits while detection is behind."""
         self._last_audio_ns = self._clock.now_ns()
         self.received += len(pcm) * asr.RATE_HZ / rate_hz
         self._arrivals.note(int(self.received), self._last_audio_ns)
-        await self._inbox.put((pcm, rate_hz))
+        await self._queue.put((pcm, rate_hz))
 
     def transcribe(self, utterance: int, revision: int) -> None:
         """Start a final pass; it ends in TranscriptReady or TranscriptFailed.
@@ -175,7 +174,7 @@ class SpeechInput:
                 "There is no audio to commit: send at least 100 ms of it first.",
                 code="input_audio_buffer_commit_empty",
             )
-        await self._inbox.drained()
+        await self._queue.drained()
         committed = await self._jobs.ask(self._stream.commit_buffer)
         self._jobs.committed(committed)
         self._bounds[committed.utterance] = (int(self._committed), int(self.received))
@@ -185,7 +184,7 @@ class SpeechInput:
 
     async def clear(self) -> int:
         """Forget all audio since the last commit. Returns the newest utterance's number."""
-        await self._inbox.drained()
+        await self._queue.drained()
         await self._jobs.ask(self._stream.clear)
         self._committed = self.received
         return self.utterance

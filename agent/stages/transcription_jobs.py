@@ -13,11 +13,10 @@ from typing import Final, TypeVar
 import asr
 from agent.errors import StageError
 from agent.session.ports.stage_ports import Heard
-from agent.stages.audio_queue import ArrivalClock
+from agent.stages.call_audio import ArrivalClock, GuardedStream
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import Clock
 
-from .guarded_stream import GuardedStream
 from .model_thread import BACKGROUND, NORMAL, URGENT, ModelThread
 
 LISTEN_TIMEOUT_S: Final = 5.0

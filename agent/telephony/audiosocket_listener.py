@@ -5,7 +5,7 @@ are pieces of the TCP stream and whose text messages are orders and marks betwee
 (`agent/telephony/carriers/audiosocket.py`) and the queue here that plays what is said in real time
 (`agent/telephony/media/paced_sender.py`). So who is admitted, what a call is, slow readers and
 floods are dealt with where they are for all carriers: `endpoint.py`, `agent/realtime/socket.py`,
-`agent/realtime/receive_limiter.py`.
+`agent/realtime/socket.py`.
 
 AudioSocket has neither keys nor encryption, and its UUID is whatever the dialplan says. What there
 is instead: it listens where the settings say and nowhere else, and who is not in

@@ -17,10 +17,10 @@ from agent.config.telephony import TelephonySettings
 from agent.http import json_body, multipart
 from agent.http.auth import throttle
 from agent.http.auth.client_secrets import MAX_OF_A_KEY, MAX_SECRETS
-from agent.http.hardening import header_limits, http_protocol, message_queue, websocket_protocol
+from agent.http.hardening import header_limits, http_protocol, websocket_protocol
 from agent.http.openai import concurrency_limit, speech_request
 from agent.observability.live_events import MAX_LISTENERS
-from agent.realtime import receive_limiter, send_queue, socket
+from agent.realtime import send_queue, socket
 from agent.realtime.protocol import fields, items, parse, protocol, response_create
 from agent.realtime.protocol import session_update as updates
 from agent.server import event_loop
@@ -189,8 +189,7 @@ CALLS: Final = (
     Limit("compression", "none", "`permessage-deflate` is not taken up"),
     Limit(
         "messages",
-        f"{receive_limiter.MESSAGES_PER_S} a second after the first "
-        f"{_number(receive_limiter.MESSAGES_AT_ONCE)}",
+        f"{socket.MESSAGES_PER_S} a second after the first {_number(socket.MESSAGES_AT_ONCE)}",
         "processed later; a change of the session, a response, a commit counts as 20, 512 "
         "characters of what is not audio as one more",
     ),
@@ -202,7 +201,7 @@ CALLS: Final = (
     ),
     Limit(
         "messages that the call has not processed",
-        f"{message_queue.MAX_WAITING_BYTES >> 20} MiB",
+        f"{websocket_protocol.MAX_WAITING_BYTES >> 20} MiB",
         "not read further until it has; dropped but for the oldest 64 KiB when the client hangs up",
     ),
     Limit(

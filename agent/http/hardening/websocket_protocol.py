@@ -2,22 +2,21 @@
 
 Theory of operation: some decisions of uvicorn's are replaced here.
 
-*Alive* is who sends something, and who we do not read from at the moment. uvicorn waits for the
-answer to its ping alone, which stands behind all the audio that a fast sender has in flight: such a
-client was hung up on in the middle of its recording. A peer that is gone sends nothing, so the next
-ping still finds it.
+*Alive* is a peer that sends something, and one that the server does not read from at the moment.
+uvicorn waits for the answer to its ping alone, which stands behind all the audio that a fast sender
+has in flight: such a client lost its connection in the middle of its recording. A peer that is gone
+sends nothing, so the next ping still finds it.
 
-*Bytes are parsed a slice at a time*, with other connections' turns between, and no faster than
-`FRAMES_PER_S` once `FRAMES_AT_ONCE` came. A network read brings up to 256 kB. That is one frame
-of an honest client, and forty thousand of somebody who sends the smallest that there are: parsing
-those in one go kept every call waiting for 0.2 s. What is not parsed is kept, a network read of it
-at most, and the socket is not read from.
+*Cooperative parsing*: bytes are parsed a slice at a time, with other connections' turns between,
+and no faster than `FRAMES_PER_S` once `FRAMES_AT_ONCE` came. A network read brings up to 256 kB.
+That is one frame of an honest client, and forty thousand of a client that sends the smallest that
+there are: parsing those in one go delayed every call by 0.2 s. Unparsed bytes are kept, one network
+read at most, and the socket is not read from meanwhile.
 
-*Messages wait for the session* (`message_queue.py`), and beyond a bound nothing is parsed. A
-client that sends a long recording at once is made to wait by its session
-(`agent/realtime/receive_limiter.py`). Its pings
-stand behind the recording, and it gives the call up when one gets no answer in time: so frames go
-on being read while the session takes none.
+*Messages wait for the session* (`MessageQueue`), and beyond a bound nothing is parsed. A client
+that sends a long recording at once has to wait for its session (`agent/realtime/socket.py`). Its
+pings stand behind the recording, and it gives the call up when one gets no answer in time: so
+frames go on being read while the session takes none.
 
 *Before the handshake is answered* no frame is parsed: `websockets` can't answer a bad one then.
 
@@ -29,15 +28,17 @@ protocol (RFC 6455, 5.5.3) asks for an answer to the latest only, and that one f
 reading or gone.
 
 *A handshake that fails* is answered. `websockets` reads the head a second time, by stricter rules
-than h11, and uvicorn says nothing where it fails: such connections stayed for as long as the peer
+than h11, and uvicorn sends nothing where it fails: such connections stayed for as long as the peer
 liked, and took the place of others.
 
 *Shutdown in the middle of a close* closes the transport only. uvicorn sends a second close frame,
-which `websockets` refuses: its error ended the whole shutdown before the other connections, and
-what is saved after it, had their turn.
+which `websockets` refuses: its error ended the whole shutdown before the other connections were
+closed and their records saved.
 """
 
 import asyncio
+from collections.abc import Callable
+from sys import getsizeof
 from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -47,23 +48,20 @@ from websockets.protocol import State
 from agent.config.access import AccessSettings
 from agent.errors import CLOSE_NOT_UTF8, CLOSE_TIMEOUT_S
 from agent.http.auth.telephony_credentials import PREFIX
+from agent.http.hardening.address_limits import AddressLimits
+from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.http.peer_address import NOWHERE
 
-from .address_limits import AddressLimits
-from .cooperative_parser import CooperativeParser
-from .leaky_bucket import LeakyBucket
-from .message_queue import MessageQueue
-
 FRAMES_PER_S: Final = 4000
-"""Eighty times as many as of a client that sends 20 ms of audio in each."""
+"""Frames parsed a second: eighty times as many as a client sends with 20 ms of audio in each."""
 
 FRAMES_AT_ONCE: Final = 120_000
-"""Forty minutes of audio in messages of 20 ms. Fewer: pings wait behind a recording that is sent at
-once. The smallest ones take half a second, in slices."""
+"""Frames before the rate counts: forty minutes of audio in messages of 20 ms. With fewer, pings
+wait behind a recording that is sent at once. The smallest ones take half a second, in slices."""
 
 MAX_PHONE_FRAME_BYTES: Final = 64 << 10
-"""Of a message on the stream of a telephone: carriers send 20 to 100 ms of audio, 1 to 5 kB, and
-anybody may open such a stream before it shows whose it is."""
+"""Largest message on a telephone's stream: carriers send 20 to 100 ms of audio, 1 to 5 kB, and such
+a stream is open to every peer until its first message proves the call."""
 
 _REASON: Final = (
     b"This is no WebSocket handshake: it is a GET without a body, with few and short headers.\n"
@@ -74,24 +72,149 @@ NOT_A_WEBSOCKET: Final = (
 )
 
 
+MAX_WAITING_BYTES: Final = 24 << 20
+"""Memory of the messages that wait: six minutes of 24 kHz PCM in pieces of 20 ms or more. With
+less, a stock client that sends a long recording at once gives up, for its pings wait behind it."""
+
+KEPT_BYTES: Final = 64 << 10
+"""Memory of the oldest messages that are processed although the client has gone: a second of that
+audio."""
+
+
+SLICE_BYTES: Final = 4096
+"""Bytes parsed in one go: 682 of the smallest WebSocket frames, which take 3 ms."""
+
+
+class CooperativeParser:
+    """Slices of one connection's bytes, parsed in turn with other connections. Belongs to the event
+    loop.
+
+    The connection must not be read from while there is a `backlog`, which is then one network read
+    at most.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        parse: Callable[[bytes], float],
+        is_held: Callable[[], bool],
+        on_parsed: Callable[[], None],
+    ) -> None:
+        """`parse` takes a slice and returns the seconds to wait before the next. `is_held`: nothing
+        may be parsed now; `go_on` is called when that is over. `on_parsed` is called whenever the
+        backlog may have changed."""
+        self._loop = loop
+        self._parse = parse
+        self._is_held = is_held
+        self._unread = bytearray()
+        self._timer: asyncio.Handle | None = None
+        self._on_parsed = on_parsed
+
+    @property
+    def is_put_off(self) -> bool:
+        """True while a timer continues the parsing."""
+        return self._timer is not None
+
+    @property
+    def backlog(self) -> bool:
+        """True while bytes wait to be parsed, or parsing waits: nothing more may be read."""
+        return bool(self._unread) or self.is_put_off
+
+    def add(self, data: bytes) -> None:
+        self._unread += data
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Parse one slice, unless parsing is held or waits; the next ones follow."""
+        if self._unread and self._timer is None and not self._is_held():
+            self._parse_slice()
+        self._on_parsed()
+
+    def clear(self) -> None:
+        """Discard everything: the connection is over."""
+        self._unread.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _parse_slice(self) -> None:
+        piece = bytes(self._unread[:SLICE_BYTES])
+        del self._unread[:SLICE_BYTES]
+        wait_s = self._parse(piece)
+        if wait_s > 0:
+            self._timer = self._loop.call_later(wait_s, self._resume)
+        elif self._unread:
+            self._timer = self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._timer = None
+        self.go_on()
+
+
+class MessageQueue(asyncio.Queue[Any]):
+    """Received ASGI messages of one connection that the session has not read, in order. Belongs to
+    the event loop. It takes every message: while it `is_over` its bound, nothing more may be read.
+
+    When the client has gone, only its oldest messages are kept: no peer is left to receive the
+    answers to the rest, and other callers want the line. The newest are dropped, so that a client
+    that resumes the call can learn how many of its messages were processed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._num_bytes = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self._num_bytes > MAX_WAITING_BYTES
+
+    def put_nowait(self, item: Any) -> None:
+        if item["type"] == "websocket.disconnect":
+            self._forget_newest()
+        super().put_nowait(item)
+
+    def _forget_newest(self) -> None:
+        for message in [self.get_nowait() for _ in range(self.qsize())]:
+            if self._num_bytes + _size(message) <= KEPT_BYTES:
+                super().put_nowait(message)
+
+    def _put(self, item: Any) -> None:
+        self._num_bytes += _size(item)
+        super()._put(item)
+
+    def _get(self) -> Any:
+        item = super()._get()
+        self._num_bytes -= _size(item)
+        return item
+
+
+def _size(message: Any) -> int:
+    """Memory of a message's data in bytes; 0 for messages without data of the client."""
+    if message["type"] != "websocket.receive":
+        return 0
+    return getsizeof(message) + getsizeof(message.get("text") or message.get("bytes"))
+
+
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket. Belongs to the event loop."""
+    """One WebSocket connection. Belongs to the event loop."""
 
     def __init__(self, *args: Any, limits: AddressLimits | None = None, **kwargs: Any) -> None:
-        """`limits`: in which this connection is counted."""
+        """`limits`: the limits of addresses that count this connection."""
         super().__init__(*args, **kwargs)
         self.close_timeout = CLOSE_TIMEOUT_S
         self._limits = AddressLimits(AccessSettings()) if limits is None else limits
         self._place: str | None = None
         self._heard_at = 0.0
-        """Of the loop's time."""
+        """Time of the last received bytes, on the loop's clock in s."""
         self._abort_timer: asyncio.TimerHandle | None = None
         self._message = bytearray()
-        """The fragments of a message so far."""
-        self.queue: MessageQueue = MessageQueue()
-        self._input = CooperativeParser(self.loop, self._parse, lambda: self.read_paused)
-        self._input.on_parsed = self._settle_reading
+        """Fragments of the current message."""
         self._wait_s = 0.0
+        """Seconds to wait before the next slice."""
+        self.queue: MessageQueue = MessageQueue()
+        self._input = CooperativeParser(
+            self.loop, self._parse, lambda: self.read_paused, self._settle_reading
+        )
         self._pace = LeakyBucket(FRAMES_PER_S, FRAMES_AT_ONCE, self.loop.time())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -164,7 +287,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             super().shutdown()
 
     def keepalive_timeout(self) -> None:
-        """No answer to the ping: the end, unless there are other signs of life."""
+        """End a connection without an answer to its ping, unless it is alive otherwise."""
         if self._heard_at > self.ping_sent_at or self.read_paused or self._input.is_put_off:
             self.pong_timer = self.pending_ping_payload = None
             self.schedule_ping()
@@ -187,7 +310,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def _parse(self, piece: bytes) -> float:
-        """Seconds to wait before the next one."""
+        """Parse a slice. Returns the seconds to wait before the next one."""
         if self.transport.is_closing():
             return 0.0
         self._wait_s = 0.0

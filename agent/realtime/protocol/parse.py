@@ -4,13 +4,12 @@ Eleven events, by the names of the general release. `session.update` needs the s
 changes, audio needs the encoding that it is in, so both come as arguments: nothing here remembers.
 """
 
-import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from agent.codec.json_frame import MAX_FRAME_BYTES
-from agent.codec.pcm import decode_audio
+from agent.codec.pcm import decode_base64
 from agent.errors import ClientError
 from agent.session.api.client_events import (
     AppendAudio,
@@ -103,18 +102,12 @@ def _update(event: Fields, context: Context) -> Request:
 
 
 def _append(event: Fields, context: Context) -> Request | None:
-    try:
-        data = binascii.a2b_base64(event.text("audio", max_chars=MAX_FRAME_BYTES), strict_mode=True)
-    except ValueError as error:
-        raise invalid("audio", f"is not base64: {error}") from None
-    if not data:
-        return None
     encoding = context.settings.input_encoding
     try:
-        pcm = decode_audio(data, encoding)
+        pcm = decode_base64(event.text("audio", max_chars=MAX_FRAME_BYTES), encoding)
     except ValueError as error:
         raise invalid("audio", str(error)) from None
-    return AppendAudio(pcm, WIRE_RATE_HZ[encoding])
+    return AppendAudio(pcm, WIRE_RATE_HZ[encoding]) if len(pcm) else None
 
 
 def _commit(event: Fields, _: Context) -> Request:

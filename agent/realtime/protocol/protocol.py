@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.codec.json_frame import read_frame
+from agent.codec.pcm import decode_base64
 from agent.errors import ClientError, InternalError
-from agent.session.api.client_events import Request, UpdateSession
+from agent.session.api.client_events import AppendAudio, Request, UpdateSession
 from agent.session.api.server_events import (
     AudioCleared,
     AudioCommitted,
@@ -46,7 +47,7 @@ from agent.session.api.server_events import (
     TranscriptDelta,
     TranscriptFailed,
 )
-from agent.session.api.settings import SessionSettings
+from agent.session.api.settings import WIRE_RATE_HZ, SessionSettings
 
 from .fields import Fields
 from .fixed_fields import without_fixed
@@ -59,6 +60,10 @@ from .session_json import session_json
 
 MAX_PENDING_UPDATES: Final = 64
 """Updates that the session has not answered. More means that it is stuck or being flooded."""
+
+
+_PLAIN_APPEND: Final = {"type", "audio"}
+"""Fields of an append as nearly all clients send it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,14 @@ class RealtimeProtocol:
         the client sent."""
         event_id: str | None = None
         try:
-            kind = "transcription" if self._settings.transcribes_only else "realtime"
-            event = without_fixed(read_frame(frame), self._fixed, kind)
+            event = read_frame(frame)
+            if event.keys() == _PLAIN_APPEND and event["type"] == "input_audio_buffer.append":
+                appended = self._appended(event["audio"])
+                if appended is not None:
+                    return (appended,)
+            if self._fixed:
+                kind = "transcription" if self._settings.transcribes_only else "realtime"
+                event = without_fixed(event, self._fixed, kind)
             event_id = event_id_of(event)
             request = read_event(Fields(event), self._context())
             if isinstance(request, UpdateSession):
@@ -117,9 +128,25 @@ class RealtimeProtocol:
         """
         return tuple(self._frame(event) for event in self._events(notice))
 
+    def _appended(self, audio: object) -> AppendAudio | None:
+        """Request of the one event that comes all the time, without the general reader. None: that
+        one has to say what is wrong with it."""
+        if not isinstance(audio, str):
+            return None
+        encoding = self._asked.input_encoding
+        try:
+            pcm = decode_base64(audio, encoding)
+        except ValueError:
+            return None
+        return AppendAudio(pcm, WIRE_RATE_HZ[encoding]) if len(pcm) else None
+
+    @property
+    def _asked(self) -> SessionSettings:
+        """The settings as the client asked for them last, answered or not."""
+        return self._pending[-1].settings if self._pending else self._settings
+
     def _context(self) -> Context:
-        asked = self._pending[-1].settings if self._pending else self._settings
-        return Context(asked, self._new_id, self._extensions)
+        return Context(self._asked, self._new_id, self._extensions)
 
     def _conversation_id(self) -> str:
         """A session has one conversation, so they share a stem."""

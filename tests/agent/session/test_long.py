@@ -82,7 +82,7 @@ async def test_a_caller_who_never_stops_is_followed_within_bounds_and_answered_i
             for _ in range(MINUTES):
                 for _ in range(30):
                     await call.session.handle(ask.AppendAudio(talking(2), SECOND))
-                    await hearing._inbox.drained()
+                    await hearing._queue.drained()
                     stream = hearing._guarded.stream
                     while stream._pending is not None:  # noqa: ASYNC110 - nothing tells of it
                         await asyncio.sleep(0.001)

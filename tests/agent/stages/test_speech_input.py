@@ -14,7 +14,7 @@ import asr
 from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
 from agent.stages import speech_input as hearing_module
-from agent.stages.audio_queue import MAX_JOB, MAX_WAITING, AudioInbox
+from agent.stages.call_audio import MAX_JOB, MAX_WAITING, AudioQueue
 from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.turn_taking import events as ev
@@ -94,7 +94,7 @@ class Ears:
         """Feed it, and wait until it has been listened to."""
         async with asyncio.timeout(PATIENCE_S):
             await self.hearing.feed(pcm, RATE_HZ)
-            await self.hearing._inbox.drained()
+            await self.hearing._queue.drained()
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ async def ears() -> AsyncIterator[Ears]:
 
 
 async def test_a_frame_of_minutes_is_cut_into_jobs_of_a_second() -> None:
-    inbox = AudioInbox()
+    inbox = AudioQueue()
     pcm = np.arange(120 * 8_000, dtype=np.int64).astype(np.int16)
     writing = asyncio.get_running_loop().create_task(inbox.put((pcm, 8_000)))
     taken: list[Int16] = []
@@ -139,7 +139,7 @@ async def test_a_frame_of_minutes_is_cut_into_jobs_of_a_second() -> None:
 
 @pytest.mark.parametrize("frame", [1, 160, 16_000])
 async def test_who_sends_faster_than_is_listened_waits(frame: int) -> None:
-    inbox = AudioInbox()
+    inbox = AudioQueue()
     pcm = np.zeros(frame, np.int16)
 
     async def send() -> None:
@@ -157,7 +157,7 @@ async def test_who_sends_faster_than_is_listened_waits(frame: int) -> None:
 
 
 async def test_small_frames_are_listened_to_together_and_in_order() -> None:
-    inbox = AudioInbox()
+    inbox = AudioQueue()
     for number in range(100):
         await inbox.put((np.full(320, number, np.int16), RATE_HZ))
     first = await inbox.take()
@@ -223,7 +223,7 @@ async def test_audio_that_waits_to_be_listened_to_has_not_stalled() -> None:
         Detector.hold.set()
         Detector.hold = None
         await feeding
-        await made.hearing._inbox.drained()
+        await made.hearing._queue.drained()
         heard_ns = made.clock.now_ns()
         made.clock.advance_ms(1_000)
         assert made.hearing.last_audio_ns == heard_ns

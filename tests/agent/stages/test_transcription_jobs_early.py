@@ -75,7 +75,7 @@ class Call:
     async def hear(self, *stretches: Int16) -> None:
         async with asyncio.timeout(PATIENCE_S):
             await self.hearing.feed(np.concatenate(stretches), RATE_HZ)
-            await self.hearing._inbox.drained()
+            await self.hearing._queue.drained()
 
     async def final(self) -> str:
         """Its words, once the pass that brought them is forgotten, so that the next may be made:

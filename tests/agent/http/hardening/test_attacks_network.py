@@ -25,7 +25,7 @@ from agent.errors import CLOSE_NORMAL, CLOSE_NOT_UTF8, CLOSE_TOO_BIG
 from agent.http.hardening.http_protocol import HttpConnection
 from agent.http.hardening.websocket_protocol import WebSocketProtocol
 from agent.realtime import socket
-from agent.realtime.receive_limiter import ReceiveLimiter
+from agent.realtime.socket import ReceiveLimiter
 from benchmarks.callers.abusive_clients import Target, flood, read_nothing, sit, talk_too_fast
 from latency_budget.account.clock import Clock
 from tests.agent.server.test_leaks import alive, num_tasks, resident_mb

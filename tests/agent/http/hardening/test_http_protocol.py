@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.config.access import AccessSettings
-from agent.http.hardening import http_protocol, message_queue, websocket_protocol
+from agent.http.hardening import http_protocol, websocket_protocol
 from agent.http.hardening.http_protocol import HttpConnection
 from tests.support.service.connection_house import (
     PIECE_OF_A_FRAME,
@@ -32,7 +32,7 @@ async def test_who_sends_is_alive_though_the_pong_is_late(sent: bytes) -> None:
 
 
 async def test_who_is_not_read_from_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_queue, "MAX_WAITING_BYTES", 0)
+    monkeypatch.setattr(websocket_protocol, "MAX_WAITING_BYTES", 0)
     wire = await House(busy).call()
     wire.protocol.data_received(WHOLE_FRAME)
     wire.protocol.send_keepalive_ping()

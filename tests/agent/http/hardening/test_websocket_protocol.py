@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.http.hardening import message_queue, websocket_protocol
-from agent.http.hardening.cooperative_parser import SLICE_BYTES
-from agent.http.hardening.websocket_protocol import FRAMES_AT_ONCE, MAX_PHONE_FRAME_BYTES
+from agent.http.hardening import websocket_protocol
+from agent.http.hardening.websocket_protocol import (
+    FRAMES_AT_ONCE,
+    MAX_PHONE_FRAME_BYTES,
+    SLICE_BYTES,
+)
 from tests.support.service.connection_house import HANDSHAKE, House, Wire, end
 
 MASK = bytes(4)
@@ -192,7 +195,7 @@ async def test_who_is_made_to_wait_gets_his_pongs() -> None:
 
 
 async def test_nothing_is_parsed_beyond_what_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_queue, "MAX_WAITING_BYTES", 20_000)
+    monkeypatch.setattr(websocket_protocol, "MAX_WAITING_BYTES", 20_000)
     reader, wire = await call()
     reader.may_read.clear()
     wire.protocol.data_received(text(b"x" * 4000) * 40)
@@ -211,7 +214,7 @@ async def test_nothing_is_parsed_beyond_what_may_wait(monkeypatch: pytest.Monkey
 async def test_what_waits_is_forgotten_when_the_client_has_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(message_queue, "KEPT_BYTES", 20_000)
+    monkeypatch.setattr(websocket_protocol, "KEPT_BYTES", 20_000)
     reader, wire = await call()
     reader.may_read.clear()
     wire.protocol.data_received(b"".join(text(b"%d" % each + b" " * 4000) for each in range(40)))

@@ -17,7 +17,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId
 from agent.session.api.settings import SessionSettings
 from agent.session.ports.playback import FRAME_MS, Playback
-from agent.stages.guarded_stream import GuardedStream
+from agent.stages.call_audio import GuardedStream
 from agent.telephony.carriers.asterisk import Asterisk
 from agent.telephony.carriers.media_stream import Frame
 from agent.telephony.carriers.twilio import Twilio

@@ -9,7 +9,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent.config.access import AccessSettings
 from agent.errors import IdleClientError
-from agent.realtime.receive_limiter import (
+from agent.realtime.socket import (
     CHARS_PER_MESSAGE,
     MESSAGES_AT_ONCE,
     MESSAGES_PER_S,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.stages.audio_queue import ArrivalClock
+from agent.stages.call_audio import ArrivalClock
 
 MS = 1_000_000
 FRAME = 320
