@@ -100,7 +100,7 @@ PURE = {
     "agent/telephony/carriers": "*",
     "agent/telephony/carriers/webhooks": "*",
     "agent/telephony/media": "dtmf dtmf_aggregator dtmf_redaction paced_sender reorder_buffer",
-    "agent/tools": "api mcp_sanitize offered decorator",
+    "agent/tools": "api mcp_sanitize offered server_tool",
     "agent/turn_taking": "*",
     "asr": "errors",
     "asr/audio": "samples",

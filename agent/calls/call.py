@@ -27,7 +27,7 @@ class Beginning:
     unix_ns: int
 
 
-class Call:
+class ActiveCall:
     """One admitted call."""
 
     def __init__(

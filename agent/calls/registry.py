@@ -27,7 +27,7 @@ from latency_budget.storage.history import TurnEntry, TurnHistory, entry_json
 from latency_budget.storage.store import TurnStore
 from latency_budget.storage.store_schema import StoredTurn
 
-from .call import Beginning, Call
+from .call import ActiveCall, Beginning
 from .recording import Recorder
 from .rejections import Rejections
 from .suspended import WaitingCalls
@@ -107,7 +107,7 @@ class CallRegistry:
         self._config = config
         self._clock = clock
         self._fingerprint = config.fingerprint()
-        self._active: dict[SessionId, Call] = {}
+        self._active: dict[SessionId, ActiveCall] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -119,7 +119,7 @@ class CallRegistry:
         are kept for calls on their way."""
         return max(0, len(self._active) + num_kept + 1 - self._config.agent.max_sessions)
 
-    def admit(self, session_id: SessionId, agent: str, *, is_recorded: bool = True) -> Call:
+    def admit(self, session_id: SessionId, agent: str, *, is_recorded: bool = True) -> ActiveCall:
         """Count a call in. The caller has checked `num_lacking` and `draining`. `is_recorded`: if
         any is."""
         began = Beginning(self._clock.now_ns(), unix_ns())
@@ -131,7 +131,7 @@ class CallRegistry:
         )
         recorder = self.recorder if is_recorded else None
         recording = None if recorder is None else recorder.begin(session_id)
-        call = Call(session_id, agent, trace, began, recording)
+        call = ActiveCall(session_id, agent, trace, began, recording)
         self._active[session_id] = call
         self._note_usage()
         self._empty.clear()
@@ -141,17 +141,17 @@ class CallRegistry:
         self.events.publish("session", session_id, lambda: told)
         return call
 
-    def changed(self, call: Call, state: State, stage: Stage | None) -> None:
+    def changed(self, call: ActiveCall, state: State, stage: Stage | None) -> None:
         """What a call does is something else now."""
         call.changed(state, stage, self._clock.now_ns())
         self.tell_state(call)
 
-    def tell_state(self, call: Call) -> None:
+    def tell_state(self, call: ActiveCall) -> None:
         """Tell those who listen what a call does, if that is something else than before."""
         if call.session_id in self._active and (told := call.news()) is not None:
             self.events.publish("session", call.session_id, lambda: told)
 
-    def marked(self, call: Call, mark: Mark) -> None:
+    def marked(self, call: ActiveCall, mark: Mark) -> None:
         """Something happened in a turn."""
         if mark.name is MarkName.REPLY_REQUESTED:
             call.company = len(self)
@@ -181,7 +181,7 @@ class CallRegistry:
         told = self.refusals.add(code, len(self), unix_ns())
         self.events.publish("refusal", None, lambda: told)
 
-    def turn_over(self, call: Call, entry: TurnEntry) -> TurnEntry:
+    def turn_over(self, call: ActiveCall, entry: TurnEntry) -> TurnEntry:
         """Learn from a turn that is over, and remember it. It comes back with what it teaches of
         the actions that were taken in it."""
         if self._clock.now_ns() - self._noted_ns >= USAGE_EVERY_NS:
@@ -212,7 +212,7 @@ class CallRegistry:
             self.exporter.add(FinishedTurn(kept, call.agent, model, offset_ns))
         return entry
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: ActiveCall) -> None:
         if self._active.pop(call.session_id, None) is not None:
             self._note_usage()
             if call.recording is not None:
@@ -226,7 +226,7 @@ class CallRegistry:
         if not self._active:
             self._empty.set()
 
-    def _export(self, call: Call) -> None:
+    def _export(self, call: ActiveCall) -> None:
         """A call that is over; its turns were told of as they ended."""
         if self.exporter is None:
             return
@@ -262,7 +262,7 @@ def _available(config: Config) -> frozenset[Action]:
     return frozenset(Action) - {Action.OPENER, Action.SMALL_MODEL} | openers | small
 
 
-async def save_trace(call: Call, directory: str | None) -> None:
+async def save_trace(call: ActiveCall, directory: str | None) -> None:
     """Write the trace of a call that is over; None: nowhere."""
     if directory is None:
         return

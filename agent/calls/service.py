@@ -36,7 +36,7 @@ from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
 from agent.stages.registry import Stages, check_tools
 from agent.telephony.carriers.media_stream import StreamError
-from agent.tools.decorator import ServerTool, one_line
+from agent.tools.server_tool import ServerTool, one_line
 from agent.tools.server_tools import ServerTools
 from agent.turn_taking.end_of_turn import IdleRules
 from latency_budget.account.budget import Budget, budget_profile
@@ -44,10 +44,10 @@ from latency_budget.account.clock import Clock, unix_ns
 from latency_budget.statistics.report import turn_json
 from latency_budget.storage.history import TurnEntry
 
-from .call import Call
-from .line_reservations import CallTokens
+from .call import ActiveCall
 from .registry import CallRegistry
 from .session_start import SessionStart
+from .stream_tokens import CallTokens
 from .suspended import GiveWay
 
 CLIENT_LEFT: Final = "the client hung up"
@@ -145,7 +145,7 @@ class LineReservation:
 
     def __init__(
         self,
-        call: Call,
+        call: ActiveCall,
         key_id: str,
         scope: Scope,
         calls: CallRegistry,
@@ -178,8 +178,8 @@ class LineReservation:
 class AdmittedCall:
     """One call that was admitted."""
 
-    call: Call
-    place: LineReservation
+    call: ActiveCall
+    reservation: LineReservation
     principal: Principal
     start: SessionStart
     rules: CallPolicy
@@ -258,17 +258,19 @@ class CallService:
         self, principal: Principal, scope: Scope, start: SessionStart, rules: CallPolicy
     ) -> AdmittedCall:
         """Take a line, before any await. The caller of this has checked `refusal`, and releases the
-        lines with `place.leave`."""
+        lines with `reservation.leave`."""
         settings = start.settings
         start = replace(
             start, settings=settings.changed(budget_ms=settings.budget_ms + rules.leg_ms)
         )
         call = self._calls.admit(new_session_id(), start.agent, is_recorded=rules.records)
         by_address = self._by_address if _is_stranger(principal) else None
-        place = LineReservation(
+        reservation = LineReservation(
             call, principal.key_id, scope, self._calls, self._num_held, by_address
         )
-        return AdmittedCall(call, place, principal, start, rules, call.recording or NO_RECORDING)
+        return AdmittedCall(
+            call, reservation, principal, start, rules, call.recording or NO_RECORDING
+        )
 
     async def hold(self, held: AdmittedCall, carrier: CallTransport) -> None:
         """Run the session to the end of the call."""
@@ -297,7 +299,7 @@ class CallService:
             code, reason = errors.CLOSE_INTERNAL, FAILED
             raise
         finally:
-            held.place.leave()
+            held.reservation.leave()
             _log_end(call, code, reason)
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
 
@@ -353,7 +355,7 @@ class CallService:
             call.session_id, held.start.profile, settings, stages, options, outputs, shared
         )
 
-    def _turn_log(self, call: Call, carrier: CallTransport) -> TurnRecorder:
+    def _turn_log(self, call: ActiveCall, carrier: CallTransport) -> TurnRecorder:
         """Turn recorder of a call."""
 
         def on_turn(entry: TurnEntry) -> None:
@@ -373,7 +375,7 @@ def _is_stranger(principal: Principal) -> bool:
     return principal.kind != "carrier"
 
 
-def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, str]:
+def close_for(group_error: ExceptionGroup[Exception], call: ActiveCall) -> tuple[int, str]:
     """Close code and reason for the errors that ended a call's task group."""
     over, others = group_error.split(CallOver)
     if over is not None:
@@ -397,7 +399,7 @@ def close_for(group_error: ExceptionGroup[Exception], call: Call) -> tuple[int, 
     return errors.CLOSE_INTERNAL, FAILED
 
 
-def _log_end(call: Call, code: int, reason: str) -> None:
+def _log_end(call: ActiveCall, code: int, reason: str) -> None:
     p50_ms = "none" if call.p50_ms is None else f"{call.p50_ms:.0f}"
     _log.info(
         "call %s ended: agent=%s turns=%d p50_ms=%s close=%d (%s)",

@@ -29,7 +29,7 @@ from agent.server.startup_checks.preflight import (
     shortfalls,
 )
 from agent.server.startup_checks.tools import server_problems
-from agent.stages.model_store.catalogue import ModelError, ModelStore, needed_models
+from agent.stages.model_store.catalogue import ModelStore, ModelStoreError, needed_models
 from agent.telephony.outbound.transfer import TwilioTransfer
 from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
@@ -229,7 +229,7 @@ def _tls(config: Config) -> Finding:
 def _models(config: Config) -> Iterator[Finding]:
     try:
         store = ModelStore()
-    except ModelError as error:
+    except ModelStoreError as error:
         yield Finding("models.toml", error.message, "WRONG")
         return
     found = list(shortfalls(config, store))
@@ -275,7 +275,7 @@ def _place(store: ModelStore, reference: str) -> str:
         return f"in the package {model.package}"
     try:
         return str(store.locate(reference))
-    except ModelError:  # a Piper voice of the operator, which models.toml does not list
+    except ModelStoreError:  # a Piper voice of the operator, which models.toml does not list
         return str(store.directory / reference)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from agent.config.presets import DEFAULT_PRESET
 from agent.config.schema import Config
 from agent.config.sources import read_config
-from agent.stages.model_store.catalogue import Model, ModelError, ModelStore, needed_models
+from agent.stages.model_store.catalogue import Model, ModelStore, ModelStoreError, needed_models
 
 from . import settings_arguments
 
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the command. Returns 0. Raises ModelError."""
+    """Run the command. Returns 0. Raises ModelStoreError."""
     store = ModelStore()
     if options.action == "fetch":
         config = read_config(settings_arguments.flags_of(options), options.config)
@@ -78,7 +78,7 @@ def _verify(store: ModelStore, names: list[str]) -> int:
         for problem in problems:
             print(f"  {problem}")
     if bad:
-        raise ModelError("Get the damaged ones again with: halfsec models fetch")
+        raise ModelStoreError("Get the damaged ones again with: halfsec models fetch")
     return 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from agent.turn_taking.commands import Command
 from agent.turn_taking.events import Event, SpeechResumed
 from latency_budget.account.actions import ActionTaken
@@ -119,7 +119,7 @@ class TurnRecorder:
             ledger.add(mark)
             self.over.marked(mark.turn, mark.name)
 
-    def heard(self, heard: Heard, turn: TurnId) -> None:
+    def heard(self, heard: SpeechResult, turn: TurnId) -> None:
         """Keep the times of an utterance for the turn that it will become."""
         if heard.paused_ns is not None:
             self.guessed(MarkName.SPEECH_PAUSED, heard.paused_ns)

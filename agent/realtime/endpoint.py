@@ -40,12 +40,12 @@ class RealtimeSocket:
     """Serves voice sockets. One instance for all of them."""
 
     def __init__(
-        self, config: Config, calls: CallRegistry, clock: Clock, desk: CallService
+        self, config: Config, calls: CallRegistry, clock: Clock, service: CallService
     ) -> None:
         self._config = config
         self._calls = calls
         self._clock = clock
-        self._desk = desk
+        self._service = service
         self._tokens: ResumeTokens[RealtimeTransport] = ResumeTokens()
 
     async def serve(self, websocket: WebSocket) -> None:
@@ -60,9 +60,9 @@ class RealtimeSocket:
         if (token := query.get("resume")) is not None:
             await self._resume(websocket, principal, token)
             return
-        refusal = self._desk.refusal(principal, websocket.scope, self._calls.waiting.give_way)
+        refusal = self._service.refusal(principal, websocket.scope, self._calls.waiting.give_way)
         if refusal is not None:
-            self._desk.count_load_refusal(refusal)
+            self._service.count_load_refusal(refusal)
             await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
             return
         if asks_for_beta(websocket.headers, websocket.scope.get("subprotocols", [])):
@@ -72,7 +72,7 @@ class RealtimeSocket:
         if isinstance(start, HttpRefusal):
             await turn_away(websocket.scope, websocket.receive, websocket.send, start)
             return
-        held = self._desk.admit(principal, websocket.scope, start, self._desk.socket_rules)
+        held = self._service.admit(principal, websocket.scope, start, self._service.socket_rules)
         if start.model != start.agent:
             asked = shown(start.model)
             _log.info("call %s asks for %s: %s answers", held.call.session_id, asked, start.agent)
@@ -81,9 +81,9 @@ class RealtimeSocket:
             await socket.accept(*PROTOCOLS)
             async with asyncio.TaskGroup() as group:
                 group.create_task(socket.attend())
-                await self._desk.hold(held, self._carrier(held, socket))
+                await self._service.hold(held, self._carrier(held, socket))
         finally:
-            held.place.leave()
+            held.reservation.leave()
         await save_trace(held.call, self._config.agent.trace_dir)
 
     def _carrier(self, held: AdmittedCall, socket: CallSocket) -> RealtimeTransport:
@@ -95,7 +95,7 @@ class RealtimeSocket:
         )
         return RealtimeTransport(
             held.call,
-            held.place,
+            held.reservation,
             self._calls,
             protocol,
             resuming if can_resume else None,
@@ -106,8 +106,8 @@ class RealtimeSocket:
     async def _refuse_beta(self, socket: CallSocket) -> None:
         _log.info("refused a call: %d %s", errors.CLOSE_BETA, CLOSE_REASON)
         await socket.accept(*PROTOCOLS)
-        await socket.say_last(RealtimeProtocol(SessionSettings(), model="").send(REFUSAL))
-        socket.let_go(errors.CLOSE_BETA, CLOSE_REASON)
+        await socket.send_last(RealtimeProtocol(SessionSettings(), model="").send(REFUSAL))
+        socket.release(errors.CLOSE_BETA, CLOSE_REASON)
         await socket.attend()
 
     async def _resume(self, websocket: WebSocket, principal: Principal, token: str) -> None:
@@ -117,7 +117,7 @@ class RealtimeSocket:
         voice = self._tokens.find(token, principal.key_id) if socket.is_extended else None
         if voice is None:
             _log.info("refused to resume a call: %d", errors.CLOSE_NOT_RESUMED)
-            socket.let_go(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+            socket.release(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
         else:
             voice.come_back(socket)
         await socket.attend()
@@ -127,7 +127,7 @@ class RealtimeSocket:
         handshake from pages. 426 where it would not be refused."""
         principal = principal_of(request.scope)
         refusal = STOPPING if self._calls.draining else None
-        refusal = refusal or self._desk.refusal(
+        refusal = refusal or self._service.refusal(
             principal, request.scope, self._calls.waiting.can_give_way
         )
         if refusal is None:

@@ -159,15 +159,15 @@ class CallSocket:
         self._offered = websocket.scope.get("subprotocols", [])
         self.is_extended: Final = EXTENDED_PROTOCOL in self._offered
         """The client knows `halfsec.*` events."""
-        self._outbox = SendQueue(clock)
+        self._send_queue = SendQueue(clock)
         self._websocket = websocket
         self._reading: asyncio.Task[int | None] | None = None
         self._is_receiving = False
         self._is_stopped = False
         self._is_slow = False
         self._is_idle = False
-        self._intake = ReceiveLimiter(websocket, settings, clock)
-        self._let_go = asyncio.Event()
+        self._limiter = ReceiveLimiter(websocket, settings, clock)
+        self._released = asyncio.Event()
         self._last = errors.CLOSE_NORMAL, ""
 
     async def accept(self, *known: str) -> None:
@@ -177,15 +177,15 @@ class CallSocket:
 
     async def frame(self) -> str | bytes:
         """Of the client, before it is carried. Raises WebSocketDisconnect, IdleClientError."""
-        return await self._intake.frame()
+        return await self._limiter.frame()
 
     def put(self, frame: str | bytes) -> None:
         """Queue a frame to be sent. Never waits."""
-        self._outbox.put(frame)
+        self._send_queue.put(frame)
 
     def forget(self) -> None:
         """Discard the frames that are queued."""
-        self._outbox.forget()
+        self._send_queue.forget()
 
     async def carry(self, take: Take) -> SocketEnd:
         """Carry frames both ways, once. Those of the client one at a time: while a session is busy,
@@ -195,7 +195,7 @@ class CallSocket:
             self._reading = group.create_task(self._read(take))
             await asyncio.wait({self._reading})
             writing.cancel()
-            self._outbox.close()
+            self._send_queue.close()
         code = None if self._reading.cancelled() else self._reading.result()
         if code is not None:
             return SocketEnd.BROKE if code in BROKEN else SocketEnd.HUNG_UP
@@ -206,24 +206,24 @@ class CallSocket:
     def stop(self) -> None:
         """Let `carry` return as soon as the current frame is processed."""
         self._is_stopped = True
-        self._outbox.close()
+        self._send_queue.close()
         if self._is_receiving and self._reading is not None:
             self._reading.cancel()
 
     async def attend(self) -> None:
         """Wait until the call releases the socket, and close it. Returns when it is closed."""
-        await self._let_go.wait()
+        await self._released.wait()
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._websocket.close(*self._last)
 
-    def let_go(self, code: int, reason: str = "") -> None:
+    def release(self, code: int, reason: str = "") -> None:
         """Release the socket, with its close code and reason. Only the first call counts."""
-        if not self._let_go.is_set():
+        if not self._released.is_set():
             self._last = code, reason
-            self._let_go.set()
+            self._released.set()
 
-    async def say_last(self, frames: Iterable[str | bytes]) -> None:
+    async def send_last(self, frames: Iterable[str | bytes]) -> None:
         """Once it is not carried any more, to a client that may be gone."""
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -233,10 +233,10 @@ class CallSocket:
     async def _read(self, take: Take) -> int | None:
         """Returns the close code; None where it was stopped, or nothing came."""
         while not self._is_stopped:
-            await self._outbox.room()
+            await self._send_queue.room()
             self._is_receiving = True
             try:
-                frame = await self._intake.frame()
+                frame = await self._limiter.frame()
             except WebSocketDisconnect as gone:
                 return int(gone.code or errors.CLOSE_NORMAL)
             except errors.IdleClientError:
@@ -247,18 +247,18 @@ class CallSocket:
             requests = await take(frame)
             if not self._is_stopped:
                 self._is_receiving = True  # what was read is dealt with: stopping need not wait
-                await self._intake.keep_pace(frame, requests)
+                await self._limiter.keep_pace(frame, requests)
                 self._is_receiving = False
         return None
 
     async def _write(self) -> None:
         try:
             while True:
-                frame = await self._outbox.get()
+                frame = await self._send_queue.get()
                 async with asyncio.timeout(SEND_TIMEOUT_S):
                     await self._send(frame)
         except WebSocketDisconnect:
-            self._outbox.close()  # how it ended is what the reader gets to know
+            self._send_queue.close()  # how it ended is what the reader gets to know
         except (TimeoutError, SlowReader):
             self._is_slow = True
             self.stop()

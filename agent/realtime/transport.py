@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from agent import errors
-from agent.calls.call import Call
+from agent.calls.call import ActiveCall
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CLIENT_LEFT, CallOver, LineReservation
 from agent.errors import SlowReader
@@ -36,7 +36,7 @@ from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.client_events import Request
 from agent.session.api.server_events import Extension, Notice, Problem, Resumed, SessionCreated
 from agent.session.session import Session
-from agent.tools.decorator import ServerTool
+from agent.tools.server_tool import ServerTool
 from latency_budget.account.clock import Clock
 
 from .resume_tokens import ResumeTokens
@@ -62,8 +62,8 @@ class RealtimeTransport:
 
     def __init__(
         self,
-        call: Call,
-        place: LineReservation,
+        call: ActiveCall,
+        reservation: LineReservation,
         calls: CallRegistry,
         protocol: RealtimeProtocol,
         resuming: "Resuming | None",
@@ -72,7 +72,7 @@ class RealtimeTransport:
     ) -> None:
         """`resuming`: None where the client can't resume. `socket`: the first one."""
         self._call = call
-        self._place = place
+        self._reservation = reservation
         self.is_extended: Final = socket.is_extended
         self.tools: Final[Mapping[str, ServerTool]] = {}
         self._first = socket
@@ -113,7 +113,7 @@ class RealtimeTransport:
                     session.client_lost()
                     await self._wait(socket, wait_s)
                 else:
-                    socket.let_go(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
+                    socket.release(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
                     session.client_lost()
                 socket = self._connect(session)
         finally:
@@ -124,10 +124,10 @@ class RealtimeTransport:
     def come_back(self, socket: CallSocket) -> None:
         """Continue the call on another socket of the client."""
         if self._is_over or self._given_up is not None:
-            socket.let_go(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+            socket.release(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
             return
         if self._next is not None:
-            self._next.let_go(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
+            self._next.release(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
         self._next = socket
         self._calls.waiting.end(self)
         if self._socket is not None:
@@ -139,17 +139,17 @@ class RealtimeTransport:
         if self._next is None:
             self._given_up = why
             self._news.set()
-            self._place.leave()
+            self._reservation.leave()
 
     async def end(self, code: int, reason: str, *last: Notice) -> None:
         """Once `serve` has ended: send the last notices and release the sockets."""
         if self._next is not None:
-            self._next.let_go(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+            self._next.release(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
         if self._socket is not None:
             frames = [frame for notice in last for frame in self._protocol.send(notice)]
-            await self._socket.say_last(frames)
-            self._socket.let_go(code, reason)
-        self._first.let_go(code, reason)  # unless it has been, for another one
+            await self._socket.send_last(frames)
+            self._socket.release(code, reason)
+        self._first.release(code, reason)  # unless it has been, for another one
 
     async def _take(self, session: Session, frame: str | bytes) -> Sequence[Request]:
         """Parse one frame. Returns its requests."""
@@ -180,10 +180,10 @@ class RealtimeTransport:
     async def _wait(self, socket: CallSocket, wait_s: int) -> None:
         """Wait for the next socket. Raises CallOver where none comes."""
         self._socket = None
-        socket.let_go(errors.CLOSE_OVERLOADED, "the connection is too slow")
+        socket.release(errors.CLOSE_OVERLOADED, "the connection is too slow")
         self._state("lost")
         _log.info("call %s lost its client, and waits for it", self._call.session_id)
-        self._calls.waiting.begin(self, self._place.key_id)
+        self._calls.waiting.begin(self, self._reservation.key_id)
         lost_ns = self._clock.now_ns()
         try:
             async with asyncio.timeout(wait_s):
@@ -219,7 +219,7 @@ class RealtimeTransport:
         self._token_arrived = False
         told = {
             "session": self._call.session_id,
-            "resume_token": self._resuming.tokens.issue(self, self._place.key_id),
+            "resume_token": self._resuming.tokens.issue(self, self._reservation.key_id),
             "resume_s": self._resuming.wait_s,
         }
         self.notify(Extension("halfsec.session", told))

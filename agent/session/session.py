@@ -23,7 +23,7 @@ from agent.session.api.ids import Identifiers
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
 from agent.session.context.prefill_scheduler import IdlePrefill
-from agent.session.ports.stage_ports import ChatMessage, Heard
+from agent.session.ports.stage_ports import ChatMessage, SpeechResult
 from agent.session.response.budget_actions import BudgetActions
 from agent.session.response.controller import ResponseController
 from agent.session.response.dependencies import (
@@ -307,7 +307,7 @@ class Session:
 
     # --- what the caller's audio brings ---
 
-    def _on_heard(self, heard: Heard) -> None:
+    def _on_heard(self, heard: SpeechResult) -> None:
         self._log.heard(heard, self._machine.turn)
         if heard.refused is not None:
             self._complain(heard.refused)

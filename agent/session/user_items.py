@@ -5,7 +5,7 @@ from typing import Final
 from agent.session.api.conversation import ItemId, Message
 from agent.session.api.ids import Identifiers
 from agent.session.context.chat_context import ChatContext
-from agent.session.ports.stage_ports import EarsPort
+from agent.session.ports.stage_ports import SpeechInputPort
 from agent.session.response.dependencies import SessionOutputs
 from latency_budget.account.marks import MarkName
 
@@ -21,7 +21,7 @@ class UserItems:
 
     def __init__(
         self,
-        ears: EarsPort,
+        ears: SpeechInputPort,
         context: ChatContext,
         ids: Identifiers,
         outputs: SessionOutputs,

@@ -19,7 +19,8 @@ from .load_progress import Conversion
 
 
 class Loading:
-    """Builds models; holds none. Every method raises its package's model error, or ModelError."""
+    """Builder of the models; holds none. Methods raise their package's model error, or
+    ModelStoreError."""
 
     def __init__(
         self, config: Config, models: ModelStore, clock: Clock, conversion: Conversion

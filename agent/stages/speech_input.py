@@ -21,7 +21,7 @@ import numpy.typing as npt
 import asr
 from agent.errors import ClientError, StageError
 from agent.session.api.settings import ServerVad, TurnDetection
-from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
+from agent.session.ports.stage_ports import FULL_EFFORT, Effort, SpeechResult
 from agent.stages.call_audio import ArrivalClock, Audio, GuardedStream, Played
 from latency_budget.account.clock import Clock
 
@@ -51,8 +51,8 @@ _log = logging.getLogger(__name__)
 
 
 class SpeechInput:
-    """An `EarsPort` on models of this process. Belongs to one session; detects only while `run`
-    runs."""
+    """A `SpeechInputPort` on models of this process. Belongs to one session; detects only while
+    `run` runs."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class SpeechInput:
         self._queue = AudioQueue()
         self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
-        self._receiver: Callable[[Heard], None] | None = None
+        self._receiver: Callable[[SpeechResult], None] | None = None
         """Where results go while `run` runs."""
         self._arrivals = ArrivalClock()
         self._jobs = TranscriptionJobs(
@@ -96,7 +96,7 @@ class SpeechInput:
         self._bounds: dict[int, tuple[int, int]] = {}
         """First sample of each utterance not yet committed, and first sample after it."""
 
-    async def run(self, tell: Callable[[Heard], None]) -> None:
+    async def run(self, tell: Callable[[SpeechResult], None]) -> None:
         """Process audio until cancelled; `tell` receives each result on this loop, in order."""
         self._receiver = tell
         async with asyncio.TaskGroup() as group:
@@ -200,7 +200,7 @@ class SpeechInput:
         first, _ = self._bounds.pop(utterance, (end, end))
         return max(0, end - first) / asr.RATE_HZ
 
-    def _emit(self, heard: Heard) -> None:
+    def _emit(self, heard: SpeechResult) -> None:
         if self._receiver is not None:
             self._receiver(heard)
 
@@ -217,7 +217,7 @@ class SpeechInput:
             self._is_refusing = False
         except ClientError as error:
             if not self._is_refusing:  # one error for all frames of a recording too long
-                self._emit(Heard(self.utterance, refused=error))
+                self._emit(SpeechResult(self.utterance, refused=error))
             self._is_refusing = True
         except StageError as error:  # the rest of the batch is lost
             _log.warning("audio of a caller was lost: %s", error)
@@ -243,7 +243,7 @@ class SpeechInput:
             case asr.SpeechResumed():
                 if utterance in self._bounds:  # its end is open again
                     self._bounds[utterance] = (self._bounds[utterance][0],) * 2
-        self._emit(Heard(utterance, event, paused_ns=paused_ns))
+        self._emit(SpeechResult(utterance, event, paused_ns=paused_ns))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
         if self._group is None:

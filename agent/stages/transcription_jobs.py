@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import asr
 from agent.errors import StageError
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from agent.stages.call_audio import ArrivalClock, GuardedStream
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import Clock
@@ -48,7 +48,7 @@ class TranscriptionJobs:
         turn_model: ModelThread[asr.EndOfTurnModel],
         clock: Clock,
         arrivals: ArrivalClock,
-        emit: Callable[[Heard], None],
+        emit: Callable[[SpeechResult], None],
     ) -> None:
         """`emit` takes each result, on the event loop."""
         self._emit = emit
@@ -102,14 +102,14 @@ class TranscriptionJobs:
         except StageError:
             if job is not None:
                 await self.notify_stream(partial(self._stream.fail, job))
-            self._emit(Heard(utterance, ev.TranscriptFailed(utterance, revision)))
+            self._emit(SpeechResult(utterance, ev.TranscriptFailed(utterance, revision)))
             return
         if job is not None and final is None:
             return  # stale: a newer pass is on its way
         text = final.text if isinstance(final, asr.FinalTranscript) else ""
         last = final.last_voiced_sample if isinstance(final, asr.FinalTranscript) else None
         self._emit(
-            Heard(
+            SpeechResult(
                 utterance,
                 ev.TranscriptReady(utterance, revision, text),
                 decode_ns=(start_ns, self._clock.now_ns()),
@@ -127,7 +127,7 @@ class TranscriptionJobs:
                 priority=URGENT,
             )
             score = ev.PauseJudged(job.utterance, job.revision, round(log_odds, 3))
-            self._emit(Heard(job.utterance, score))
+            self._emit(SpeechResult(job.utterance, score))
 
     async def partial(self, job: asr.DecodeJob) -> None:
         """Recognize what has been said so far, at background priority.
@@ -146,9 +146,9 @@ class TranscriptionJobs:
             return
         if isinstance(transcript, asr.PartialTranscript):
             text = (transcript.text, transcript.stable_chars)
-            self._emit(Heard(transcript.utterance, partial=text))
+            self._emit(SpeechResult(transcript.utterance, partial=text))
         elif not has_words:
-            self._emit(Heard(job.utterance, partial=("", 0)))
+            self._emit(SpeechResult(job.utterance, partial=("", 0)))
 
     async def _decode(
         self, job: asr.DecodeJob, priority: int

@@ -27,9 +27,9 @@ from typing import Any, Final
 from starlette.types import Message, Scope
 from starlette.websockets import WebSocket
 
-from agent.calls.line_reservations import CallTokens
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
+from agent.calls.stream_tokens import CallTokens
 from agent.config.schema import Config
 from agent.errors import CLOSE_NORMAL, CLOSE_TIMEOUT_S, ConfigError
 from agent.http.auth.principal import SCOPE_KEY, Principal

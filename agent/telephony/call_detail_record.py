@@ -3,7 +3,7 @@
 import logging
 from typing import Final
 
-from agent.calls.call import Call
+from agent.calls.call import ActiveCall
 from agent.telephony.carriers.media_stream import StreamStarted
 from agent.telephony.carriers.phone_numbers import shown_number
 from latency_budget.account.clock import Clock
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 async def record_of(
-    call: Call, phone: PhoneCall, started: StreamStarted, clock: Clock, *, whole_numbers: bool
+    call: ActiveCall, phone: PhoneCall, started: StreamStarted, clock: Clock, *, whole_numbers: bool
 ) -> CallRecord:
     """Of a call that has ended just now. Waits for the carrier's word on a transfer: who handed the
     call on may have it taken away before he hears so."""

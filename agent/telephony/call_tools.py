@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from agent.config.tools import PHONE_PREFIX
 from agent.telephony.outbound.transfer import TransferError
 from agent.tools.api import ToolError
-from agent.tools.decorator import ServerTool, definition_of, one_line
+from agent.tools.server_tool import ServerTool, definition_of, one_line
 
 from .call_plan import CallPlan, Cause
 

@@ -17,10 +17,10 @@ from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent import errors
-from agent.calls.line_reservations import CallTokens, ExpectedCall
 from agent.calls.registry import CallRegistry, save_trace
 from agent.calls.service import AdmittedCall, CallService
 from agent.calls.session_start import SessionStart, session_start
+from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.config.schema import Config
 from agent.http.auth.principal import UNPROVEN, Principal, principal_of
 from agent.http.auth.telephony_credentials import PREFIX, PRESENTED_KEY
@@ -38,7 +38,7 @@ from agent.telephony.carriers.twilio import Twilio
 from agent.telephony.carriers.vonage import Vonage
 from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.outbound.transfer import transfers_by_carrier
-from agent.tools.decorator import one_line
+from agent.tools.server_tool import one_line
 from latency_budget.account.clock import Clock
 
 from .call_detail_record import log_call, record_of
@@ -181,7 +181,7 @@ class PhoneSocket:
             reason = one_line(error) or "the stream does not say what call it is"
             _log.warning("%s: refused a stream: %s", dialect.name, reason)
         finally:
-            socket.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+            socket.release(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
 
     async def _opened(
         self, socket: CallSocket, principal: Principal, scope: Scope, line: PhoneLine
@@ -219,7 +219,7 @@ class PhoneSocket:
             raise StreamError(start.message)
         held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
         with contextlib.ExitStack() as taken:
-            taken.callback(held.place.leave)
+            taken.callback(held.reservation.leave)
             self._streamed[stream] = None
             taken.callback(self._streamed.pop, stream, None)
             await self._take_call(socket, line, started, held, stream, taken)

@@ -11,7 +11,7 @@ Twilio's signature of the upgrade alone is believed only where the operator want
 from dataclasses import replace
 from typing import Final
 
-from agent.calls.line_reservations import CallTokens, ExpectedCall
+from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.http.auth.principal import UNPROVEN, Principal
 from agent.telephony.carriers.media_stream import StreamStarted
 

@@ -31,7 +31,7 @@ from agent.telephony.carriers.media_stream import Frame, StreamError
 from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.media.dtmf import recorder_tone
 from agent.telephony.outbound.transfer import CallTransfer, Handover
-from agent.tools.decorator import ServerTool
+from agent.tools.server_tool import ServerTool
 from latency_budget.account.clock import Clock
 
 from .announcements import conduct
@@ -74,9 +74,9 @@ class PhoneLink(Protocol):
 
     def stop(self) -> None: ...
 
-    async def say_last(self, frames: Iterable[Frame]) -> None: ...
+    async def send_last(self, frames: Iterable[Frame]) -> None: ...
 
-    def let_go(self, code: int, reason: str = "") -> None: ...
+    def release(self, code: int, reason: str = "") -> None: ...
 
 
 class PhoneCall:
@@ -168,8 +168,8 @@ class PhoneCall:
         """Hang up."""
         self.reason = reason
         self.cause = self.cause or _CAUSES.get(reason, "failed")
-        await self._link.say_last(self._line.hang_up())
-        self._link.let_go(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+        await self._link.send_last(self._line.hang_up())
+        self._link.release(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
 
     # --- what tools do ---
 

@@ -20,10 +20,10 @@ from typing import Final
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from agent.calls.line_reservations import CallTokens, ExpectedCall
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
 from agent.calls.session_start import session_start
+from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.config.schema import Config
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.auth.telephony_credentials import PREFIX

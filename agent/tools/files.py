@@ -15,9 +15,9 @@ from agent.config.tools import MCP_PREFIX, PHONE_PREFIX
 from agent.errors import ConfigError
 
 from .api import mark_of
-from .decorator import one_line
 from .event_loop import ToolLoop
 from .python_tools import BadToolError, PythonTool
+from .server_tool import one_line
 
 
 def load_tools(config: Config, loop: ToolLoop) -> Mapping[str, tuple[PythonTool, ...]]:

@@ -29,8 +29,8 @@ import anyio
 from agent.config.tools import McpSettings
 
 from .api import ToolError
-from .decorator import one_line
 from .mcp_sanitize import Listing, listing_of, result_text
+from .server_tool import one_line
 
 if TYPE_CHECKING:
     from mcp import Client

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .decorator import NAME, NAME_RULE, definition_of, one_line
+from .server_tool import NAME, NAME_RULE, definition_of, one_line
 
 MAX_TOOLS: Final = 64
 """Most tools of one server. A small model can't choose among far fewer."""

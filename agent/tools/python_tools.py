@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from agent.stages.model_thread import THREAD_PREFIX
 
 from .api import ToolError, ToolMark
-from .decorator import NAME, NAME_RULE, definition_of, one_line
 from .event_loop import ToolLoop
+from .server_tool import NAME, NAME_RULE, definition_of, one_line
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError

@@ -24,11 +24,11 @@ from agent.session.ports.stage_ports import Tools, ToolsPort
 from latency_budget.account.clock import Clock
 
 from .api import ToolError
-from .decorator import ServerTool, one_line, shortened
 from .event_loop import ToolLoop
 from .files import load_tools
 from .mcp_tools import McpServers
 from .offered import NO_TOOLS
+from .server_tool import ServerTool, one_line, shortened
 
 MAX_TOOLS: Final = 64
 """Most server tools of one agent. With those of a client there may be 128."""

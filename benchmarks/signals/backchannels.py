@@ -38,7 +38,7 @@ def synthesized() -> tuple[str, list[Backchannel]]:
     """Name of the source, and `WORDS` in the voice of the settings. Raises BenchError."""
     import tts  # imports take seconds, and only this option needs them
     from agent.config.sources import read_config
-    from agent.stages.model_store.catalogue import ModelError, ModelStore
+    from agent.stages.model_store.catalogue import ModelStore, ModelStoreError
     from tts.text_chunker import SpeakablePiece
 
     name = read_config().tts.voice
@@ -50,7 +50,7 @@ def synthesized() -> tuple[str, list[Backchannel]]:
             piece = SpeakablePiece(text, (0, len(text)), 0, is_last=True)
             pcm = np.concatenate([chunk.pcm for chunk in voice.synthesize(piece)])
             made.append(Backchannel(words, pcm, voice.rate_hz))
-    except (tts.VoiceError, ModelError) as error:
+    except (tts.VoiceError, ModelStoreError) as error:
         raise BenchError(f"No backchannels can be made: {error}") from None
     return f"synthesized ({name})", made
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import asr
-from agent.calls import line_reservations
+from agent.calls import stream_tokens
 from agent.calls.recording import MAX_WAITING_S
 from agent.codec import json_frame as frames
 from agent.config.access import AccessSettings
@@ -283,7 +283,7 @@ TELEPHONE: Final = (
     ),
     Limit(
         "telephone calls that a webhook announced; time for their streams",
-        f"as many as there are free lines; {_seconds(line_reservations.TOKEN_S)}",
+        f"as many as there are free lines; {_seconds(stream_tokens.TOKEN_S)}",
         "callers hear that all lines are busy; an older token opens nothing",
     ),
     Limit(

@@ -29,11 +29,11 @@ def description() -> dict[str, Any]:
     for path in sorted(_PARTS.glob("*.yaml")):
         _lay_in(whole, yaml.safe_load(path.read_text(encoding="utf-8")) or {}, path.name)
     whole["info"]["version"] = version("halfsec")
-    at_the_door = whole.pop("x-behind-the-door")
+    common_responses = whole.pop("x-common-responses")
     for operations in whole["paths"].values():
         for operation in operations.values():
             if operation.get("security") != []:
-                operation["responses"] = {**at_the_door, **operation["responses"]}
+                operation["responses"] = {**common_responses, **operation["responses"]}
     return whole
 
 

@@ -15,8 +15,8 @@ from agent.config.suggestions import nearest
 from agent.errors import ConfigError
 from agent.stages.model_store.catalogue import (
     HubReference,
-    ModelError,
     ModelStore,
+    ModelStoreError,
     needed_models,
     needed_voices,
 )
@@ -48,8 +48,8 @@ def shortfalls(config: Config, store: ModelStore) -> Iterator[Shortfall]:
 
 
 def check_models(config: Config, store: ModelStore) -> None:
-    """Check the model files. Raises ModelError with all problems and the command that downloads the
-    models that can be fetched."""
+    """Check the model files. Raises ModelStoreError with all problems and the command that
+    downloads the models that can be fetched."""
     found = list(shortfalls(config, store))
     missing = [each.name for each in found if not each.problem]
     sentences = [f"Not on this machine: {', '.join(missing)}."] if missing else []
@@ -58,7 +58,7 @@ def check_models(config: Config, store: ModelStore) -> None:
     if fetch:
         sentences.append(f"To download what is needed: {fetch}")
     if sentences:
-        raise ModelError(" ".join(sentences))
+        raise ModelStoreError(" ".join(sentences))
 
 
 def check_exports(config: Config) -> None:
@@ -126,7 +126,7 @@ def _model(reference: str, store: ModelStore) -> Shortfall | None:
     if model is None:
         try:
             store.locate(reference)
-        except ModelError as error:
+        except ModelStoreError as error:
             if HubReference.parse(reference) is None:
                 return Shortfall(reference, error.message, False)
             return Shortfall(reference, "", True)

@@ -61,7 +61,7 @@ class ReplyToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class SpeechResult:
     """Result of the speech input, for the machine, the client and the log."""
 
     utterance: int
@@ -96,7 +96,7 @@ class Effort:
 FULL_EFFORT: Final = Effort()
 
 
-class EarsPort(Protocol):
+class SpeechInputPort(Protocol):
     """Speech input of one session: VAD, endpointing and recognition. Nothing is detected unless
     `run` is running."""
 
@@ -113,7 +113,7 @@ class EarsPort(Protocol):
         queued."""
         ...
 
-    async def run(self, tell: Callable[[Heard], None]) -> None:
+    async def run(self, tell: Callable[[SpeechResult], None]) -> None:
         """Listen until cancelled; `tell` is called on this loop, in order."""
         ...
 

@@ -12,7 +12,7 @@ from typing import Final
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.settings import TurnDetection
 from agent.session.context.prefill_scheduler import IdlePrefill
-from agent.session.ports.stage_ports import FULL_EFFORT, ChatPort, EarsPort, Effort
+from agent.session.ports.stage_ports import FULL_EFFORT, ChatPort, Effort, SpeechInputPort
 from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.budget import Budget
 from latency_budget.account.clock import Clock
@@ -54,7 +54,7 @@ class BudgetActions:
         policy: Policy,
         clock: Clock,
         log: TurnRecorder,
-        ears: EarsPort,
+        ears: SpeechInputPort,
         chat: ChatPort,
         detection: TurnDetection | None,
         warming: IdlePrefill,

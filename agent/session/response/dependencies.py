@@ -11,8 +11,8 @@ from agent.session.ports.stage_ports import (
     NO_RECORDING,
     ChatMessage,
     ChatPort,
-    EarsPort,
     RecordingPort,
+    SpeechInputPort,
     ToolsPort,
     VoicePort,
 )
@@ -36,7 +36,7 @@ OpenVoice = Callable[[str, int], VoicePort]
 class SessionStages:
     """The models and tools that a session works with."""
 
-    ears: EarsPort
+    ears: SpeechInputPort
     open_chat: OpenChat
     open_voice: OpenVoice
     tools: ToolsPort = NO_TOOLS

@@ -40,7 +40,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 Presence = Literal["present", "missing", "wrong"]
 
 
-class ModelError(HalfsecError):
+class ModelStoreError(HalfsecError):
     """A model that is unknown, missing, damaged, or could not be fetched."""
 
     def __init__(self, message: str):
@@ -119,12 +119,12 @@ def turn_store_path() -> Path:
 
 
 def parse_catalogue(text: str, origin: str) -> dict[str, Model]:
-    """The models of a `models.toml`. Raises ModelError naming the model and what is wrong."""
+    """The models of a `models.toml`. Raises ModelStoreError naming the model and what is wrong."""
     try:
         tables = tomllib.loads(text).get("models", {})
         return {name: _parse_model(name, table) for name, table in tables.items()}
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelError(f"{origin} is not a list of models: {error}") from None
+        raise ModelStoreError(f"{origin} is not a list of models: {error}") from None
 
 
 def _parse_model(name: str, table: Mapping[str, Any]) -> Model:
@@ -151,13 +151,13 @@ def _parse_file(model: str, name: str, table: Mapping[str, Any]) -> ModelFile:
 
 
 def load_catalogue(home: Path) -> dict[str, Model]:
-    """halfsec's own models and the user's. Raises ModelError."""
+    """halfsec's own models and the user's. Raises ModelStoreError."""
     catalogue: dict[str, Model] = {}
     for path in (CATALOGUE_PATH, home / "models.toml"):
         if path.exists():
             catalogue |= parse_catalogue(path.read_text(encoding="utf-8"), str(path))
     if not catalogue:
-        raise ModelError(
+        raise ModelStoreError(
             f"{CATALOGUE_PATH} is missing. Run halfsec from a checkout: pip install -e ."
         )
     return catalogue
@@ -194,7 +194,7 @@ class ModelStore:
     def locate(self, reference: str) -> Path:
         """File or directory that a stage loads for a name, path or hub id.
 
-        Raises ModelError where it is unknown, missing or damaged, with what to do.
+        Raises ModelStoreError where it is unknown, missing or damaged, with what to do.
         """
         if reference in self.catalogue:
             return self._locate_known(self.catalogue[reference])
@@ -204,7 +204,7 @@ class ModelStore:
         hub = HubReference.parse(reference)
         if hub is None:
             known = ", ".join(sorted(self.catalogue))
-            raise ModelError(
+            raise ModelStoreError(
                 f"There is no model {reference!r}: neither a known name ({known}), nor a path on "
                 "this machine, nor a Hugging Face id like owner/name."
                 f"{nearest(reference, self.catalogue)}"
@@ -212,7 +212,7 @@ class ModelStore:
         directory = self.hub_directory(hub)
         found = directory / hub.file if hub.file else directory
         if not (found if hub.file else directory / HUB_COMPLETE_NAME).exists():
-            raise ModelError(
+            raise ModelStoreError(
                 f"{reference} is not on this machine, neither as a path nor from the Hugging Face "
                 f"hub. To download it: halfsec models fetch {reference}"
             )
@@ -220,9 +220,11 @@ class ModelStore:
 
     def _locate_known(self, model: Model) -> Path:
         if model.package:
-            raise ModelError(f"{model.name} comes in the package {model.package}; it has no path.")
+            raise ModelStoreError(
+                f"{model.name} comes in the package {model.package}; it has no path."
+            )
         for problem in self.problems(model):
-            raise ModelError(f"{problem} To get it: halfsec models fetch {model.name}")
+            raise ModelStoreError(f"{problem} To get it: halfsec models fetch {model.name}")
         directory = self.model_directory(model)
         return directory / model.entry if model.entry else directory
 
@@ -238,7 +240,7 @@ class ModelStore:
         if model is None:
             try:
                 self.locate(reference)
-            except ModelError:
+            except ModelStoreError:
                 return "missing"
             return "present"
         if model.package:
@@ -298,12 +300,12 @@ class ModelStore:
                 temporary.unlink()
 
     def known(self, names: Iterable[str]) -> list[Model]:
-        """The models of these names. Raises ModelError for a name that is not in the list."""
+        """The models of these names. Raises ModelStoreError for a name that is not in the list."""
         names = list(names)
         for name in names:
             if name not in self.catalogue:
                 known = ", ".join(sorted(self.catalogue))
-                raise ModelError(
+                raise ModelStoreError(
                     f"There is no model called {name!r}. Known: {known}."
                     f"{nearest(name, self.catalogue)}"
                 )

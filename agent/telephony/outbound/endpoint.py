@@ -20,10 +20,10 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from agent.calls.line_reservations import TOKEN_S, CallTokens, ExpectedCall
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
 from agent.calls.session_start import session_start
+from agent.calls.stream_tokens import TOKEN_S, CallTokens, ExpectedCall
 from agent.config.schema import Config
 from agent.config.suggestions import nearest
 from agent.http.auth.principal import Principal, principal_of

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from agent.config.telephony import TelephonySettings
 from agent.http.auth.telephony_credentials import PREFIX
 from agent.telephony.carriers.phone_numbers import shown_numbers
-from agent.tools.decorator import one_line
+from agent.tools.server_tool import one_line
 from latency_budget.account.clock import unix_ns
 
 from .twilio_account import TwilioAccount

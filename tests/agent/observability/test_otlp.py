@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.calls.call import Call
+from agent.calls.call import ActiveCall
 from agent.calls.registry import CallRegistry
 from agent.config.layers import load_config
 from agent.config.schema import Config
@@ -97,7 +97,7 @@ def call_over(exporter: TraceExporter, *, store_texts: bool) -> None:
     kept = replace(config.latency_budget, store_texts=store_texts)
     clock = ManualClock(5_000_000_000)
     calls = CallRegistry(replace(config, latency_budget=kept), clock, exporter=exporter)
-    call: Call = calls.admit(SessionId("sess_x"), "sales")
+    call: ActiveCall = calls.admit(SessionId("sess_x"), "sales")
     clock.advance_ms(60_000)
     entry = replace(turn().entry, session=call.session_id)
     calls.turn_over(call, replace(entry, caller_text="Who is \ud800 there?", agent_text="Nobody."))

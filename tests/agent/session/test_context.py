@@ -11,7 +11,7 @@ from agent.session.api.conversation import ItemId, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.settings import ResponseOptions, SemanticVad
 from agent.session.context import prefill_scheduler
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from latency_budget.account.turn import SessionId
@@ -51,8 +51,8 @@ async def test_nothing_is_warmed_during_a_reply_but_after_it(
     assert call.chat.calls[1:] == [("generate", 1), ("user", "Hello"), ("preview", "")]
 
 
-def partial(utterance: int, text: str) -> Heard:
-    return Heard(utterance, partial=(text, 0))
+def partial(utterance: int, text: str) -> SpeechResult:
+    return SpeechResult(utterance, partial=(text, 0))
 
 
 async def test_words_are_computed_while_the_caller_still_speaks(

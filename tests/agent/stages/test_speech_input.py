@@ -12,7 +12,7 @@ import pytest
 
 import asr
 from agent.session.api.settings import SemanticVad
-from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Heard
+from agent.session.ports.stage_ports import FULL_EFFORT, Effort, SpeechResult
 from agent.stages import speech_input as hearing_module
 from agent.stages.call_audio import MAX_JOB, MAX_WAITING, AudioQueue
 from agent.stages.model_thread import ModelThread
@@ -80,10 +80,10 @@ class Ears:
         )
         judge: ModelThread[Any] = ModelThread("turn", Judge)  # nobody pauses here
         self.hearing = SpeechInput(listening, detector, recognizer, judge, self.clock, 96)
-        self.told: list[Heard] = []
+        self.told: list[SpeechResult] = []
         self._came = asyncio.Condition()
 
-    def tell(self, heard: Heard) -> None:
+    def tell(self, heard: SpeechResult) -> None:
         self.told.append(heard)
 
     def events(self) -> list[str]:

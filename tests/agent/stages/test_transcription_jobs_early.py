@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import asr
 from agent.session.api.settings import SemanticVad
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.turn_taking import events as ev
@@ -64,7 +64,7 @@ class Call:
         self.paused = asyncio.Event()
         self._revision = 0
 
-    def tell(self, heard: Heard) -> None:
+    def tell(self, heard: SpeechResult) -> None:
         if isinstance(heard.event, ev.SpeechPaused):
             self._revision += 1
             self.hearing.transcribe(heard.event.utterance, self._revision)

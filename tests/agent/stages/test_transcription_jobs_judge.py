@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 import asr
 from agent.session.api.settings import SemanticVad
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.turn_taking import events as ev
@@ -50,7 +50,7 @@ async def heard_of_a_pause(judge: Judge) -> list[ev.Event]:
     told: list[ev.Event] = []
     has_words = asyncio.Event()
 
-    def tell(heard: Heard) -> None:
+    def tell(heard: SpeechResult) -> None:
         if heard.event is not None:
             told.append(heard.event)
         if isinstance(heard.event, ev.SpeechPaused):

@@ -276,10 +276,10 @@ class Link:
 
     def stop(self) -> None: ...
 
-    async def say_last(self, frames: Iterable[Frame]) -> None:
+    async def send_last(self, frames: Iterable[Frame]) -> None:
         self.last += frames
 
-    def let_go(self, code: int, reason: str = "") -> None:
+    def release(self, code: int, reason: str = "") -> None:
         self.closed = code, reason
 
 

@@ -15,8 +15,8 @@ from mcp.types import (
     Tool,
 )
 
-from agent.tools.decorator import one_line
 from agent.tools.mcp_sanitize import MAX_TOOLS, listing_of, result_text
+from agent.tools.server_tool import one_line
 
 PLAIN = {"type": "object"}
 

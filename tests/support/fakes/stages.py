@@ -16,10 +16,10 @@ from agent.session.ports.stage_ports import (
     FULL_EFFORT,
     ChatMessage,
     Effort,
-    Heard,
     OnMark,
     ReplyToken,
     Speech,
+    SpeechResult,
     Tools,
 )
 from agent.turn_taking import events as ev
@@ -200,13 +200,13 @@ class FakeEars(_DeafEars):
         self.closed: list[int] = []
         self.fed: list[int] = []
         self.detection: TurnDetection | None = None
-        self._tell: Callable[[Heard], None] = lambda heard: None
+        self._tell: Callable[[SpeechResult], None] = lambda heard: None
         self.effort = FULL_EFFORT
         self.running = asyncio.Event()
         self._pauses = 0
         """The utterance that may go on."""
 
-    async def run(self, tell: Callable[[Heard], None]) -> None:
+    async def run(self, tell: Callable[[SpeechResult], None]) -> None:
         self._tell = tell
         self.running.set()
         await asyncio.Event().wait()
@@ -238,9 +238,9 @@ class FakeEars(_DeafEars):
 
     # --- what tests do ---
 
-    def hear(self, news: ev.Event | Heard) -> None:
+    def hear(self, news: ev.Event | SpeechResult) -> None:
         """Tell of it, from the loop as the real ears do."""
-        heard = news if isinstance(news, Heard) else Heard(self.utterance, news)
+        heard = news if isinstance(news, SpeechResult) else SpeechResult(self.utterance, news)
         asyncio.get_running_loop().call_soon(self._tell, heard)
 
     def say(self, text: str) -> None:

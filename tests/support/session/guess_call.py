@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.context.chat_messages import messages_of
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.session.session_call import Call, call_with
 
@@ -48,7 +48,7 @@ async def pause(call: Call, text: str) -> None:
 
 def last_voiced(call: Call, at_ns: int) -> None:
     """Up to here the caller was heard."""
-    call.ears.hear(Heard(call.ears.utterance, last_voiced_ns=(at_ns, at_ns)))
+    call.ears.hear(SpeechResult(call.ears.utterance, last_voiced_ns=(at_ns, at_ns)))
 
 
 async def end(call: Call) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from agent.session.api import server_events as say
 from agent.session.api.conversation import Message
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from agent.turn_taking import events as ev
 from agent.turn_taking.tables import Agent
 from latency_budget.account.clock import ManualClock
@@ -54,7 +54,7 @@ def begin(call: Call, text: str, *, transcribes: bool = True) -> int:
 
 def understand(call: Call, text: str) -> None:
     """What has been recognized so far of an utterance that goes on."""
-    call.ears.hear(Heard(call.ears.utterance, partial=(text, 0)))
+    call.ears.hear(SpeechResult(call.ears.utterance, partial=(text, 0)))
 
 
 async def over(call: Call, text: str, *, silence_ms: int = 320) -> None:

@@ -13,8 +13,8 @@ from agent.session.api.server_events import Notice
 from agent.session.api.settings import SessionSettings
 from agent.session.ports.stage_ports import (
     NO_RECORDING,
-    EarsPort,
     RecordingPort,
+    SpeechInputPort,
     ToolsPort,
     VoicePort,
 )
@@ -55,7 +55,7 @@ class Call:
         pace_ms: int = 0,
         openers: tuple[str, ...] = (),
         idle: IdleRules = NOT_IDLE,
-        hearing: EarsPort | None = None,
+        hearing: SpeechInputPort | None = None,
         policy: Policy | None = None,
         tools: ToolsPort = NO_TOOLS,
         recording: RecordingPort = NO_RECORDING,

@@ -12,9 +12,9 @@ from typing import Any, Final, cast
 
 from starlette.websockets import WebSocket
 
-from agent.calls.line_reservations import CallTokens
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
+from agent.calls.stream_tokens import CallTokens
 from agent.config.layers import load_config
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile

@@ -7,13 +7,13 @@ import pytest
 from agent.config.layers import load_config
 from agent.errors import ConfigError
 from agent.server.startup_checks.preflight import check_gpu, check_models
-from agent.stages.model_store.catalogue import ModelError, ModelStore, load_catalogue
+from agent.stages.model_store.catalogue import ModelStore, ModelStoreError, load_catalogue
 from llm_engine.cuda.device import DeviceProbe
 
 
 def complaint(home: Path, **flags: str) -> str:
     config = load_config({key.replace("__", "."): value for key, value in flags.items()})
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelStoreError) as caught:
         check_models(config, ModelStore(home, load_catalogue(Path("/nowhere"))))
     return caught.value.message
 

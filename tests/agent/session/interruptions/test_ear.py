@@ -11,7 +11,7 @@ from agent.observability.pending_records import REPORT_S
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.ledger import records_of
@@ -34,7 +34,7 @@ async def ask_aloud(call: Call, clock: ManualClock) -> say.ReplyStarted:
     """Until the answer is on its way."""
     count = len(call.of(say.ReplyStarted)) + 1
     at_ns = clock.now_ns()
-    call.ears.hear(Heard(call.ears.utterance + 1, last_voiced_ns=(at_ns, at_ns)))
+    call.ears.hear(SpeechResult(call.ears.utterance + 1, last_voiced_ns=(at_ns, at_ns)))
     call.ears.say("Well?")
     started = (await call.until(say.ReplyStarted, count))[-1]
     assert isinstance(started, say.ReplyStarted)

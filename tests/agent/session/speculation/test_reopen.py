@@ -11,7 +11,7 @@ from agent.errors import StageError
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import ResponseOptions, ServerVad
-from agent.session.ports.stage_ports import ChatMessage, Heard
+from agent.session.ports.stage_ports import ChatMessage, SpeechResult
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from latency_budget.account.marks import MarkName
@@ -175,7 +175,7 @@ async def test_what_is_computed_ahead_is_the_whole_message() -> None:
         await ask_first(call, chat)
         await go_on(call)
         chat.warmed.clear()
-        call.ears.hear(Heard(2, partial=("In", 0)))
+        call.ears.hear(SpeechResult(2, partial=("In", 0)))
         await chat.warmed.wait()
         assert chat.calls[-1] == ("preview", "What time is it? In")
         assert known(chat) == []
@@ -259,7 +259,7 @@ async def test_the_turn_is_timed_from_the_end_of_the_second_half() -> None:
     async with remembering(LONG, "Ten.") as (call, chat):
         await ask_first(call, chat)
         await go_on(call)
-        call.ears.hear(Heard(2, last_voiced_ns=(123, 456)))
+        call.ears.hear(SpeechResult(2, last_voiced_ns=(123, 456)))
         await say_rest(call, SECOND)
         await answered(call, "Ten.", 2)
         first, second = call.turns

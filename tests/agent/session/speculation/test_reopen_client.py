@@ -8,7 +8,7 @@ from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.conversation import ROOT, ItemId, Message
 from agent.session.api.settings import ResponseOptions
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from tests.support.fakes.stages import FakeChat
@@ -103,7 +103,7 @@ async def test_what_the_client_changes_between_the_halves(
             await changes(call)
         if when == "warmed up":
             chat.warmed.clear()
-            call.ears.hear(Heard(2, partial=("In", 0)))
+            call.ears.hear(SpeechResult(2, partial=("In", 0)))
             await chat.warmed.wait()
         number = call.ears.utterance
         call.ears.words[number] = SECOND

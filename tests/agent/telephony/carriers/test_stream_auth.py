@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.calls.line_reservations import TOKEN_S, CallTokens, ExpectedCall
+from agent.calls.stream_tokens import TOKEN_S, CallTokens, ExpectedCall
 from agent.http.auth.principal import ANYONE, UNPROVEN, Principal
 from agent.http.auth.telephony_credentials import TOKEN, basic_password
 from agent.telephony.carriers.media_stream import MULAW, StreamStarted

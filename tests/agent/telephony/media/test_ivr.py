@@ -10,7 +10,7 @@ from agent.codec.g711 import mulaw_decode
 from agent.config.layers import load_config
 from agent.errors import ConfigError
 from agent.session.api.settings import SemanticVad
-from agent.session.ports.stage_ports import Heard
+from agent.session.ports.stage_ports import SpeechResult
 from agent.telephony.announcements import NAVIGATE
 from agent.telephony.media.amd import LONG_NS, MENU_NS, WATCH_NS, AnsweringMachineDetector
 from agent.telephony.media.dtmf import DtmfDetector
@@ -201,7 +201,7 @@ def test_words_of_an_utterance_that_goes_on_are_heeded(tmp_path: Path) -> None:
     async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
         scene.ears.utterance = 1
         scene.ears.hear(ev.SpeechStarted(1, 0))
-        scene.ears.hear(Heard(1, partial=(MENU, len(MENU))))
+        scene.ears.hear(SpeechResult(1, partial=(MENU, len(MENU))))
         await carrier.until(lambda: carrier.closed)
 
     settings = SETTINGS.replace('"navigate"', '"hang_up"')
