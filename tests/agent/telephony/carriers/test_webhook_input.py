@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.telephony.carriers.webhooks import WEBHOOKS, plivo, twilio
-from agent.telephony.carriers.webhooks.webhook import (
+from agent.telephony.carriers import plivo, twilio
+from agent.telephony.carriers.registry import carrier_webhooks
+from agent.telephony.carriers.webhook import (
     FORM,
     MAX_ESCAPES,
     MAX_FIELDS,
@@ -26,7 +27,7 @@ from tests.agent.telephony.carriers.test_webhooks import (
 )
 
 
-@pytest.mark.parametrize("carrier", WEBHOOKS)
+@pytest.mark.parametrize("carrier", carrier_webhooks())
 @pytest.mark.parametrize(
     "request_",
     [
@@ -46,7 +47,7 @@ from tests.agent.telephony.carriers.test_webhooks import (
 )
 def test_what_is_no_webhook_is_told_so(carrier: str, request_: WebhookRequest) -> None:
     with pytest.raises(WebhookError):
-        WEBHOOKS[carrier].read(request_)
+        carrier_webhooks()[carrier].read(request_)
 
 
 @pytest.mark.parametrize("carrier", ["twilio", "plivo"])
@@ -60,7 +61,7 @@ def test_what_is_long_to_decode_is_not_decoded_for_strangers(carrier: str) -> No
     for letters, error in ((MAX_ESCAPES, SignatureError), (MAX_ESCAPES + 1, WebhookError)):
         request = WebhookRequest("POST", AT, headers, b"a=" + b"%41" * letters, NOW)
         with pytest.raises(error):
-            WEBHOOKS[carrier].check(request, SECRET)
+            carrier_webhooks()[carrier].check(request, SECRET)
 
 
 @pytest.mark.parametrize("status", [[], {}, 5, None, ["completed"]])
@@ -69,11 +70,11 @@ def test_a_status_that_is_no_text_is_no_end(status: Any) -> None:
         ("jambonz", ("call_sid", "call_status")),
         ("vonage", ("uuid", "status")),
     ):
-        news = WEBHOOKS[carrier].news(sent(dict(zip(fields, ("u", status), strict=True))))
+        news = carrier_webhooks()[carrier].news(sent(dict(zip(fields, ("u", status), strict=True))))
         assert (news.call_id, news.is_over) == ("u", False)
 
 
-@pytest.mark.parametrize("carrier", [each for each in WEBHOOKS if each != "exotel"])
+@pytest.mark.parametrize("carrier", [each for each in carrier_webhooks() if each != "exotel"])
 @given(body=st.binary(max_size=60), header=st.text(max_size=60), query=st.text(max_size=20))
 def test_garbage_is_refused_and_never_worse(
     carrier: str, body: bytes, header: str, query: str
@@ -91,4 +92,4 @@ def test_garbage_is_refused_and_never_worse(
     request = WebhookRequest("POST", f"{AT}?{query}", signed, body, NOW)
     secret = {"telnyx": TELNYX_PUBLIC, "vonage": VONAGE_SECRET}.get(carrier, SECRET)
     with pytest.raises((SignatureError, WebhookError)):
-        WEBHOOKS[carrier].check(request, secret)
+        carrier_webhooks()[carrier].check(request, secret)
