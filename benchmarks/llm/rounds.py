@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
+
 from .contestant import Arrivals, Loaded, Remote
 from .workload import Script
 
@@ -171,15 +173,13 @@ def tokens_a_second(replies: Sequence[Arrivals]) -> float:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | int]:
-    """Nothing of nothing."""
+    """Number of values and their percentiles, each a measured value; empty without values."""
     if not values:
         return {}
-    ordered = sorted(values)
-    found: dict[str, float | int] = {"count": len(ordered)}
-    for name, share in _SHARES.items():
-        place = min(int(len(ordered) * share), len(ordered) - 1)
-        found[name] = round(ordered[place], 2)
-    return found
+    found = np.quantile(values, list(_SHARES.values()), method="higher")
+    return {"count": len(values)} | {
+        name: round(float(value), 2) for name, value in zip(_SHARES, found, strict=True)
+    }
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.asr.scoring import errors_in_words
 from latency_budget.account.clock import Clock, SystemClock
 from tts.load import available_voices, load_voice
 from tts.resample import StreamResampler
@@ -97,7 +98,8 @@ def _measure(
     audible_ms: list[float] = []
     silence_ms: list[float] = []
     speech_ms = 0.0
-    num_errors = num_words = 0
+    wanted: list[tuple[str, ...]] = []
+    heard: list[tuple[str, ...]] = []
     for sentence in sentences:
         began_ns = clock.now_ns()
         chunks: list[SpeechChunk] = []
@@ -112,9 +114,8 @@ def _measure(
         silence_ms.append(silence)
         audible_ms.append((arrived_ns - began_ns) / 1e6 + silence)
         if transcribe is not None:
-            wanted = _comparable(sentence)
-            num_errors += edit_distance(wanted, _comparable(transcribe(_at_16k(chunks))))
-            num_words += len(wanted)
+            wanted.append(_comparable(sentence))
+            heard.append(_comparable(transcribe(_at_16k(chunks))))
     return Row(
         voice=voice.name,
         num_sentences=len(sentences),
@@ -124,7 +125,7 @@ def _measure(
         leading_silence_ms=float(np.mean(silence_ms)),
         speech_s=speech_ms / 1000,
         rtf=sum(spent_ms) / speech_ms if speech_ms else 0.0,
-        word_error_rate=num_errors / num_words if num_words else None,
+        word_error_rate=errors_in_words(wanted, heard).rate if any(wanted) else None,
     )
 
 
@@ -145,17 +146,6 @@ def _comparable(text: str) -> tuple[str, ...]:
     """Spoken words of a text, so that "$5" and "five dollars" are no error."""
     spoken = normalize(text).lower().replace("-", " ").replace(".", "")
     return tuple(word for word in (w.strip(",;:!?…'") for w in spoken.split()) if word)
-
-
-def edit_distance(wanted: Sequence[str], heard: Sequence[str]) -> int:
-    """Number of words to insert, delete or replace."""
-    row = list(range(len(heard) + 1))
-    for number, word in enumerate(wanted, start=1):
-        diagonal, row[0] = row[0], number
-        for column, other in enumerate(heard, start=1):
-            cost = min(row[column] + 1, row[column - 1] + 1, diagonal + (word != other))
-            diagonal, row[column] = row[column], cost
-    return row[-1]
 
 
 def table(rows: Sequence[Row]) -> str:

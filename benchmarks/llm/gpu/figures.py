@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -75,11 +77,8 @@ def gaps_ms(instants_ns: Sequence[int]) -> list[float]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """A value that occurred; NaN of nothing."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+    """Percentile, `share` in 0..1: a measured value; NaN without values."""
+    return float(np.quantile(values, share, method="higher")) if values else math.nan
 
 
 def _text(value: float) -> str:
