@@ -66,7 +66,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FinalTiming:
     """One turn, in one way."""
 
     text: str
@@ -106,7 +106,7 @@ class _Remembering:
 
 
 @dataclass(slots=True)
-class _Call:
+class _ListenerRun:
     """A listener and its recognizer, in virtual milliseconds."""
 
     listener: Listener
@@ -175,7 +175,7 @@ class FinalsBench:
         self._vad = vad
         self._cost = cost
 
-    def hear(self, pcm: Pcm, ways: Sequence[ListenerConfig]) -> list[Heard]:
+    def hear(self, pcm: Pcm, ways: Sequence[ListenerConfig]) -> list[FinalTiming]:
         """One recording, in each way."""
         end = last_voiced_sample(pcm)
         assert end is not None
@@ -192,13 +192,13 @@ class FinalsBench:
         way: ListenerConfig,
         vad: _Remembering,
         texts: dict[tuple[bytes, bool], str],
-    ) -> Heard:
+    ) -> FinalTiming:
         vad.heard = 0
-        call = _Call(Listener(way, vad), self._cost)
+        call = _ListenerRun(Listener(way, vad), self._cost)
         for frame in frames:
             call.hear(frame)
         if call.final is None:
-            return Heard("", None, False, call.done, call.busy_ms)
+            return FinalTiming("", None, False, call.done, call.busy_ms)
         told, job, taken_over, at_ms = call.final
         ready_ms = at_ms - ms_from_samples(end + 1)
 
@@ -213,7 +213,9 @@ class FinalsBench:
             parts[-1] = text(job.pcm, True)
             ready_ms += self._cost.of(job.pcm)
             taken_over = False
-        return Heard(" ".join(filter(None, parts)), ready_ms, taken_over, call.done, call.busy_ms)
+        return FinalTiming(
+            " ".join(filter(None, parts)), ready_ms, taken_over, call.done, call.busy_ms
+        )
 
 
 def finals(
@@ -278,7 +280,9 @@ def show(report: dict[str, Any]) -> None:
         print(f"tail {tail_ms:>4} ms  WER {100 * errors['wer']:.2f}%  {errors}")
 
 
-def _summary(heard: Sequence[Heard], said: Sequence[str], base: Sequence[str]) -> dict[str, Any]:
+def _summary(
+    heard: Sequence[FinalTiming], said: Sequence[str], base: Sequence[str]
+) -> dict[str, Any]:
     ready = [one.ready_ms for one in heard if one.ready_ms is not None]
     quantiles = {f"p{q}": round(float(np.quantile(ready, q / 100)), 1) for q in (50, 90, 95)}
     kinds = sorted({kind for one in heard for kind in one.passes}, key=lambda kind: _URGENCY[kind])

@@ -59,7 +59,7 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RecognitionRun:
     """One way of recognizing all recordings."""
 
     texts: tuple[str, ...]
@@ -151,7 +151,7 @@ def as_heard(
     recognizer: WhisperTranscriber,
     vad: SileroVad,
     line: Line = lambda pcm: pcm,
-) -> Outcome:
+) -> RecognitionRun:
     """Through the listener, 20 ms at a time, with a second of silence behind each."""
     noting = _Noting(recognizer)
     config = StreamingConfig(listener=ListenerConfig(partial_interval_ms=0))
@@ -166,15 +166,15 @@ def as_heard(
         ]
         events += transcriber.flush()
         texts.append(" ".join(e.text for e in events if isinstance(e, FinalTranscript)))
-    return Outcome(tuple(texts), tuple(noting.passes))
+    return RecognitionRun(tuple(texts), tuple(noting.passes))
 
 
 def as_file(
     recordings: list[Recording], recognizer: WhisperTranscriber, line: Line = lambda pcm: pcm
-) -> Outcome:
+) -> RecognitionRun:
     """Each recording in one piece."""
     passes = tuple(recognizer.transcribe(line(read_file(one.path))) for one in recordings)
-    return Outcome(tuple(one.text for one in passes), passes)
+    return RecognitionRun(tuple(one.text for one in passes), passes)
 
 
 def main(argv: list[str] | None = None, telephone: Line | None = None) -> int:
@@ -229,7 +229,7 @@ def _quiet_call(telephone: Line, level_db: float, pcm: Pcm) -> Pcm:
 
 
 def _report(
-    args: argparse.Namespace, recordings: list[Recording], outcomes: dict[str, Outcome]
+    args: argparse.Namespace, recordings: list[Recording], outcomes: dict[str, RecognitionRun]
 ) -> dict[str, Any]:
     streaming = outcomes["streaming"].errors(recordings)
     full = outcomes["full window"].errors(recordings)
@@ -288,7 +288,7 @@ def _print(report: dict[str, Any]) -> None:
     print(f"loss {100 * report['loss']:+.2f} points, {verdict} {100 * MAX_LOSS:g}")
 
 
-def _print_errors(recordings: list[Recording], outcome: Outcome) -> None:
+def _print_errors(recordings: list[Recording], outcome: RecognitionRun) -> None:
     for one, text in zip(recordings, outcome.texts, strict=True):
         if normalized(one.text) != normalized(text):
             print(f"\n{one.name}\n  said:  {one.text}\n  heard: {text}")

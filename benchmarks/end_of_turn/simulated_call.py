@@ -8,7 +8,7 @@ as long as its detector and its decodes. The owner of a call carries out the mac
 
 import heapq
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +25,6 @@ from asr.stream.asr_stream import Listener
 NS_PER_SAMPLE: Final = 1_000_000_000 // asr.RATE_HZ
 
 Float32 = npt.NDArray[np.float32]
-
-
-class Recognizer(Protocol):
-    """Interface that the call needs of a recognizer."""
-
-    def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis: ...
-
-
-class TurnModel(Protocol):
-    """Interface that the call needs of a turn model."""
-
-    def log_odds(self, pcm: Float32) -> float: ...
 
 
 class VirtualCall:

@@ -37,7 +37,7 @@ from asr.speech_detection.vad import FRAME, SileroVad
 from asr.stream.asr_stream import Listener
 from asr.stream.utterance import ListenerConfig
 
-from .turn_data import Turn, read_turns
+from .turn_data import LabelledTurn, read_turns
 
 PAUSE_MS: Final = EndpointingConfig().pause_ms
 """Silence in ms at which a pause is noticed."""
@@ -92,7 +92,7 @@ class _Open:
     silent_from: int
 
 
-def pauses_of(turn: Turn, pcm: Pcm, models: Models) -> list[Known]:
+def pauses_of(turn: LabelledTurn, pcm: Pcm, models: Models) -> list[Known]:
     """Pauses of one turn that last long enough for a decision, in order."""
     listener = Listener(LISTENER, models.vad)
     found: list[Known] = []
@@ -118,7 +118,7 @@ def pauses_of(turn: Turn, pcm: Pcm, models: Models) -> list[Known]:
 
 
 def _ended(
-    turn: Turn, pcm: Pcm, listener: Listener, pause: _Open, end: int, models: Models
+    turn: LabelledTurn, pcm: Pcm, listener: Listener, pause: _Open, end: int, models: Models
 ) -> list[Known]:
     """Evidence of a pause that has ended; empty if it was too short for any."""
     silence_ms = int(ms_from_samples(end - pause.silent_from))
@@ -175,7 +175,7 @@ def _prepare(folder: Path, words: bool) -> None:
     _worker.append(Models(folder, words=words))
 
 
-def _work(folder: Path, turn: Turn) -> list[Known]:
+def _work(folder: Path, turn: LabelledTurn) -> list[Known]:
     return pauses_of(turn, read_file(folder / turn.file), _worker[0])
 
 

@@ -19,7 +19,7 @@ from llm_engine.checkpoints.load import default_model, load_checkpoint
 from llm_engine.engine import read_vocabulary
 from llm_engine.errors import EngineError, ModelError, RequestError
 
-from .contestant import Loaded, Remote
+from .contestant import LoadReport, Remote
 from .engine_under_test import OwnEngine
 from .peer_ctranslate2 import CTranslate2
 from .peer_llama_cpp import LlamaCpp
@@ -103,7 +103,7 @@ def _first_load_s(path: Path, own: dict[str, Any]) -> float:
     """How long it takes while nothing is converted yet."""
     remote = Remote(OWN, OwnEngine, path=path, **own)
     try:
-        loaded: Loaded = remote.call("start")
+        loaded: LoadReport = remote.call("start")
     finally:
         remote.close()
     return loaded.load_s

@@ -19,7 +19,7 @@ _STOP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DialogueTurn:
     """What a caller says in a dialogue."""
 
     text: str
@@ -45,7 +45,7 @@ class Contestant(Protocol):
         asked."""
         ...
 
-    def dialogue(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
+    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
         """Answer each turn with so many tokens. Milliseconds to the first token of each, with
         whatever the engine keeps of the turns before."""
         ...
@@ -60,7 +60,7 @@ class Contestant(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadReport:
     """What a contestant tells after loading."""
 
     version: str
@@ -124,7 +124,7 @@ def _serve(connection: Connection, make: Callable[..., Contestant], options: Any
             connection.send((False, f"{type(error).__name__}: {error}"))
 
 
-def _start(contestant: Contestant) -> Loaded:
+def _start(contestant: Contestant) -> LoadReport:
     clock = SystemClock()
     contestant.prepare()
     before_mb = resident_mb(os.getpid())
@@ -133,4 +133,4 @@ def _start(contestant: Contestant) -> Loaded:
     load_s = (clock.now_ns() - start_ns) / 1e9
     after_mb = resident_mb(os.getpid())
     grown = None if after_mb is None or before_mb is None else after_mb - before_mb
-    return Loaded(contestant.version, load_s, after_mb, grown)
+    return LoadReport(contestant.version, load_s, after_mb, grown)

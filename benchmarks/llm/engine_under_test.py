@@ -12,7 +12,7 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.engine import Engine
 
-from .contestant import Arrivals, Turn
+from .contestant import Arrivals, DialogueTurn
 from .quality import Scorer, score
 from .workload import SYSTEM
 
@@ -63,10 +63,10 @@ class OwnEngine:
 
         return asyncio.run(all_replies())
 
-    def dialogue(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
+    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
         return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=False))
 
-    def previewed(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
+    def previewed(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
         """As `dialogue`, where each message was previewed while it was still being said."""
         return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=True))
 
@@ -102,7 +102,7 @@ class OwnEngine:
         return arrivals
 
     async def _dialogue(
-        self, turns: Sequence[Turn], num_tokens: int, *, is_previewed: bool
+        self, turns: Sequence[DialogueTurn], num_tokens: int, *, is_previewed: bool
     ) -> list[float]:
         sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
         conversation = await self._loaded.open_conversation(SYSTEM, sampling=sampling)

@@ -61,7 +61,7 @@ CONFIGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class QuantizationScheme:
     """One way to calculate on a GPU."""
 
     name: str
@@ -74,25 +74,27 @@ class Way:
 _FP8 = WeightFormat(Precision.FP8)
 _FP8_BLOCKS = WeightFormat(Precision.FP8, block=BLOCK)
 _FP8_BODY = WeightFormat(Precision.FP8, head=Precision.BFLOAT16)
-BFLOAT16 = Way("bfloat16", WeightFormat())
+BFLOAT16 = QuantizationScheme("bfloat16", WeightFormat())
 """What 8-bit floats are compared with."""
-WAYS = (
+SCHEMES = (
     BFLOAT16,
-    Way("bfloat16, fp8 cache", WeightFormat(), Arithmetic(cache=True)),
-    Way("fp8 blocks", _FP8_BLOCKS),
-    Way("fp8 blocks, fp8 activations", _FP8_BLOCKS, Arithmetic(activations=True)),
-    Way("fp8 rows, bf16 head", _FP8_BODY),
-    Way("fp8 rows", _FP8),
-    Way("fp8 rows, fp8 activations", _FP8, Arithmetic(activations=True)),
-    Way("calibrated, bf16 head", _FP8_BODY, is_calibrated=True),
-    Way(
+    QuantizationScheme("bfloat16, fp8 cache", WeightFormat(), Arithmetic(cache=True)),
+    QuantizationScheme("fp8 blocks", _FP8_BLOCKS),
+    QuantizationScheme("fp8 blocks, fp8 activations", _FP8_BLOCKS, Arithmetic(activations=True)),
+    QuantizationScheme("fp8 rows, bf16 head", _FP8_BODY),
+    QuantizationScheme("fp8 rows", _FP8),
+    QuantizationScheme("fp8 rows, fp8 activations", _FP8, Arithmetic(activations=True)),
+    QuantizationScheme("calibrated, bf16 head", _FP8_BODY, is_calibrated=True),
+    QuantizationScheme(
         "calibrated, bf16 head, fp8 activations",
         _FP8_BODY,
         Arithmetic(activations=True),
         is_calibrated=True,
     ),
-    Way("calibrated", _FP8, is_calibrated=True),
-    Way("calibrated, fp8 activations", _FP8, Arithmetic(activations=True), is_calibrated=True),
+    QuantizationScheme("calibrated", _FP8, is_calibrated=True),
+    QuantizationScheme(
+        "calibrated, fp8 activations", _FP8, Arithmetic(activations=True), is_calibrated=True
+    ),
 )
 
 
@@ -111,7 +113,7 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SchemeFigures:
     """What one way to calculate gave."""
 
     backend: str
@@ -154,20 +156,20 @@ def score(backend: Scorer, token_ids: Sequence[int]) -> _Scores:
     return _Scores(torch.cat(nats), torch.cat(likeliest))
 
 
-def load(checkpoint: Checkpoint, way: Way) -> DeviceModel:
+def load(checkpoint: Checkpoint, scheme: QuantizationScheme) -> DeviceModel:
     """Raises ModelError, and OSError for a text to calibrate with that is not there."""
     return load_model(
         checkpoint,
-        way.weights,
+        scheme.weights,
         "cpu",
         context_length=checkpoint.config.context_length,
-        calibration=_calibration(checkpoint) if way.is_calibrated else (),
+        calibration=_calibration(checkpoint) if scheme.is_calibrated else (),
     )
 
 
-def emulated(model: DeviceModel, way: Way, token_ids: Sequence[int]) -> _Scores:
+def emulated(model: DeviceModel, scheme: QuantizationScheme, token_ids: Sequence[int]) -> _Scores:
     """The same by a GPU's arithmetic."""
-    hidden = emulation.hidden(model, torch.tensor(token_ids[:-1]), way.arithmetic)
+    hidden = emulation.hidden(model, torch.tensor(token_ids[:-1]), scheme.arithmetic)
     nats: list[Tensor] = []
     likeliest: list[Tensor] = []
     for first in range(0, len(hidden), _CHUNK):
@@ -195,9 +197,12 @@ def _note(
 
 
 def measure(
-    checkpoint: Checkpoint, text: str, num_tokens: int, ways: Sequence[Way] = WAYS
-) -> Iterator[Row]:
-    """A row for each of `CONFIGS` and of the ways, of which the first is what the others are
+    checkpoint: Checkpoint,
+    text: str,
+    num_tokens: int,
+    schemes: Sequence[QuantizationScheme] = SCHEMES,
+) -> Iterator[SchemeFigures]:
+    """A row for each of `CONFIGS` and of the schemes, of which the first is what the others are
     compared with, as they come. Raises ModelError, RequestError for a text that is too short."""
     token_ids = checkpoint.tokenizer.encode(text)[: num_tokens + 1]
     if len(token_ids) < 2:
@@ -211,26 +216,26 @@ def measure(
         yield _row(config.backend, config.precision, scores, exact)
     assert exact is not None
     sixteen: _Scores | None = None
-    kinds = groupby(ways, lambda way: (way.weights, way.is_calibrated))
+    kinds = groupby(schemes, lambda scheme: (scheme.weights, scheme.is_calibrated))
     for _, alike in kinds:  # the same weights are made once
         first = next(alike)
         model = load(checkpoint, first)
-        for way in (first, *alike):
-            scores = emulated(model, way, token_ids)
+        for scheme in (first, *alike):
+            scores = emulated(model, scheme, token_ids)
             sixteen = sixteen or scores
-            yield _row(BackendName.CUDA, way.name, scores, exact, sixteen)
+            yield _row(BackendName.CUDA, scheme.name, scores, exact, sixteen)
 
 
 def _row(
     backend: str, precision: str, scores: _Scores, exact: _Scores, sixteen: _Scores | None = None
-) -> Row:
+) -> SchemeFigures:
     ratio = error = None
     if sixteen is not None:
         # Token by token: both find the same ones difficult, which cancels.
         differences = scores.each.double() - sixteen.each.double()
         ratio = math.exp(float(differences.mean()))
         error = ratio * float(differences.std(correction=0)) / math.sqrt(len(differences))
-    return Row(
+    return SchemeFigures(
         backend=str(backend),
         precision=str(precision),
         perplexity=math.exp(scores.nats),
@@ -245,7 +250,7 @@ HEADER = f"{'':<44}{'perplexity':>12}{'ratio':>9}{'same likeliest':>16}{'ratio t
 FOOTNOTE = "cuda: emulated on this machine; ± one standard error over the text's tokens"
 
 
-def line_of(row: Row) -> str:
+def line_of(row: SchemeFigures) -> str:
     """A row under `HEADER`."""
     line = (
         f"{row.backend + ' ' + row.precision:<44}{row.perplexity:>12.4f}{row.ratio:>9.4f}"
@@ -257,17 +262,17 @@ def line_of(row: Row) -> str:
 
 
 def missed_gates(
-    rows: Sequence[Row], weights: float | None, activations: float | None
+    rows: Sequence[SchemeFigures], weights: float | None, activations: float | None
 ) -> list[str]:
     """What is further from bfloat16 than allowed, by 8-bit weights alone and by those with 8-bit
     activations; None: whatever. The cache has no gate of its own."""
-    ways = {way.name: way for way in WAYS if way.weights.body is Precision.FP8}
+    schemes = {scheme.name: scheme for scheme in SCHEMES if scheme.weights.body is Precision.FP8}
     missed = []
     for row in rows:
-        way = ways.get(row.precision)
-        if way is None or row.bf16_ratio is None:
+        scheme = schemes.get(row.precision)
+        if scheme is None or row.bf16_ratio is None:
             continue
-        gate = activations if way.arithmetic.activations else weights
+        gate = activations if scheme.arithmetic.activations else weights
         if gate is not None and not row.bf16_ratio <= gate:
             missed.append(f"{row.precision}: {row.bf16_ratio:.4f} of bfloat16's > {gate}")
     return missed
@@ -282,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         checkpoint = load_checkpoint(path)
         text = options.text.read_text(encoding="utf-8")
         length = min(checkpoint.config.context_length, options.tokens)
-        rows: list[Row] = []
+        rows: list[SchemeFigures] = []
         print(HEADER)
         for row in measure(checkpoint, text, length):
             print(line_of(row), flush=True)

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from .contestant import Arrivals, Loaded, Remote
-from .workload import Script
+from .contestant import Arrivals, LoadReport, Remote
+from .workload import Workload
 
 REPLY_TOKENS: Final = 33
 """Of a measured reply: one to begin, and 32 intervals."""
@@ -41,7 +41,7 @@ class Entry:
 class Figures:
     """One contestant's measurements, ms where nothing else is said."""
 
-    loaded: Loaded
+    loaded: LoadReport
     between: list[float] = field(default_factory=list)
     """Between two tokens of one reply."""
     first_short: list[float] = field(default_factory=list)
@@ -88,8 +88,8 @@ class Figures:
 
 def measure(
     entries: Sequence[Entry],
-    loaded: Mapping[str, Loaded],
-    script: Script,
+    loaded: Mapping[str, LoadReport],
+    script: Workload,
     *,
     num_rounds: int,
     num_steps: int,
@@ -122,7 +122,7 @@ def measure(
     return figures
 
 
-def _one_round(entry: Entry, figures: Figures, script: Script) -> None:
+def _one_round(entry: Entry, figures: Figures, script: Workload) -> None:
     call = entry.remote.call
     arrivals = call("reply", script.short, REPLY_TOKENS)
     figures.first_short.append(arrivals[0][0])
@@ -139,7 +139,7 @@ def _one_round(entry: Entry, figures: Figures, script: Script) -> None:
         figures.together_between.setdefault(num_sequences, []).extend(times)
 
 
-def _talk(entry: Entry, figures: Figures, script: Script) -> None:
+def _talk(entry: Entry, figures: Figures, script: Workload) -> None:
     call = entry.remote.call
     before = call("drafts") if entry.is_own else (0, 0)
     for prompts, times in ((script.talk, figures.talk), (script.read_back, figures.read_back)):

@@ -7,7 +7,7 @@ from typing import Final
 from llm_engine.chat.template import ChatMessage, ChatTemplate
 from llm_engine.checkpoints.tokenizer import Tokenizer
 
-from .contestant import Turn
+from .contestant import DialogueTurn
 from .quality import LICENCE, NUM_TOKENS
 
 SYSTEM: Final = "You are a friendly voice assistant. Answer in one or two short sentences."
@@ -48,10 +48,10 @@ PASSAGE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class Workload:
     """Prompts as token ids."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[DialogueTurn, ...]
     """A dialogue of ten."""
     talk: tuple[tuple[int, ...], ...]
     """Each question on its own."""
@@ -64,11 +64,11 @@ class Script:
     """What perplexity is measured on; empty where there is no text."""
 
 
-def make_script(template: ChatTemplate, tokenizer: Tokenizer) -> Script:
+def make_script(template: ChatTemplate, tokenizer: Tokenizer) -> Workload:
     """Write everything as the model's chat template does."""
     text = LICENCE.read_text(encoding="utf-8") if LICENCE.exists() else ""
     passage = template.content("user", PASSAGE, template.gaps(["user"])[0])
-    return Script(
+    return Workload(
         turns=tuple(_turn(template, number) for number in range(len(QUESTIONS))),
         talk=tuple(_asked(template, question) for question in QUESTIONS),
         read_back=tuple(_asked(template, request) for request in READ_BACK),
@@ -87,10 +87,10 @@ def _asked(template: ChatTemplate, question: str) -> tuple[int, ...]:
     return (*ids, *gaps[-1].token_ids)
 
 
-def _turn(template: ChatTemplate, number: int) -> Turn:
+def _turn(template: ChatTemplate, number: int) -> DialogueTurn:
     question = QUESTIONS[number]
     if number == 0:
-        return Turn(question, _asked(template, question))
+        return DialogueTurn(question, _asked(template, question))
     *_, before, after = template.gaps(["system", "user", "assistant", "user"])
     content = template.content("user", question, before)
-    return Turn(question, (*before.token_ids, *content, *after.token_ids))
+    return DialogueTurn(question, (*before.token_ids, *content, *after.token_ids))

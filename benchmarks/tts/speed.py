@@ -58,7 +58,7 @@ SENTENCES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VoiceFigures:
     """Figures of one voice."""
 
     voice: str
@@ -83,7 +83,7 @@ def compare(
     *,
     sentences: Sequence[str] = SENTENCES,
     clock: Clock | None = None,
-) -> tuple[Row, ...]:
+) -> tuple[VoiceFigures, ...]:
     """Measure every voice over every sentence, warm. Blocks for about a second per voice, longer
     with a recognizer. Raises `VoiceError`."""
     timer = clock or SystemClock()
@@ -92,7 +92,7 @@ def compare(
 
 def _measure(
     voice: Voice, transcribe: Transcribe | None, sentences: Sequence[str], clock: Clock
-) -> Row:
+) -> VoiceFigures:
     voice.warm()
     spent_ms: list[float] = []
     audible_ms: list[float] = []
@@ -116,7 +116,7 @@ def _measure(
         if transcribe is not None:
             wanted.append(_comparable(sentence))
             heard.append(_comparable(transcribe(_at_16k(chunks))))
-    return Row(
+    return VoiceFigures(
         voice=voice.name,
         num_sentences=len(sentences),
         ms_per_sentence=float(np.median(spent_ms)),
@@ -148,7 +148,7 @@ def _comparable(text: str) -> tuple[str, ...]:
     return tuple(word for word in (w.strip(",;:!?…'") for w in spoken.split()) if word)
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[VoiceFigures]) -> str:
     """Format the rows as a table."""
     lines = [
         f"{'voice':<12} {'ms/sentence':>11} {'p95':>7} {'first audible':>13} {'silence':>8}"

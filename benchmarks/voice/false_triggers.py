@@ -31,7 +31,7 @@ from asr.recognition.transcripts import DecodeJob, Hypothesis, PartialTranscript
 from asr.speech_detection.vad import FRAME
 from asr.stream.asr_stream import Listener
 from benchmarks.callers.telephone_channel import LINE_RATE_HZ, over_telephone
-from benchmarks.end_of_turn.simulated_call import Float32, Recognizer, TurnModel, VirtualCall
+from benchmarks.end_of_turn.simulated_call import Float32, VirtualCall
 from benchmarks.end_of_turn.simulation import TAIL_S, Timing
 from benchmarks.signals.noise import SOUNDS, make_sound
 from benchmarks.signals.recordings import SUFFIXES
@@ -82,8 +82,8 @@ class QuietCall:
     def __init__(
         self,
         detector: asr.VoiceDetector,
-        recognizer: Recognizer,
-        judge: TurnModel,
+        recognizer: asr.Transcriber,
+        judge: asr.EndOfTurnModel,
         listening: asr.ListenerConfig,
         tally: Tally,
     ) -> None:
@@ -176,8 +176,8 @@ def _on_the_line(sound: Float32, is_telephone: bool) -> Float32:
 def measure(
     played: Iterator[tuple[str, Float32]],
     detector: asr.VoiceDetector,
-    recognizer: Recognizer,
-    judge: TurnModel,
+    recognizer: asr.Transcriber,
+    judge: asr.EndOfTurnModel,
     listening: asr.ListenerConfig,
 ) -> list[Tally]:
     """Hold all calls. Returns one tally per name, in order of first appearance."""
@@ -244,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _models(config: Config) -> tuple[asr.VoiceDetector, Recognizer, TurnModel]:
+def _models(config: Config) -> tuple[asr.VoiceDetector, asr.Transcriber, asr.EndOfTurnModel]:
     from agent.stages.load_progress import Conversion
     from agent.stages.loading import Loading  # imports the stages: takes seconds
     from agent.stages.model_store.catalogue import ModelStore

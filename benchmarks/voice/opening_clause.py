@@ -95,7 +95,7 @@ AT_ONCE_MS: Final = 600_000
 
 
 @dataclass(slots=True)
-class Answer:
+class TimedAnswer:
     """Answer to one question, with its times."""
 
     question: str
@@ -155,9 +155,9 @@ class Examiner:
         await self._llm.close()
         await self._voice.thread.close()
 
-    async def ask(self, question: str, *, by_clause: bool) -> Answer:
+    async def ask(self, question: str, *, by_clause: bool) -> TimedAnswer:
         """Ask one question in a new conversation. Raises StageError."""
-        answer, clock = Answer(question), self._clock
+        answer, clock = TimedAnswer(question), self._clock
         _, profile = self._config.profile(None)
         profile = shaped(profile, by_clause=by_clause)
         chat = self._open_chat(profile)
@@ -200,10 +200,10 @@ class Examiner:
         return _CountingChat(self._llm, self._clock, sampling, profile.instructions, examples)
 
 
-async def measure(config: Config, questions: Sequence[str]) -> dict[str, list[Answer]]:
+async def measure(config: Config, questions: Sequence[str]) -> dict[str, list[TimedAnswer]]:
     """Ask all questions in each way."""
     examiner = Examiner(config)
-    answers: dict[str, list[Answer]] = {name: [] for name in WAYS}
+    answers: dict[str, list[TimedAnswer]] = {name: [] for name in WAYS}
     await examiner.open()
     order = list(WAYS)
     for question in questions:
@@ -214,7 +214,7 @@ async def measure(config: Config, questions: Sequence[str]) -> dict[str, list[An
     return answers
 
 
-def figures_of(answers: Sequence[Answer]) -> dict[str, Any]:
+def figures_of(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
     """Steps, characters and ms until an answer can be heard, and its length."""
     steps = [answer.num_steps for answer in answers]
     return {

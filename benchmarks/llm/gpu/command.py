@@ -23,7 +23,15 @@ from llm_engine.errors import ModelError, RequestError
 from . import arguments, device_limits, draft_heads, gemm, other_engines, sockets, steps
 from .figures import Figure, table
 from .harness import Job, Record, Surroundings, run_jobs
-from .models import FORMATS, Lab, Loaded, Subject, Target, file_subjects, random_subjects
+from .models import (
+    FORMATS,
+    DeviceUnderTest,
+    Lab,
+    LoadedModel,
+    Subject,
+    file_subjects,
+    random_subjects,
+)
 from .random_weights import SHAPES
 
 SECTIONS: Final = {
@@ -69,7 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(
-    options: argparse.Namespace, target: Target, subjects: Sequence[Subject], head: dict[str, Any]
+    options: argparse.Namespace,
+    target: DeviceUnderTest,
+    subjects: Sequence[Subject],
+    head: dict[str, Any],
 ) -> list[Record]:
     lab = Lab(target, options.context, _say)
     printed: set[str] = set()
@@ -115,7 +126,7 @@ def _jobs(options: argparse.Namespace, lab: Lab, subjects: Sequence[Subject]) ->
 
 def _model_measures(
     options: argparse.Namespace,
-) -> dict[str, Callable[[Loaded], Iterator[Figure]]]:
+) -> dict[str, Callable[[LoadedModel], Iterator[Figure]]]:
     acceptances, lengths = tuple(options.acceptance), tuple(options.drafts)
     return {
         "itl": steps.intervals,
@@ -132,7 +143,7 @@ def _model_measures(
 
 
 def _on_model(
-    lab: Lab, subject: Subject, measure: Callable[[Loaded], Iterator[Figure]]
+    lab: Lab, subject: Subject, measure: Callable[[LoadedModel], Iterator[Figure]]
 ) -> Iterator[Figure]:
     yield from measure(lab.loaded(subject))
 
@@ -142,13 +153,13 @@ def _cleared(lab: Lab) -> Iterator[Figure]:
     yield from ()
 
 
-def _target(options: argparse.Namespace) -> Target:
+def _target(options: argparse.Namespace) -> DeviceUnderTest:
     if options.rehearse:
-        return Target(None, num_steps=options.steps, repeats=options.repeats)
+        return DeviceUnderTest(None, num_steps=options.steps, repeats=options.repeats)
     needs_fp8 = any(FORMATS[name].body is Precision.FP8 for name in options.precision)
     device = require_device(index=options.gpu, needs_fp8=needs_fp8)
     torch.cuda.set_device(device.index)
-    return Target(device, num_steps=options.steps, repeats=options.repeats)
+    return DeviceUnderTest(device, num_steps=options.steps, repeats=options.repeats)
 
 
 def _subjects(options: argparse.Namespace) -> list[Subject]:
@@ -159,7 +170,7 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
     return random_subjects(options.shapes, options.precision)
 
 
-def _head(options: argparse.Namespace, target: Target) -> dict[str, Any]:
+def _head(options: argparse.Namespace, target: DeviceUnderTest) -> dict[str, Any]:
     device = str(target.found) if target.found else "a rehearsal on the CPU: no figure counts"
     return {
         "bench": "llm on a GPU",
@@ -187,7 +198,7 @@ def _no_range(name: str) -> Iterator[None]:
     yield
 
 
-def _mark(target: Target) -> Any:
+def _mark(target: DeviceUnderTest) -> Any:
     return _range if target.is_gpu else _no_range
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from .figures import Figure
-from .models import Target
+from .models import DeviceUnderTest
 from .timing import call_us, captured, mean_ms, replay_ms
 
 _BUFFERS = 4
@@ -18,7 +18,7 @@ _LAUNCHES = 1000
 _MATRIX = 8192
 
 
-def bandwidth(target: Target) -> Iterator[Figure]:
+def bandwidth(target: DeviceUnderTest) -> Iterator[Figure]:
     """Reading alone, which weights are, and copying, which is what cards are compared by."""
     size = _buffer_bytes(target)
     buffers = [
@@ -35,7 +35,7 @@ def bandwidth(target: Target) -> Iterator[Figure]:
     yield Figure("copy, read and written", 2 * size / copy_s / 1e12, "TB/s", is_rate=True)
 
 
-def launches(target: Target) -> Iterator[Figure]:
+def launches(target: DeviceUnderTest) -> Iterator[Figure]:
     """A kernel that does nothing, in a graph of a thousand."""
     touched = torch.zeros(1, dtype=torch.int32, device=target.device)
     if not target.is_gpu:
@@ -53,7 +53,7 @@ def launches(target: Target) -> Iterator[Figure]:
     yield Figure("graph of one empty kernel", us, "us", note="between two events")
 
 
-def arithmetic(target: Target) -> Iterator[Figure]:
+def arithmetic(target: DeviceUnderTest) -> Iterator[Figure]:
     """What prompts are limited by: a large product of random numbers, in bfloat16 and, where the
     card has them, in 8 bits on both sides."""
     for kind, name in ((torch.bfloat16, "bfloat16"), (torch.float8_e4m3fn, "FP8")):
@@ -63,7 +63,7 @@ def arithmetic(target: Target) -> Iterator[Figure]:
             yield Figure(f"{name} product", rate / 1e12, "TFLOP/s", is_rate=True, note=note)
 
 
-def read_bandwidth(target: Target) -> float:
+def read_bandwidth(target: DeviceUnderTest) -> float:
     """Bytes a second, measured once."""
     if target.bytes_a_s is None:
         for _ in bandwidth(target):
@@ -72,7 +72,7 @@ def read_bandwidth(target: Target) -> float:
     return target.bytes_a_s
 
 
-def matrix_rate(target: Target, kind: torch.dtype) -> float:
+def matrix_rate(target: DeviceUnderTest, kind: torch.dtype) -> float:
     """Operations a second of a library's product of such numbers, measured once."""
     if kind not in target.flops:
         side = _side(target)
@@ -92,17 +92,17 @@ def _multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _side(target: Target) -> int:
+def _side(target: DeviceUnderTest) -> int:
     return _MATRIX if target.is_gpu else 256
 
 
-def _buffer_bytes(target: Target) -> int:
+def _buffer_bytes(target: DeviceUnderTest) -> int:
     if not target.is_gpu:
         return 1 << 20
     return max(_MIN_BUFFER, -(-_CACHES * target.l2_bytes // _BUFFERS >> 20) << 20)
 
 
-def _read_s(target: Target, buffers: list[torch.Tensor]) -> float:
+def _read_s(target: DeviceUnderTest, buffers: list[torch.Tensor]) -> float:
     """Of one buffer, the fastest way to read it."""
     if target.found is None:
         calls = [partial(torch.sum, each) for each in buffers]

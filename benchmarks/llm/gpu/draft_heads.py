@@ -19,9 +19,9 @@ from llm_engine.models.medusa_heads import DraftHeads
 
 from . import targets as limits
 from .device_limits import read_bandwidth
-from .driving import SLOT, Session
+from .driving import SLOT, BackendSequence
 from .figures import Figure, percentile
-from .models import Loaded
+from .models import LoadedModel
 from .random_weights import random_heads
 from .steps import CONTEXT, STRETCH, interval_ms, quiet
 
@@ -29,7 +29,7 @@ _SEED: Final = 2
 
 
 def in_graph(
-    loaded: Loaded, acceptances: tuple[float, ...], numbers: tuple[int, ...]
+    loaded: LoadedModel, acceptances: tuple[float, ...], numbers: tuple[int, ...]
 ) -> Iterator[Figure]:
     """A step with so many heads, beside one without in the same run, and a token of it where so
     many drafts are right."""
@@ -64,7 +64,7 @@ def in_graph(
         del session, heads  # before there are others
 
 
-def session_with(loaded: Loaded, heads: DraftHeads) -> Session:
+def session_with(loaded: LoadedModel, heads: DraftHeads) -> BackendSequence:
     """A sequence on a backend of its own, with room for what `interval_ms` does with it."""
     num_pages = -(-(CONTEXT + STRETCH + 2 * MAX_ROWS) // PAGE_SIZE)
     backend = CudaBackend(
@@ -76,15 +76,15 @@ def session_with(loaded: Loaded, heads: DraftHeads) -> Session:
         heads=heads,
     )
     pages = [PageId(page) for page in range(num_pages)]
-    return Session(backend, pages, loaded.subject.config.vocab_size)
+    return BackendSequence(backend, pages, loaded.subject.config.vocab_size)
 
 
-def drafted_step(session: Session, backend: CudaBackend) -> int:
+def drafted_step(session: BackendSequence, backend: CudaBackend) -> int:
     """A step that checks what the one before has drafted; how many tokens it brought."""
     return len(session.step(backend.drafted(SLOT, session.num_tokens)))
 
 
-def _drafted_ms(session: Session, num_steps: int) -> tuple[list[float], float]:
+def _drafted_ms(session: BackendSequence, num_steps: int) -> tuple[list[float], float]:
     """Milliseconds from one step to the next, and tokens of a step."""
     backend = session.backend
     assert isinstance(backend, CudaBackend)

@@ -13,7 +13,7 @@ SLOT: Final = Slot(0)
 
 
 @dataclass(slots=True)
-class Session:
+class BackendSequence:
     """A reply with a block table of its own."""
 
     backend: Backend

@@ -19,7 +19,7 @@ from llm_engine.cuda.ops.interface import LayerPages, Matrix, Ops, Rows
 
 from .device_limits import read_bandwidth
 from .figures import Figure
-from .models import Loaded, Subject, Target
+from .models import DeviceUnderTest, LoadedModel, Subject
 from .timing import Call, call_us
 
 NUM_ROWS: Final = (1, 4, 8)
@@ -45,7 +45,7 @@ class _Buffers:
     pages: LayerPages
 
 
-def operations(loaded: Loaded) -> Iterator[Figure]:
+def operations(loaded: LoadedModel) -> Iterator[Figure]:
     """Ours, for M = 1, 4, 8 rows of one sequence. Attention twice: by what a service takes,
     which is FlashInfer where that is installed and fits, and by our own kernel."""
     limit = read_bandwidth(loaded.target) / 1e9
@@ -59,7 +59,7 @@ def operations(loaded: Loaded) -> Iterator[Figure]:
             yield _figure(f"{name}, M={num_rows}", num_bytes, us, limit)
 
 
-def libraries(subject: Subject, target: Target) -> Iterator[Figure]:
+def libraries(subject: Subject, target: DeviceUnderTest) -> Iterator[Figure]:
     """The plain products of the same shapes, by cuBLAS in bfloat16 and in 8-bit floats."""
     limit = read_bandwidth(target) / 1e9
     config = subject.config
@@ -82,7 +82,7 @@ def _figure(name: str, num_bytes: int, us: float, limit: float) -> Figure:
     return Figure(name, num_bytes / us / 1e3, "GB/s", limit=limit, is_rate=True, note=note)
 
 
-def _calls(loaded: Loaded, own: _Buffers) -> Iterator[tuple[str, int, list[Call]]]:
+def _calls(loaded: LoadedModel, own: _Buffers) -> Iterator[tuple[str, int, list[Call]]]:
     """Name, bytes, and the calls that are made in turn."""
     ops, model = loaded.ops, loaded.model
     layers = _rotated(model.layers, _layer_bytes, loaded.target)
@@ -121,7 +121,7 @@ def _calls(loaded: Loaded, own: _Buffers) -> Iterator[tuple[str, int, list[Call]
     )
 
 
-def _attention(ops: Ops, loaded: Loaded, own: _Buffers) -> tuple[int, list[Call]]:
+def _attention(ops: Ops, loaded: LoadedModel, own: _Buffers) -> tuple[int, list[Call]]:
     """Bytes, and the calls, each over other keys: the same rows in many layers, as in a step, so
     that what is done once for all layers is not done in every call."""
     attention = loaded.model.layers[0].attention
@@ -132,7 +132,7 @@ def _attention(ops: Ops, loaded: Loaded, own: _Buffers) -> tuple[int, list[Call]
     ]
 
 
-def _buffers(loaded: Loaded, num_rows: int) -> _Buffers:
+def _buffers(loaded: LoadedModel, num_rows: int) -> _Buffers:
     model, config = loaded.model, loaded.subject.config
     like, device = model.embedding.dtype, loaded.target.device
 
@@ -155,7 +155,7 @@ def _buffers(loaded: Loaded, num_rows: int) -> _Buffers:
     )
 
 
-def _num_page_sets(loaded: Loaded) -> int:
+def _num_page_sets(loaded: LoadedModel) -> int:
     """So many contexts are several times the L2."""
     config = loaded.subject.config
     one = CONTEXT * loaded.kv_bytes(1) // config.num_layers
@@ -176,7 +176,7 @@ def _layer_bytes(layer: DeviceLayer) -> int:
 
 
 def _rotated(
-    parts: tuple[_Part, ...], num_bytes: Callable[[_Part], int], target: Target
+    parts: tuple[_Part, ...], num_bytes: Callable[[_Part], int], target: DeviceUnderTest
 ) -> list[_Part]:
     """These and as many copies of them as make up several times the L2."""
     wanted = -(-_CACHES * target.l2_bytes // num_bytes(parts[0]))
@@ -200,7 +200,9 @@ def _copied(part: Any) -> Any:
     )
 
 
-def _bfloat16_calls(target: Target, num_rows: int, num_outputs: int, num_inputs: int) -> list[Call]:
+def _bfloat16_calls(
+    target: DeviceUnderTest, num_rows: int, num_outputs: int, num_inputs: int
+) -> list[Call]:
     number = _num_copies(target, 2 * num_outputs * num_inputs)
     rows = torch.randn(num_rows, num_inputs, device=target.device).to(torch.bfloat16)
     shape = number, num_outputs, num_inputs
@@ -209,7 +211,7 @@ def _bfloat16_calls(target: Target, num_rows: int, num_outputs: int, num_inputs:
     return [partial(torch.mm, rows, weight.t(), out=out) for weight in weights]
 
 
-def _float8_calls(target: Target, num_outputs: int, num_inputs: int) -> list[Call]:
+def _float8_calls(target: DeviceUnderTest, num_outputs: int, num_inputs: int) -> list[Call]:
     number = _num_copies(target, num_outputs * num_inputs)
     kind = torch.float8_e4m3fn
     rows = torch.randn(_FP8_ROWS, num_inputs, device=target.device).to(kind)
@@ -226,5 +228,5 @@ def _float8_calls(target: Target, num_outputs: int, num_inputs: int) -> list[Cal
     ]
 
 
-def _num_copies(target: Target, num_bytes: int) -> int:
+def _num_copies(target: DeviceUnderTest, num_bytes: int) -> int:
     return max(2, -(-_CACHES * target.l2_bytes // num_bytes))

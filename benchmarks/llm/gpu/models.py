@@ -20,7 +20,7 @@ from llm_engine.cuda.quantization.quantize import BLOCK
 from llm_engine.cuda.steps.graph_runner import CudaGraphs, EagerGraphs, Graphs
 from llm_engine.cuda.weights import WeightFormat, load_model
 
-from .driving import Session
+from .driving import BackendSequence
 from .random_weights import SHAPES, random_model
 from .targets import CARD, Bars
 
@@ -54,7 +54,7 @@ _SEED: Final = 1
 
 
 @dataclass(slots=True)
-class Target:
+class DeviceUnderTest:
     """The device, and what was found out about it so far."""
 
     found: Device | None
@@ -134,20 +134,20 @@ class Subject:
             return memory.BFLOAT16
         return replace(memory.FP8, scale_block=self.weights.block)
 
-    def bars(self, target: Target) -> Bars:
+    def bars(self, target: DeviceUnderTest) -> Bars:
         is_card = target.found is not None and CARD in target.found.name
         return Bars(self.shape, self.precision.value, is_card)
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedModel:
     """A subject on the device."""
 
     subject: Subject
     model: DeviceModel
     ops: Ops
     num_pages: int
-    target: Target
+    target: DeviceUnderTest
     _backend: CudaBackend | None = None
 
     @property
@@ -163,12 +163,14 @@ class Loaded:
             )
         return self._backend
 
-    def session(self, sampling: SamplingParams | None = None) -> Session:
+    def session(self, sampling: SamplingParams | None = None) -> BackendSequence:
         """A sequence, greedy by itself, with room for all of the context."""
         num_pages = -(-self.model.rope.cos.shape[0] // PAGE_SIZE)
         pages = [PageId(page) for page in range(num_pages)]
         vocab_size = self.subject.config.vocab_size
-        return Session(self.backend, pages, vocab_size, sampling=sampling or SamplingParams())
+        return BackendSequence(
+            self.backend, pages, vocab_size, sampling=sampling or SamplingParams()
+        )
 
     def kv_bytes(self, num_tokens: int) -> int:
         return num_tokens * memory.token_bytes(self.subject.config, self.subject.storage)
@@ -178,13 +180,13 @@ class Loaded:
 class Lab:
     """Has one subject on the device; asking for another one takes it off."""
 
-    target: Target
+    target: DeviceUnderTest
     context_length: int
     on_progress: Callable[[str], None]
-    _loaded: Loaded | None = None
+    _loaded: LoadedModel | None = None
     _failed: dict[str, Exception] = field(default_factory=dict)
 
-    def loaded(self, subject: Subject) -> Loaded:
+    def loaded(self, subject: Subject) -> LoadedModel:
         """Raises ModelError for one that does not fit, and whatever loading raises: each time."""
         if subject.name in self._failed:
             raise self._failed[subject.name]
@@ -205,7 +207,7 @@ class Lab:
         if self.target.is_gpu:
             torch.cuda.empty_cache()
 
-    def _load(self, subject: Subject) -> Loaded:
+    def _load(self, subject: Subject) -> LoadedModel:
         self.on_progress(f"loading {subject.name}")
         num_pages = self._num_pages(subject)
         weights, device = subject.weights, self.target.device
@@ -217,7 +219,7 @@ class Lab:
             model = load_model(
                 subject.checkpoint, weights, device, context_length=self.context_length
             )
-        return Loaded(subject, model, self.target.ops(), num_pages, self.target)
+        return LoadedModel(subject, model, self.target.ops(), num_pages, self.target)
 
     def _num_pages(self, subject: Subject) -> int:
         """For one full sequence and one that stands beside it. Raises ModelError."""

@@ -21,7 +21,7 @@ from llm_engine.errors import EngineError
 
 from .device_limits import read_bandwidth
 from .figures import Figure, gaps_ms, percentile
-from .models import Subject, Target
+from .models import DeviceUnderTest, Subject
 
 CONTEXT: Final = 1024
 _STEPS: Final = 256
@@ -31,7 +31,7 @@ _CLOCK = SystemClock()
 NAMES: Final = ("transformers", "vllm", "sglang")
 
 
-def compared(name: str, subject: Subject, target: Target) -> Iterator[Figure]:
+def compared(name: str, subject: Subject, target: DeviceUnderTest) -> Iterator[Figure]:
     """ITL of one of them. Raises EngineError with what it had to say, or that it is missing."""
     if importlib.util.find_spec(name) is None:
         raise EngineError(f"{name} is not installed")
@@ -52,7 +52,7 @@ def compared(name: str, subject: Subject, target: Target) -> Iterator[Figure]:
     yield Figure(f"{label}: TTFT of {task['context']} tokens", found["first_ms"], "ms")
 
 
-def _task(subject: Subject, target: Target) -> dict[str, Any]:
+def _task(subject: Subject, target: DeviceUnderTest) -> dict[str, Any]:
     path = subject.checkpoint.path if subject.checkpoint is not None else None
     return {
         "config": huggingface_config(subject.config),

@@ -27,7 +27,7 @@ from llm_engine.core.request import Request
 
 from .callers import call_all
 from .figures import Figure, gaps_ms, percentile
-from .models import Loaded
+from .models import LoadedModel
 from .steps import CONTEXT
 
 NUM_SOCKETS: Final = 50
@@ -57,7 +57,7 @@ SETTINGS: Final = (
 )
 
 
-def jitter(loaded: Loaded) -> Iterator[Figure]:
+def jitter(loaded: LoadedModel) -> Iterator[Figure]:
     """ITL on the engine's thread in each setting, and as the event loop hears of it."""
     bar = loaded.subject.bars(loaded.target).jitter()
     num_tokens = max(loaded.target.num_steps // 5, 2 * _WARM_UP)
@@ -74,7 +74,7 @@ def jitter(loaded: Loaded) -> Iterator[Figure]:
         yield Figure(f"{setting.name}: p99 on the loop", percentile(on_loop, 0.99), "ms")
 
 
-def _run(loaded: Loaded, setting: Setting, num_tokens: int) -> tuple[list[float], list[float]]:
+def _run(loaded: LoadedModel, setting: Setting, num_tokens: int) -> tuple[list[float], list[float]]:
     every_core = _cores()
     if setting.is_frozen:
         gc.collect()
@@ -87,7 +87,7 @@ def _run(loaded: Loaded, setting: Setting, num_tokens: int) -> tuple[list[float]
 
 
 async def _measure(
-    loaded: Loaded, setting: Setting, num_tokens: int
+    loaded: LoadedModel, setting: Setting, num_tokens: int
 ) -> tuple[list[float], list[float]]:
     stamped = _Stamped(loaded.backend)
     core = EngineCore(

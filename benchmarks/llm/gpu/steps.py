@@ -23,9 +23,9 @@ from llm_engine.cuda.steps.step_inputs import StepInputs
 
 from . import targets as limits
 from .device_limits import matrix_rate, read_bandwidth
-from .driving import Session
+from .driving import BackendSequence
 from .figures import Figure, gaps_ms, percentile
-from .models import Loaded
+from .models import LoadedModel
 from .timing import event
 
 CONTEXT: Final = 1024
@@ -45,7 +45,7 @@ _PROMPT_REPEATS: Final = 30
 _CLOCK = SystemClock()
 
 
-def intervals(loaded: Loaded) -> Iterator[Figure]:
+def intervals(loaded: LoadedModel) -> Iterator[Figure]:
     """ITL through the backend, one step ahead, and of its graph alone."""
     target, bars = loaded.target, loaded.subject.bars(loaded.target)
     limit = _step_limit_ms(loaded)
@@ -74,7 +74,7 @@ def intervals(loaded: Loaded) -> Iterator[Figure]:
 
 
 def interval_ms(
-    session: Session,
+    session: BackendSequence,
     num_steps: int,
     between: Callable[[], None] = lambda: None,
     step: Callable[[], object] | None = None,
@@ -101,14 +101,14 @@ def interval_ms(
     return found
 
 
-def graph_ms(loaded: Loaded, num_steps: int) -> list[float]:
+def graph_ms(loaded: LoadedModel, num_steps: int) -> list[float]:
     """Milliseconds of the recorded step of one sequence, by the device's clock."""
     return lanes_ms(loaded, 1, num_steps)
 
 
 @torch.inference_mode()
 def lanes_ms(
-    loaded: Loaded, num_seqs: int, num_steps: int, sampling: SamplingParams | None = None
+    loaded: LoadedModel, num_seqs: int, num_steps: int, sampling: SamplingParams | None = None
 ) -> list[float]:
     """The same for so many sequences, which all read the same keys and values."""
     step, sequences = _recorded(loaded, num_seqs, sampling or SamplingParams())
@@ -124,7 +124,7 @@ def lanes_ms(
 
 
 @torch.inference_mode()
-def part_ms(loaded: Loaded, num_rows: int, repeats: int) -> list[float]:
+def part_ms(loaded: LoadedModel, num_rows: int, repeats: int) -> list[float]:
     """Milliseconds of the recorded step that reads so many tokens of a prompt, nothing before
     them."""
     num_pages = -(-num_rows // PAGE_SIZE)
@@ -138,7 +138,7 @@ def part_ms(loaded: Loaded, num_rows: int, repeats: int) -> list[float]:
         return _timed(loaded, partial(step.replay, num_rows, None), repeats + 2)[2:]
 
 
-def first_tokens(loaded: Loaded) -> Iterator[Figure]:
+def first_tokens(loaded: LoadedModel) -> Iterator[Figure]:
     """TTFT through the backend: from a prompt's tokens to the token after it, on the host."""
     target, subject = loaded.target, loaded.subject
     bars, config = subject.bars(target), subject.config
@@ -157,7 +157,7 @@ def first_tokens(loaded: Loaded) -> Iterator[Figure]:
         yield Figure(name, percentile(times, 0.5), "ms", limit, bar, note=note)
 
 
-def _first_ms(session: Session, num_new: int, num_cached: int) -> float:
+def _first_ms(session: BackendSequence, num_new: int, num_cached: int) -> float:
     """What is cached was read once, whatever stands there now."""
     session.num_tokens = num_cached
     prompt = session.prompt(num_new)
@@ -167,7 +167,7 @@ def _first_ms(session: Session, num_new: int, num_cached: int) -> float:
 
 
 def speculation(
-    loaded: Loaded, acceptances: tuple[float, ...], lengths: tuple[int, ...]
+    loaded: LoadedModel, acceptances: tuple[float, ...], lengths: tuple[int, ...]
 ) -> Iterator[Figure]:
     """What drafts would bring that are right with a given probability.
 
@@ -200,7 +200,9 @@ def speculation(
             yield Figure(name, ms / num_tokens, "ms", limit, bar, note=note)
 
 
-def drafted_steps(session: Session, reply: list[int], length: int, acceptance: float) -> int:
+def drafted_steps(
+    session: BackendSequence, reply: list[int], length: int, acceptance: float
+) -> int:
     """Write a known reply again with drafts; how many steps that took.
 
     Raises RuntimeError where it becomes another one: then drafts change what is said.
@@ -221,7 +223,7 @@ def drafted_steps(session: Session, reply: list[int], length: int, acceptance: f
     return num_steps
 
 
-def memory(loaded: Loaded) -> Iterator[Figure]:
+def memory(loaded: LoadedModel) -> Iterator[Figure]:
     """What is taken, beside what was reckoned, and whether it grows."""
     target, subject = loaded.target, loaded.subject
     device, num_pages = target.device, loaded.backend.layout.num_pages
@@ -245,13 +247,13 @@ def memory(loaded: Loaded) -> Iterator[Figure]:
     yield Figure("grown over 500 steps", grown, "bytes", bar=0)
 
 
-def _step_limit_ms(loaded: Loaded) -> float:
+def _step_limit_ms(loaded: LoadedModel) -> float:
     speed = read_bandwidth(loaded.target)
     return limits.step_ms(loaded.model.step_bytes, loaded.kv_bytes(CONTEXT), speed)
 
 
 def _recorded(
-    loaded: Loaded, num_seqs: int, sampling: SamplingParams
+    loaded: LoadedModel, num_seqs: int, sampling: SamplingParams
 ) -> tuple[DecodeStep, list[SequenceRows]]:
     """A step of its own, apart from the backend's, and what to send to it."""
     num_pages = -(-(CONTEXT + STRETCH + 1) // PAGE_SIZE)
@@ -266,7 +268,7 @@ def _recorded(
     return step, rows
 
 
-def _machinery(loaded: Loaded, num_rows: int, num_pages: int) -> StepContext:
+def _machinery(loaded: LoadedModel, num_rows: int, num_pages: int) -> StepContext:
     """With a cache of random numbers."""
     model, device = loaded.model, loaded.target.device
     config, like = model.config, model.embedding.dtype
@@ -283,7 +285,7 @@ def _machinery(loaded: Loaded, num_rows: int, num_pages: int) -> StepContext:
     )
 
 
-def _timed(loaded: Loaded, call: Callable[[], None], repeats: int) -> list[float]:
+def _timed(loaded: LoadedModel, call: Callable[[], None], repeats: int) -> list[float]:
     if not loaded.target.is_gpu:
         marks = [_CLOCK.now_ns()]
         for _ in range(repeats):
