@@ -388,14 +388,14 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "pauses", type=Path, help="what `python -m benchmarks.end_of_turn.turn_pauses` wrote"
+        "pauses", type=Path, help="output of `python -m benchmarks.end_of_turn.turn_pauses`"
     )
     parser.add_argument(
         "--more", type=Path, action="append", default=[], metavar="PAUSES",
-        help="of other voices, for the turn model's head; may be repeated",
+        help="pauses of other voices, for the turn model's head; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "--write", action="store_true", help="what the service will ask from now on"
+        "--write", action="store_true", help="write the models that the service loads"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the figures")
     args = parser.parse_args(argv)
@@ -412,7 +412,7 @@ def main(argv: list[str] | None = None) -> int:
             figures_of = {"bench": "end of turn", "machine": machine(), **result}
             args.json.write_text(json.dumps(figures_of, indent=1) + "\n", encoding="utf-8")
     except (AudioError, OSError) as error:
-        print(f"benchmarks.end_of_turn.fit: {error}", file=sys.stderr)
+        print(f"fit: {error}", file=sys.stderr)
         return 2
     return 0
 

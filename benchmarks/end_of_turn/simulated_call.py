@@ -47,7 +47,7 @@ class VirtualCall:
         """Duration in ms of a decode; None: its measured one. Reused words take no time."""
         self.sound_ms = 25.0
         """Duration in ms of the turn model, beside a final pass."""
-        self.on_partial: Callable[[PartialTranscript], None] = lambda told: None
+        self.on_partial: Callable[[PartialTranscript], None] = lambda partial: None
         self._listener = listener
         self._decode = decode
         self._do = do
@@ -69,7 +69,7 @@ class VirtualCall:
         for event in heard.events:
             self._pass_on(event)
         for job in heard.jobs:
-            self._start(job, lambda told: None)
+            self._start(job, lambda final: None)
 
     def feed(self, event: ev.Event) -> None:
         """Feed an event from the owner, who carries out the commands."""
@@ -128,7 +128,7 @@ class VirtualCall:
             self.later(0, lambda: self.feed(ev.TranscriptReady(utterance, revision, "")))
             return
         log_odds = self._start(
-            job, lambda told: self.feed(ev.TranscriptReady(utterance, revision, told.text))
+            job, lambda final: self.feed(ev.TranscriptReady(utterance, revision, final.text))
         )
         judged = ev.PauseJudged(utterance, revision, log_odds)
         self.later(self.sound_ms, lambda: self.feed(judged))
@@ -142,11 +142,11 @@ class VirtualCall:
         self._recognizer_free_ns = begins_ns + round(took_ms * 1e6)
 
         def ready() -> None:
-            for told in self._listener.complete(job, words):
-                if isinstance(told, FinalTranscript):
-                    final(told)
+            for transcript in self._listener.complete(job, words):
+                if isinstance(transcript, FinalTranscript):
+                    final(transcript)
                 else:
-                    self.on_partial(told)
+                    self.on_partial(transcript)
 
         self._at(self._recognizer_free_ns, ready)
         return log_odds

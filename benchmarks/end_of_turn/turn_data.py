@@ -271,21 +271,21 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m benchmarks.end_of_turn.turn_data", description=__doc__
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("out", type=Path, help="a folder to write to")
+    parser.add_argument("out", type=Path, help="output folder")
     parser.add_argument(
         "--sounds",
         nargs=2,
         action="append",
         required=True,
         metavar=("DIR", "TEXTS"),
-        help="recordings, and what is said in them: see `halfsec bench asr`; may be repeated",
+        help="recordings and their transcripts, as for `halfsec bench asr`; may be repeated",
     )
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--model", type=Path, default=models_dir() / "whisper-tiny.en")
     try:
         return _run(parser.parse_args(argv))
     except (AudioError, ModelError, OSError) as error:
-        print(f"asr.turn_data: {error}", file=sys.stderr)
+        print(f"turn_data: {error}", file=sys.stderr)
         return 2
 
 

@@ -125,8 +125,8 @@ def _ended(
     if silence_ms < MIN_MS or pause.job is None:
         return []
     text = ""
-    for told in listener.complete(pause.job, models.words(pause.job.pcm)):
-        text = told.text
+    for transcript in listener.complete(pause.job, models.words(pause.job.pcm)):
+        text = transcript.text
     at_sample = pause.paused.at_sample
     is_end = end == len(pcm)
     found = Pause(
@@ -202,12 +202,12 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m benchmarks.end_of_turn.turn_pauses", description=__doc__
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("turns", type=Path, help="the folder that asr.turn_data wrote")
+    parser.add_argument("turns", type=Path, help="folder written by turn_data")
     parser.add_argument("out", type=Path, help="JSON lines, one for each pause; and OUT.npy")
     parser.add_argument("--models", type=Path, default=models_dir())
     parser.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
     parser.add_argument(
-        "--no-words", dest="words", action="store_false", help="only what the turn model hears"
+        "--no-words", dest="words", action="store_false", help="sound only, without recognition"
     )
     try:
         return _run(parser.parse_args(argv))

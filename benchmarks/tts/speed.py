@@ -1,8 +1,8 @@
 """Comparison of voices: real-time factor, time to the first audible sample, word error rate.
 
 Intelligibility is a round trip: a recognizer transcribes the synthesized speech, and the word error
-rate is taken against the input text. The recognizer is an argument, because this package depends on
-none: `compare` takes any function from 16 kHz PCM to text. Run alone, the table has no WER:
+rate is taken against the input text. The recognizer is an argument: `compare` takes any function
+from 16 kHz PCM to text. Run alone, the table has no WER:
 
     python -m benchmarks.tts.speed [--models DIR] [--json] [VOICE ...]
 """
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = options.voices or available_voices(models_dir)
         rows = compare([load_voice(name, models_dir) for name in names])
     except VoiceError as error:
-        print(f"tts.bench: {error}", file=sys.stderr)
+        print(f"bench tts: {error}", file=sys.stderr)
         return 2
     print(json.dumps([asdict(row) for row in rows], indent=2) if options.json else table(rows))
     return 0

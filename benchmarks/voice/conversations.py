@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--backchannels",
         action="store_true",
-        help='say "mm-hmm" and the like over some answers at random times, and tell whether they '
+        help='say "mm-hmm" and the like over some answers at random times, and report if they '
         "go on; synthesized by the voice of the settings, the agent's own",
     )
     parser.add_argument(

@@ -108,10 +108,10 @@ class QuietCall:
         words = self._early.recognize(self._recognizer, job)
         return words, self._judge.log_odds(job.pcm) if job.kind == "final" else 0.0
 
-    def _shown(self, told: PartialTranscript) -> None:
+    def _shown(self, partial: PartialTranscript) -> None:
         self._tally.partials += 1
         if self._call.machine.checks_words:
-            self._call.feed(ev.WordsHeard(told.utterance, told.text))
+            self._call.feed(ev.WordsHeard(partial.utterance, partial.text))
 
     def _do(self, command: cmd.Command) -> None:
         match command:
@@ -260,7 +260,7 @@ def _models(config: Config) -> tuple[asr.VoiceDetector, asr.Transcriber, asr.End
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec bench quiet",
-        description="Let a call hear what is nobody's turn: silence, noise, tones and a keyboard, "
+        description="Let a call hear what is not a turn: silence, noise, tones and a keyboard, "
         "made from the seed, and the music or whatever else the files hold. Counts what it takes "
         "for speech, for words, and answers.",
         epilog="example: halfsec bench quiet /usr/share/asterisk/moh --gate-answers 0",

@@ -79,7 +79,7 @@ def test_the_bench_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert row["num_sentences"] == len(bench.SENTENCES)
     assert row["leading_silence_ms"] < 50
     assert bench.main(["nobody"]) == 2
-    assert capsys.readouterr().err.startswith("tts.bench: there is no voice 'nobody'")
+    assert capsys.readouterr().err.startswith("bench tts: there is no voice 'nobody'")
 
 
 @pytest.mark.models
