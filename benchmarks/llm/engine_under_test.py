@@ -1,4 +1,4 @@
-"""This engine as a contestant, through the interface that a service uses."""
+"""Our engine as a contestant, through the interface that the service uses."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _CLOCK = SystemClock()
 
 
 class OwnEngine:
-    """A `Contestant`. Each call runs an event loop of its own; the engine's thread stays."""
+    """A `Contestant`. Each call runs its own event loop; the engine's thread stays alive."""
 
     version = "this one"
 
@@ -67,11 +67,12 @@ class OwnEngine:
         return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=False))
 
     def previewed(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
-        """As `dialogue`, where each message was previewed while it was still being said."""
+        """`dialogue` with each message prefilled before it is committed, as the service does while
+        the caller speaks."""
         return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=True))
 
     def nats(self, token_ids: Sequence[int]) -> float:
-        """By a backend that is loaded for this alone."""
+        """Mean of -log p, by a backend that is loaded for this call."""
         length = len(token_ids)
         backend = make_backend(
             load_checkpoint(self._path), self._config, length, lambda share: None

@@ -1,5 +1,8 @@
-"""CTranslate2 as a contestant. Its own converter wants a Hugging Face checkpoint; here its model is
-filled from whatever file the bench reads, and its tokens are called by their numbers."""
+"""CTranslate2 as a contestant.
+
+Its own converter reads only Hugging Face checkpoints. Here its model is filled from any file that
+the bench reads; the names of its tokens are their ids.
+"""
 
 import shutil
 from collections.abc import Sequence
@@ -18,7 +21,7 @@ _CLOCK = SystemClock()
 
 
 class CTranslate2:
-    """A `Contestant`. Has no cache that outlives a call: every turn computes its history anew."""
+    """A `Contestant`. It has no cache between calls: every turn prefills its whole history."""
 
     def __init__(self, path: Path, *, threads: int, directory: Path) -> None:
         self._path = path

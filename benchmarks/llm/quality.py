@@ -1,9 +1,9 @@
-"""`python -m benchmarks.llm.quality`: perplexity and agreement of each precision.
+"""`halfsec bench quality`: perplexity and agreement of each quantization scheme.
 
-Perplexity of a fixed text (this project's licence, unless another is given), read in one sequence,
-by float32, by the quick backend in chunks as a prompt is, and by a GPU's arithmetic, emulated. The
-text stands for nothing; the ratio says how far an arithmetic is from the exact one on the same
-weights, and its standard error, over the text's tokens, how well that is known.
+Perplexity of a fixed text (by default this project's licence), read as one sequence: by float32, by
+the quick backend in chunks as a prompt is, and by a GPU's arithmetic, emulated. The text is
+arbitrary: the ratio of perplexities is the distance of an arithmetic from the exact one on the same
+weights, and its standard error over the text's tokens is the uncertainty.
 """
 
 import argparse
@@ -40,42 +40,43 @@ CALIBRATION = (
     _ROOT / "llm_engine" / "training" / "spoken_questions.txt",
     Path(__file__).resolve().parent / "calibration.txt",
 )
-"""Texts that weights are rounded with in view: spoken language, and a wider vocabulary. The second
-is a technical manual, this project's own of 2026-11-22, kept as it was so that figures of different
-dates compare."""
+"""Texts that weights are calibrated with: spoken language, and a wider vocabulary. The second is a
+technical manual, this project's own of 2026-11-22, unchanged so that figures of different dates are
+comparable."""
 _CALIBRATION_TOKENS = 9872
-"""Divergence from bfloat16 of SmolLM2 135M with all weights in 8 bits, in nats a token: 0.044
-without a text, 0.034 with the 1,680 of the questions alone, 0.022 with so many."""
+"""Number of tokens to calibrate with. Divergence from bfloat16 of SmolLM2 135M with all weights in
+8 bits, in nats a token: 0.044 without calibration, 0.034 with the 1,680 tokens of the questions
+alone, 0.022 with this number."""
 _CALIBRATION_LENGTH = 2048
-"""Of one sequence."""
+"""Length of a calibration sequence in tokens."""
 NUM_TOKENS = 1024
-"""Enough for a standard error of the ratio of some 0.2 % for int8, 0.7 % for 8-bit floats; a minute
-for the slowest backend."""
+"""Number of tokens to read: the standard error of the ratio is some 0.2 % for int8, 0.7 % for
+8-bit floats; a minute with the slowest backend."""
 _CHUNK = 64
 
 CONFIGS = (
     EngineConfig(backend=BackendName.TORCH),
     EngineConfig(precision=Precision.INT8, backend=BackendName.ONNX),
 )
-"""On the CPU. The first is what all others are compared with."""
+"""Configurations on the CPU. The first is the reference of all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizationScheme:
-    """One way to calculate on a GPU."""
+    """Formats of weights, activations and cache on a GPU."""
 
     name: str
     weights: WeightFormat
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     is_calibrated: bool = False
-    """Whether weights are rounded with `CALIBRATION` in view."""
+    """True if weights are rounded after calibration with `CALIBRATION`."""
 
 
 _FP8 = WeightFormat(Precision.FP8)
 _FP8_BLOCKS = WeightFormat(Precision.FP8, block=BLOCK)
 _FP8_BODY = WeightFormat(Precision.FP8, head=Precision.BFLOAT16)
 BFLOAT16 = QuantizationScheme("bfloat16", WeightFormat())
-"""What 8-bit floats are compared with."""
+"""Reference of the 8-bit schemes."""
 SCHEMES = (
     BFLOAT16,
     QuantizationScheme("bfloat16, fp8 cache", WeightFormat(), Arithmetic(cache=True)),
@@ -100,7 +101,7 @@ SCHEMES = (
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A backend that tells its logits, as those on the CPU do."""
+    """Backend that returns logits, as those on the CPU do."""
 
     @property
     def layout(self) -> CacheLayout: ...
@@ -114,26 +115,29 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchemeFigures:
-    """What one way to calculate gave."""
+    """Perplexity and agreement of one scheme."""
 
     backend: str
     precision: str
     perplexity: float
     ratio: float
-    """To the first row's perplexity."""
+    """Ratio to the first row's perplexity."""
     agreement: float
-    """Share of tokens for which the likeliest is that of the first row."""
+    """Share of tokens whose likeliest token is that of the first row."""
     bf16_ratio: float | None = None
-    """To the perplexity in bfloat16, for what a GPU calculates."""
+    """Ratio to the perplexity in bfloat16; None on the CPU."""
     bf16_error: float | None = None
     """Standard error of that ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
+    """Scores of a text's tokens after the first."""
+
     each: Tensor
-    """-log p of the text's tokens after the first."""
+    """-log p of each token in nats, [tokens - 1]."""
     likeliest: Tensor
+    """Ids of the likeliest tokens, [tokens - 1]."""
 
     @property
     def nats(self) -> float:
@@ -142,7 +146,7 @@ class _Scores:
 
 @torch.inference_mode()
 def score(backend: Scorer, token_ids: Sequence[int]) -> _Scores:
-    """Read a text, comparing each position's logits with the token that follows."""
+    """Read a text and compare each position's logits with the following token."""
     slot = backend.open_slot()
     pages = [PageId(page) for page in range(backend.layout.num_pages)]  # all for this one
     nats: list[Tensor] = []
@@ -157,7 +161,8 @@ def score(backend: Scorer, token_ids: Sequence[int]) -> _Scores:
 
 
 def load(checkpoint: Checkpoint, scheme: QuantizationScheme) -> DeviceModel:
-    """Raises ModelError, and OSError for a text to calibrate with that is not there."""
+    """Load the weights of a scheme on the CPU. Raises ModelError, and OSError if a calibration text
+    is missing."""
     return load_model(
         checkpoint,
         scheme.weights,
@@ -168,7 +173,7 @@ def load(checkpoint: Checkpoint, scheme: QuantizationScheme) -> DeviceModel:
 
 
 def emulated(model: DeviceModel, scheme: QuantizationScheme, token_ids: Sequence[int]) -> _Scores:
-    """The same by a GPU's arithmetic."""
+    """Read a text by a GPU's arithmetic, emulated."""
     hidden = emulation.hidden(model, torch.tensor(token_ids[:-1]), scheme.arithmetic)
     nats: list[Tensor] = []
     likeliest: list[Tensor] = []
@@ -179,7 +184,7 @@ def emulated(model: DeviceModel, scheme: QuantizationScheme, token_ids: Sequence
 
 
 def _calibration(checkpoint: Checkpoint) -> list[list[int]]:
-    """Token ids of the texts, cut into sequences. Raises OSError."""
+    """Token ids of the calibration texts, cut into sequences. Raises OSError."""
     ids: list[int] = []
     for file in CALIBRATION:
         ids += checkpoint.tokenizer.encode(file.read_text(encoding="utf-8"))
@@ -202,8 +207,8 @@ def measure(
     num_tokens: int,
     schemes: Sequence[QuantizationScheme] = SCHEMES,
 ) -> Iterator[SchemeFigures]:
-    """A row for each of `CONFIGS` and of the schemes, of which the first is what the others are
-    compared with, as they come. Raises ModelError, RequestError for a text that is too short."""
+    """Yield the figures of each of `CONFIGS` and of the schemes, whose first is the reference of
+    `bf16_ratio`. Raises ModelError, and RequestError for a text that is too short."""
     token_ids = checkpoint.tokenizer.encode(text)[: num_tokens + 1]
     if len(token_ids) < 2:
         raise RequestError("text", "has too few tokens")
@@ -231,7 +236,7 @@ def _row(
 ) -> SchemeFigures:
     ratio = error = None
     if sixteen is not None:
-        # Token by token: both find the same ones difficult, which cancels.
+        # Differences by token: the difficulty of a token is common to both, and cancels.
         differences = scores.each.double() - sixteen.each.double()
         ratio = math.exp(float(differences.mean()))
         error = ratio * float(differences.std(correction=0)) / math.sqrt(len(differences))
@@ -251,7 +256,7 @@ FOOTNOTE = "cuda: emulated on this machine; ± one standard error over the text'
 
 
 def line_of(row: SchemeFigures) -> str:
-    """A row under `HEADER`."""
+    """Format figures as a row under `HEADER`."""
     line = (
         f"{row.backend + ' ' + row.precision:<44}{row.perplexity:>12.4f}{row.ratio:>9.4f}"
         f"{row.agreement:>16.3f}"
@@ -264,8 +269,8 @@ def line_of(row: SchemeFigures) -> str:
 def missed_gates(
     rows: Sequence[SchemeFigures], weights: float | None, activations: float | None
 ) -> list[str]:
-    """What is further from bfloat16 than allowed, by 8-bit weights alone and by those with 8-bit
-    activations; None: whatever. The cache has no gate of its own."""
+    """Lines for the schemes whose ratio to bfloat16 exceeds a gate. `weights`: gate of 8-bit
+    weights alone; `activations`: gate with 8-bit activations; None: no gate. The cache has none."""
     schemes = {scheme.name: scheme for scheme in SCHEMES if scheme.weights.body is Precision.FP8}
     missed = []
     for row in rows:
@@ -279,7 +284,8 @@ def missed_gates(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0, 1 for a gate that was missed, or 2 for a model or text that can't be used."""
+    """Run the command line. Returns 0; 1 if a gate is missed; 2 for a model or text that can't be
+    used."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(arguments)
     try:
@@ -317,13 +323,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec bench quality",
-        description="Perplexity by each way to calculate.",
+        description="Perplexity of each quantization scheme.",
         epilog="example: halfsec bench quality --gate-weights 1.01 --gate-activations 1.015",
     )
     add = parser.add_argument
     add("--model", type=Path, help="GGUF file or Hugging Face directory")
-    add("--text", type=Path, default=LICENCE, help="a file to read (the licence)")
-    add("--tokens", type=int, default=NUM_TOKENS, help="of the text (%(default)s)")
+    add("--text", type=Path, default=LICENCE, help="file to read (the licence)")
+    add("--tokens", type=int, default=NUM_TOKENS, help="tokens of the text (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="save the result")
     ratio = "highest ratio to bfloat16's perplexity with 8-bit"
     add("--gate-weights", type=float, metavar="RATIO", help=f"{ratio} weights")

@@ -1,4 +1,4 @@
-"""Workload: the same token ids for every contestant."""
+"""Prompts and dialogues: the same token ids for every contestant."""
 
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -24,7 +24,7 @@ QUESTIONS: Final = (
     "Please explain to my grandmother what a podcast is, in a kind way.",
     "What is a good name for a small and rather lazy dog with long ears?",
 )
-"""About 15 tokens each, so that what grows from turn to turn is the history."""
+"""Questions of about 15 tokens each: from turn to turn only the history grows."""
 
 READ_BACK: Final = (
     "Repeat this sentence exactly: The train to Edinburgh leaves from platform nine at half past "
@@ -34,7 +34,7 @@ READ_BACK: Final = (
     "Repeat this sentence exactly: The order is two large pizzas with ham and mushrooms, one green "
     "salad, and three bottles of sparkling water.",
 )
-"""What n-gram drafts are for: the reply takes up the caller's own words."""
+"""Requests whose reply repeats the caller's words, which n-gram drafts are made for."""
 
 PASSAGE: Final = (
     "The harbour was quiet when the ferry came in, and only two men stood on the quay to take its "
@@ -44,7 +44,7 @@ PASSAGE: Final = (
     "who should pay for moving it. Children played in it, a baker sold bread from its deck, and "
     "when it was launched again at last, half of the town wept. "
 )
-"""Repeated for long prompts: how long one takes does not depend on what it says."""
+"""Text that is repeated for long prompts: their time does not depend on the content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +52,21 @@ class Workload:
     """Prompts as token ids."""
 
     turns: tuple[DialogueTurn, ...]
-    """A dialogue of ten."""
+    """Dialogue of ten turns."""
     talk: tuple[tuple[int, ...], ...]
-    """Each question on its own."""
+    """Prompt of each question alone."""
     read_back: tuple[tuple[int, ...], ...]
+    """Prompt of each of `READ_BACK` alone."""
     short: tuple[int, ...]
-    """36 tokens: a system prompt and a question, as a call begins."""
+    """Prompt of 36 tokens: as long as a system prompt and a question."""
     long: tuple[int, ...]
-    """512 tokens: a document."""
+    """Prompt of 512 tokens."""
     text: tuple[int, ...]
-    """What perplexity is measured on; empty where there is no text."""
+    """Text that perplexity is measured on; empty if the file is missing."""
 
 
 def make_script(template: ChatTemplate, tokenizer: Tokenizer) -> Workload:
-    """Write everything as the model's chat template does."""
+    """Make the token ids with the model's chat template."""
     text = LICENCE.read_text(encoding="utf-8") if LICENCE.exists() else ""
     passage = template.content("user", PASSAGE, template.gaps(["user"])[0])
     return Workload(

@@ -1,4 +1,4 @@
-"""Perplexity by each way to calculate; the quick backend stays within 1 % of float32."""
+"""Perplexity of each quantization scheme; the quick backend stays within 1 % of float32."""
 
 import json
 import math
