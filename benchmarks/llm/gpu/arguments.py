@@ -1,4 +1,4 @@
-"""Estimates that no device has confirmed: launch overlap, prefetch, 8-bit formats."""
+"""Launch options whose gain is an estimate: launch overlap, prefetch, 8-bit formats."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,18 +22,18 @@ _MAX_PARTS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class LaunchVariant:
-    """To launch a step's kernels."""
+    """Options to launch a step's kernels with."""
 
     name: str
     changed: Mapping[str, int] = field(default_factory=dict)
-    """Fields of all products' tiles, and what they are instead."""
+    """Fields of all products' tiles with their changed values."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `TritonOps`."""
+    """Options of `TritonOps`."""
 
     def divide(
         self, weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int = SHARED_BYTES
     ) -> Tiles:
-        """As `product_tiles`."""
+        """Tiles of `product_tiles` with the changed fields."""
         usual = product_tiles(weight, num_sms, divisible=divisible, shared_bytes=shared_bytes)
         return replace(usual, **self.changed)
 
@@ -55,8 +55,8 @@ PROMPT_VARIANTS: Final = (
 
 
 def choices(loaded: LoadedModel) -> Iterator[Figure]:
-    """The recorded steps of one sequence, by the device's clock: a token, and where somebody else
-    may do it, a long part of a prompt."""
+    """Time of captured steps of one sequence with each variant, by the device's clock: of a token,
+    and where a library may compute it, of a long part of a prompt."""
     weights = loaded.subject.weights
     is_8_bit = weights.body is Precision.FP8
     num_steps = min(loaded.target.num_steps, _MAX_STEPS)

@@ -10,16 +10,16 @@ from .models import DeviceUnderTest
 from .timing import call_us, captured, mean_ms, replay_ms
 
 _BUFFERS = 4
-"""Read or written in turn."""
+"""Number of buffers, read or written in turn."""
 _CACHES = 4
-"""All buffers together are at least so many times the L2."""
+"""Least size of all buffers together, in sizes of the L2 cache."""
 _MIN_BUFFER = 2 << 30
 _LAUNCHES = 1000
 _MATRIX = 8192
 
 
 def bandwidth(target: DeviceUnderTest) -> Iterator[Figure]:
-    """Reading alone, which weights are, and copying, which is what cards are compared by."""
+    """Bandwidth of reading, as of weights, and of copying, by which cards are compared."""
     size = _buffer_bytes(target)
     buffers = [
         torch.randint(0, 1 << 30, (size // 4,), dtype=torch.int32, device=target.device)
@@ -36,7 +36,7 @@ def bandwidth(target: DeviceUnderTest) -> Iterator[Figure]:
 
 
 def launches(target: DeviceUnderTest) -> Iterator[Figure]:
-    """A kernel that does nothing, in a graph of a thousand."""
+    """Launch cost of an empty kernel, in a graph of a thousand."""
     touched = torch.zeros(1, dtype=torch.int32, device=target.device)
     if not target.is_gpu:
         us = call_us([partial(touched.fill_, 1)], target.device, repeats=target.repeats)
@@ -54,8 +54,8 @@ def launches(target: DeviceUnderTest) -> Iterator[Figure]:
 
 
 def arithmetic(target: DeviceUnderTest) -> Iterator[Figure]:
-    """What prompts are limited by: a large product of random numbers, in bfloat16 and, where the
-    card has them, in 8 bits on both sides."""
+    """Rate of a large matrix product of random numbers, the limit of prefill: in bfloat16 and,
+    where the card supports it, in 8 bits on both sides."""
     for kind, name in ((torch.bfloat16, "bfloat16"), (torch.float8_e4m3fn, "FP8")):
         if kind.itemsize > 1 or target.has_fp8:
             rate = matrix_rate(target, kind)
@@ -64,7 +64,7 @@ def arithmetic(target: DeviceUnderTest) -> Iterator[Figure]:
 
 
 def read_bandwidth(target: DeviceUnderTest) -> float:
-    """Bytes a second, measured once."""
+    """Read bandwidth in bytes a second, measured once."""
     if target.bytes_a_s is None:
         for _ in bandwidth(target):
             break
@@ -73,7 +73,7 @@ def read_bandwidth(target: DeviceUnderTest) -> float:
 
 
 def matrix_rate(target: DeviceUnderTest, kind: torch.dtype) -> float:
-    """Operations a second of a library's product of such numbers, measured once."""
+    """Operations a second of a library's product of this type, measured once."""
     if kind not in target.flops:
         side = _side(target)
         left, right = (torch.randn(side, side, device=target.device).to(kind) for _ in range(2))
@@ -83,7 +83,7 @@ def matrix_rate(target: DeviceUnderTest, kind: torch.dtype) -> float:
 
 
 def _multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """`left @ right.T`."""
+    """Compute `left @ right.T`."""
     if left.itemsize > 1:
         return left @ right.T
     one = torch.ones((), device=left.device)
@@ -103,7 +103,7 @@ def _buffer_bytes(target: DeviceUnderTest) -> int:
 
 
 def _read_s(target: DeviceUnderTest, buffers: list[torch.Tensor]) -> float:
-    """Of one buffer, the fastest way to read it."""
+    """Time in s to read one buffer, by the fastest of the kernels."""
     if target.found is None:
         calls = [partial(torch.sum, each) for each in buffers]
         return call_us(calls, target.device, repeats=target.repeats) / 1e6

@@ -1,7 +1,7 @@
-"""Bandwidth that each operation achieves: bytes it must read, divided by its time.
+"""Bandwidth of each operation: bytes that it must read, divided by its time.
 
-Operands rotate: the calls that are timed in turn use several times the L2 together, as a step does
-that comes back to a layer only after all the others.
+Operands rotate: the timed calls together use several times the L2 cache, as a step does, which
+reads a layer again only after all the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,17 +24,17 @@ from .timing import Call, call_us
 
 NUM_ROWS: Final = (1, 4, 8)
 CONTEXT: Final = 1024
-"""Keys that attention reads."""
+"""Number of keys that attention reads."""
 _CACHES: Final = 4
 _Part = TypeVar("_Part")
 _MATRICES: Final = ("qkv", "o", "gate_up", "down")
 _FP8_ROWS: Final = 16
-"""cuBLAS's products of 8-bit floats want so many rows at least."""
+"""Least number of rows of cuBLAS's products of 8-bit floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
-    """Rows of activations, and where they stand in the cache."""
+    """Activations of rows, and their places in the cache."""
 
     hidden: Tensor
     heads: Tensor
@@ -46,8 +46,9 @@ class _Buffers:
 
 
 def operations(loaded: LoadedModel) -> Iterator[Figure]:
-    """Ours, for M = 1, 4, 8 rows of one sequence. Attention twice: by what a service takes,
-    which is FlashInfer where that is installed and fits, and by our own kernel."""
+    """Bandwidth of our operations for M = 1, 4, 8 rows of one sequence. Attention is measured
+    twice: as in the service, by FlashInfer where it is installed and fits, and by our own
+    kernel."""
     limit = read_bandwidth(loaded.target) / 1e9
     ours = loaded.target.ops(flashinfer=False)
     for num_rows in NUM_ROWS:
@@ -60,7 +61,8 @@ def operations(loaded: LoadedModel) -> Iterator[Figure]:
 
 
 def libraries(subject: Subject, target: DeviceUnderTest) -> Iterator[Figure]:
-    """The plain products of the same shapes, by cuBLAS in bfloat16 and in 8-bit floats."""
+    """Bandwidth of the plain products of the same shapes, by cuBLAS in bfloat16 and in 8-bit
+    floats."""
     limit = read_bandwidth(target) / 1e9
     config = subject.config
     sizes = [*zip(_MATRICES, shapes(config), strict=True)]
@@ -83,7 +85,7 @@ def _figure(name: str, num_bytes: int, us: float, limit: float) -> Figure:
 
 
 def _calls(loaded: LoadedModel, own: _Buffers) -> Iterator[tuple[str, int, list[Call]]]:
-    """Name, bytes, and the calls that are made in turn."""
+    """Name, bytes, and calls of each operation; the calls differ in their operands."""
     ops, model = loaded.ops, loaded.model
     layers = _rotated(model.layers, _layer_bytes, loaded.target)
     first = layers[0]
@@ -122,8 +124,8 @@ def _calls(loaded: LoadedModel, own: _Buffers) -> Iterator[tuple[str, int, list[
 
 
 def _attention(ops: Ops, loaded: LoadedModel, own: _Buffers) -> tuple[int, list[Call]]:
-    """Bytes, and the calls, each over other keys: the same rows in many layers, as in a step, so
-    that what is done once for all layers is not done in every call."""
+    """Bytes and calls, each over other keys. The same rows in many layers, as in a step: work that
+    a step does once for all layers is not repeated in every call."""
     attention = loaded.model.layers[0].attention
     num_bytes = CONTEXT * loaded.kv_bytes(1) // loaded.subject.config.num_layers
     return num_bytes, [
@@ -187,7 +189,7 @@ def _rotated(
 
 
 def _copied(part: Any) -> Any:
-    """The same numbers elsewhere in memory: of a matrix, or of a layer."""
+    """Copy a matrix, or a layer, to other memory."""
     if isinstance(part, Matrix):
         return replace(part, values=part.values.clone())
     attention = replace(part.attention, qkv=_copied(part.attention.qkv))

@@ -29,24 +29,24 @@ from .models import LoadedModel
 from .timing import event
 
 CONTEXT: Final = 1024
-"""Of a reply's first token."""
+"""Context length in tokens of a reply's first token."""
 STRETCH: Final = 256
-"""Tokens until a reply goes back to where it began, so that the context stays near that length."""
+"""Number of tokens after which a reply is restarted, so that the context stays near `CONTEXT`."""
 _LEFT_OUT: Final = 2
-"""Steps after going back that do not count: one was launched in vain."""
+"""Steps after a restart that are not counted: one was launched for the abandoned reply."""
 SAMPLINGS: Final = {
     "temperature": SamplingParams(temperature=0.8),
     "temperature and top_p": SamplingParams(temperature=0.8, top_p=0.9),
 }
-"""By the names of their figures. All other figures are of greedy replies."""
+"""Sampling parameters by the names of their figures. All other figures are of greedy replies."""
 PROMPTS: Final = ((32, 4096), (64, 0), (128, 0), (256, 0), (512, 0), (512, 4096))
-"""New tokens, and those that the cache holds already."""
+"""Number of new tokens, and of tokens already in the cache."""
 _PROMPT_REPEATS: Final = 30
 _CLOCK = SystemClock()
 
 
 def intervals(loaded: LoadedModel) -> Iterator[Figure]:
-    """ITL through the backend, one step ahead, and of its graph alone."""
+    """ITL through the backend, which launches one step ahead, and time of its graph alone."""
     target, bars = loaded.target, loaded.subject.bars(loaded.target)
     limit = _step_limit_ms(loaded)
     with quiet():
@@ -79,8 +79,8 @@ def interval_ms(
     between: Callable[[], None] = lambda: None,
     step: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Milliseconds from one step to the next, as the engine's thread sees them. `step` makes one of
-    the session; without it one is a token."""
+    """Intervals in ms between steps, as the engine's thread sees them. `between` is called after
+    each stretch. `step` runs a step of the session; None: `session.step`."""
     step = step or session.step
     first = session.num_tokens
     last = session.last if first else session.read(session.prompt(CONTEXT))
@@ -102,7 +102,7 @@ def interval_ms(
 
 
 def graph_ms(loaded: LoadedModel, num_steps: int) -> list[float]:
-    """Milliseconds of the recorded step of one sequence, by the device's clock."""
+    """Times in ms of the captured step of one sequence, by the device's clock."""
     return lanes_ms(loaded, 1, num_steps)
 
 
@@ -110,7 +110,8 @@ def graph_ms(loaded: LoadedModel, num_steps: int) -> list[float]:
 def lanes_ms(
     loaded: LoadedModel, num_seqs: int, num_steps: int, sampling: SamplingParams | None = None
 ) -> list[float]:
-    """The same for so many sequences, which all read the same keys and values."""
+    """Times in ms of the captured step of `num_seqs` sequences, by the device's clock. All read the
+    same keys and values."""
     step, sequences = _recorded(loaded, num_seqs, sampling or SamplingParams())
     choose = partial(step.replay, GraphRunner.choice_for(sequences))
     found: list[float] = []
@@ -125,8 +126,8 @@ def lanes_ms(
 
 @torch.inference_mode()
 def part_ms(loaded: LoadedModel, num_rows: int, repeats: int) -> list[float]:
-    """Milliseconds of the recorded step that reads so many tokens of a prompt, nothing before
-    them."""
+    """Times in ms of the captured step that reads `num_rows` tokens of a prompt with an empty
+    cache."""
     num_pages = -(-num_rows // PAGE_SIZE)
     context = _machinery(loaded, num_rows, num_pages)
     inputs = StepInputs(1, num_rows, num_pages, loaded.target.device)
@@ -158,7 +159,7 @@ def first_tokens(loaded: LoadedModel) -> Iterator[Figure]:
 
 
 def _first_ms(session: BackendSequence, num_new: int, num_cached: int) -> float:
-    """What is cached was read once, whatever stands there now."""
+    """TTFT in ms. The cached tokens were computed before; their values do not matter."""
     session.num_tokens = num_cached
     prompt = session.prompt(num_new)
     start_ns = _CLOCK.now_ns()
@@ -169,10 +170,10 @@ def _first_ms(session: BackendSequence, num_new: int, num_cached: int) -> float:
 def speculation(
     loaded: LoadedModel, acceptances: tuple[float, ...], lengths: tuple[int, ...]
 ) -> Iterator[Figure]:
-    """What drafts would bring that are right with a given probability.
+    """Time of a token with drafts that are accepted with a given probability.
 
-    First the reply is written without, which is then known; a drafter that knows it errs on
-    purpose. Drafting itself costs nothing here: a drafter's own time comes on top.
+    First the reply is generated without drafts. Then a drafter that knows it errs on purpose.
+    Drafting is free here: a real drafter's time must be added.
     """
     session = loaded.session()
     num_tokens = max(min(loaded.target.num_steps, 1024), 8)
@@ -203,9 +204,9 @@ def speculation(
 def drafted_steps(
     session: BackendSequence, reply: list[int], length: int, acceptance: float
 ) -> int:
-    """Write a known reply again with drafts; how many steps that took.
+    """Generate a known reply again with drafts. Returns the number of steps.
 
-    Raises RuntimeError where it becomes another one: then drafts change what is said.
+    Raises RuntimeError if the reply differs: then drafts change the output.
     """
     chance = random.Random(length)
     written: list[int] = []
@@ -224,7 +225,7 @@ def drafted_steps(
 
 
 def memory(loaded: LoadedModel) -> Iterator[Figure]:
-    """What is taken, beside what was reckoned, and whether it grows."""
+    """Memory in use beside the plan, and its growth over 500 steps."""
     target, subject = loaded.target, loaded.subject
     device, num_pages = target.device, loaded.backend.layout.num_pages
     page = loaded.kv_bytes(PAGE_SIZE)
@@ -255,7 +256,7 @@ def _step_limit_ms(loaded: LoadedModel) -> float:
 def _recorded(
     loaded: LoadedModel, num_seqs: int, sampling: SamplingParams
 ) -> tuple[DecodeStep, list[SequenceRows]]:
-    """A step of its own, apart from the backend's, and what to send to it."""
+    """Capture a step apart from the backend's. Returns it with its sequences."""
     num_pages = -(-(CONTEXT + STRETCH + 1) // PAGE_SIZE)
     context = _machinery(loaded, MAX_ROWS, num_pages)
     with context.graphs.running():
@@ -269,7 +270,7 @@ def _recorded(
 
 
 def _machinery(loaded: LoadedModel, num_rows: int, num_pages: int) -> StepContext:
-    """With a cache of random numbers."""
+    """Make the context of a step, with a cache of random values."""
     model, device = loaded.model, loaded.target.device
     config, like = model.config, model.embedding.dtype
     shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
@@ -303,7 +304,7 @@ def _timed(loaded: LoadedModel, call: Callable[[], None], repeats: int) -> list[
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No collection of garbage, as in a service that has warmed up."""
+    """Disable the garbage collector for the block, as in a service after its warm-up."""
     gc.collect()
     gc.disable()
     try:
