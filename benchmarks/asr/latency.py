@@ -117,7 +117,7 @@ def read_transcripts(path: Path) -> dict[str, str]:
 
 
 def find_recordings(folder: Path, texts: dict[str, str], min_words: int) -> list[Recording]:
-    """Those below `folder` that have a transcript of at least `min_words` words, by name."""
+    """Recordings below `folder` with a transcript of at least `min_words` words, by name."""
     found = []
     for path in sorted(folder.rglob("*")):
         name = _stem(path.relative_to(folder).as_posix())

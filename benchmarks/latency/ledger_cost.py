@@ -101,7 +101,7 @@ def measure_store(clock: Clock, folder: Path, rounds: int = ROUNDS) -> tuple[flo
 
 
 def main() -> int:
-    """0 where both costs are within their limits, else 1."""
+    """Measure and print. Returns 0 if both costs are within their limits, else 1."""
     mark_us, record_us = measure(SystemClock())
     print(f"a mark   {mark_us:8.2f} us  (limit {MAX_MARK_US:g})")
     learn_us, decide_us = measure_policy(SystemClock())

@@ -24,8 +24,8 @@ from .speed import compare, table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table. Raises TalkError for a voice or model that can't be used, and BenchError
-    without jiwer."""
+    """Run the command line. Returns 0. Raises TalkError for a voice or model that can't be used,
+    and BenchError without jiwer."""
     parser = argparse.ArgumentParser(
         prog="halfsec bench tts",
         description="Compare voices: milliseconds a sentence, first audible sample, and the word "

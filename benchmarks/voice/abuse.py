@@ -2,9 +2,8 @@
 
 One call in progress, in real time, over the recordings given: quiet, then during each attack and
 again from five seconds after it. The attackers (`benchmarks/callers/abusive_clients.py`) come from
-another address. The gates:
-during each attack the caller's p95 is at most half as long again as in quiet, and five
-seconds after it too.
+another address. The gate: during each attack, and from five seconds after it, the caller's p95 is
+at most 1.5 times that in quiet.
 """
 
 import argparse
@@ -141,7 +140,7 @@ def show(found: dict[str, Json]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 where every phase passed."""
+    """Run the command line. Returns 0 if every phase passed."""
     options = _parser().parse_args(argv)
     recordings = find_recordings(options.recordings, options.turns, options.seed)
     recordings = [recordings[n % len(recordings)] for n in range(options.turns)]

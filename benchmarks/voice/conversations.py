@@ -63,7 +63,8 @@ def _of_call(plan: CallerPlan, number: int) -> CallerPlan:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 if every turn was answered, no history differs, and no gate was missed."""
+    """Run the command line. Returns 0 if every turn was answered, no history differs, and no gate
+    was missed."""
     options = _parser().parse_args(argv)
     recordings = chosen_recordings(options)
     rounds = in_batches(recordings, options.turns_a_call, options.callers)
@@ -176,8 +177,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         const=TEMPORARY,
         metavar="DIR",
-        help="record every call, caller left and agent right, measure the recordings, and hold the "
-        "accounts of server and client against them; kept in DIR, if there is one",
+        help="record every call, caller left and agent right, measure the recordings, and compare "
+        "the accounts of server and client with them; kept in DIR, if it is named",
     )
     parser.add_argument(
         "--gate-stereo",

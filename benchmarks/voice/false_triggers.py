@@ -190,7 +190,7 @@ def measure(
 
 
 def report(tallies: Sequence[Tally], options: argparse.Namespace) -> Json:
-    """The result as data."""
+    """Make the result as JSON data."""
     whole = Tally("whole")
     for each in tallies:
         whole.seconds += each.seconds
@@ -224,7 +224,8 @@ def show(result: Json) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 1 if the gate was missed. Raises BenchError for models that can't be used."""
+    """Run the command line. Returns 1 if the gate was missed, else 0. Raises BenchError for models
+    that can't be used."""
     options = _parser().parse_args(argv)
     files = [path for path in options.recordings if path.is_file()]
     for folder in (path for path in options.recordings if path.is_dir()):

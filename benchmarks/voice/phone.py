@@ -268,7 +268,7 @@ def show(result: Json) -> None:
 
 
 def missed(result: Json, options: argparse.Namespace) -> list[str]:
-    """Missed gates: figures of the good line above their limits, and late greetings on any line."""
+    """Missed gates: figures of the good line above their limits."""
     good, interrupting = result["lines"][GOOD.name], result["lines"][INTERRUPTING]
     lines = missed_gates(
         good | {"barge_ins": interrupting["barge_ins"]},
@@ -284,8 +284,8 @@ def missed(result: Json, options: argparse.Namespace) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 if every turn over every line was answered and no gate was missed; with `--churn`,
-    if every call was accepted and released everything it held."""
+    """Run the command line. Returns 0 if every turn over every line was answered and no gate was
+    missed; with `--churn`, if every call was accepted and released everything it held."""
     options = _parser().parse_args(argv)
     if options.churn is not None:
         return phone_churn.main(options)

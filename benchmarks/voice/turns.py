@@ -77,7 +77,7 @@ async def _hold_all(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 if no gate was missed and no call broke."""
+    """Run the command line. Returns 0 if no gate was missed and no call broke."""
     options = _parser().parse_args(argv)
     chosen = variants(naive=options.naive, without=options.without)
     if options.url is not None and len(chosen) > 1:

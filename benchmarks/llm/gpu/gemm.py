@@ -158,21 +158,21 @@ def _buffers(loaded: LoadedModel, num_rows: int) -> _Buffers:
 
 
 def _num_page_sets(loaded: LoadedModel) -> int:
-    """So many contexts are several times the L2."""
+    """Number of contexts whose keys and values together are several times the L2 cache."""
     config = loaded.subject.config
     one = CONTEXT * loaded.kv_bytes(1) // config.num_layers
     return max(2, -(-_CACHES * loaded.target.l2_bytes // one))
 
 
 def _elsewhere(own: _Buffers) -> list[LayerPages]:
-    """Each of the contexts that lie in the cache."""
+    """Pages of each context in the cache."""
     size = CONTEXT // PAGE_SIZE
     keys, values = (torch.split(each, size) for each in (own.pages.keys, own.pages.values))
     return [LayerPages(*each) for each in zip(keys, values, strict=True)]
 
 
 def _layer_bytes(layer: DeviceLayer) -> int:
-    """Of its smallest matrix: that has to be several times the L2, too, over all layers."""
+    """Bytes of a layer's smallest matrix, which over all layers must exceed the L2 cache, too."""
     parts = (layer.attention.qkv, layer.out, layer.gate_up, layer.down)
     return min(part.num_bytes for part in parts)
 
