@@ -1,10 +1,10 @@
 """`halfsec bench asr DIR --finals`: time from the last word to the final transcript.
 
 The listener hears each recording in virtual time, with a recognizer that does one pass at a time,
-the most urgent first, as in a call. How long a pass takes is what it takes on an idle machine (see
-`Cost`), not what it took just now: so the figures do not depend on what else runs, and differ
-between the ways for no other reason than what the listener does. Only the passes whose words end up
-in a transcript are made for real.
+the most urgent first, as in a call. The duration of a pass is that on an idle machine (see `Cost`),
+not the one just measured: the figures do not depend on other load, and differ between the listener
+configurations only by what the listener does. Only passes whose words end up in a transcript are
+really made.
 """
 
 import heapq
@@ -30,28 +30,31 @@ from asr.stream.utterance import ListenerConfig
 from .scoring import normalized, word_errors
 
 TAILS_MS: Final = (0, 32, 64, 96, 128, 192)
+"""Lengths in ms of the audio behind the last voiced sample, for `tails`."""
 
 CALIBRATED_ON: Final = 24
-"""Recordings, each recognized once, before the clock is virtual."""
+"""Number of recordings that `Cost` is measured on, each recognized once."""
 
 PROMPT_TOKENS: Final = 3
-"""A pass without a word takes as long as so many words: prompt, keys and values, end of text."""
+"""Fixed cost of a pass, in tokens of decoding: prompt, keys and values, end of text."""
 
 _URGENCY: Final = {"final": 0, "early": 1, "partial": 2, "segment": 2}
+"""Priority of a job by its kind, the lowest number first, as in the service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What passes take on an idle machine: the quickest tenth of those that were timed."""
+    """Duration of passes on an idle machine: the 10th percentile of those that were timed."""
 
     encode_ms_per_s: float
-    """Features and encoder, for each second of window."""
+    """Time in ms of features and encoder, for each second of window."""
     decode_ms_per_token: float
     tokens_per_s: float
-    """Of audio."""
+    """Mean number of tokens in a second of audio."""
 
     @classmethod
     def measured(cls, recognizer: WhisperTranscriber, audio: Sequence[Pcm]) -> "Cost":
+        """Time one pass over each of `audio`, float32 [n] at 16 kHz. Blocks."""
         passes = [recognizer.transcribe(pcm, fallback=False) for pcm in audio]
         encode = [one.encode_ms / one.window_s for one in passes]
         decode = [one.decode_ms / (PROMPT_TOKENS + len(one.tokens)) for one in passes]
@@ -59,28 +62,30 @@ class Cost:
         return cls(float(np.quantile(encode, 0.1)), float(np.quantile(decode, 0.1)), tokens)
 
     def of(self, pcm: Pcm) -> float:
-        """Milliseconds of a pass over this audio."""
+        """Duration in ms of a pass over this audio."""
         audio_s = len(pcm) / RATE_HZ
         encode_ms = self.encode_ms_per_s * WindowPolicy().window_s(audio_s)
         return encode_ms + self.decode_ms_per_token * (PROMPT_TOKENS + self.tokens_per_s * audio_s)
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """One turn, in one way."""
+class FinalTiming:
+    """Final transcript of one turn under one listener configuration, and its time."""
 
     text: str
     ready_ms: float | None
-    """From the last voiced sample until the words of the last pause are known; None: no pause."""
+    """Time in ms from the last voiced sample until the words of the last pause are known; None
+    without a pause."""
     taken_over: bool
-    """The last final had its words from an early pass."""
+    """True if the last final reused the words of an early pass."""
     passes: dict[str, int]
-    """By kind."""
+    """Number of passes by kind of job."""
     recognizer_ms: float
+    """Time in ms that the recognizer worked."""
 
 
 class _Passes:
-    """A recognizer that only notes what it is asked: the text of a pass is its number."""
+    """Recognizer that records its requests and decodes nothing: a pass's text is its number."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Pcm, bool]] = []
@@ -91,7 +96,7 @@ class _Passes:
 
 
 class _Remembering:
-    """The voice detector, which need not hear a recording anew for each way."""
+    """Voice detector that computes a recording's probabilities once and replays them."""
 
     def __init__(self, vad: SileroVad) -> None:
         self.known: list[float] = []
@@ -106,8 +111,8 @@ class _Remembering:
 
 
 @dataclass(slots=True)
-class _Call:
-    """A listener and its recognizer, in virtual milliseconds."""
+class _ListenerRun:
+    """Listener and recognizer of one recording, on a virtual clock in ms."""
 
     listener: Listener
     cost: Cost
@@ -119,10 +124,11 @@ class _Call:
     done: dict[str, int] = field(default_factory=dict)
     busy_ms: float = 0.0
     final: tuple[FinalTranscript, DecodeJob, bool, float] | None = None
-    """The newest one, its job, whether it was taken over, and when it was there."""
+    """Newest final transcript, its job, whether it was taken over, and its time in ms."""
     count: int = 0
 
     def hear(self, frame: Pcm) -> None:
+        """Feed a frame of 512 samples, and do the recognizer's work due by its end."""
         heard = self.listener.feed(frame)
         now_ms = ms_from_samples(self.listener.position)
         self._work(now_ms)
@@ -142,7 +148,7 @@ class _Call:
             heapq.heappush(self.waiting, (_URGENCY[job.kind], self.count, job))
 
     def _work(self, now_ms: float) -> None:
-        """Do what is due by now."""
+        """Finish and begin the passes that are due by now."""
         while True:
             if self.doing is not None:
                 if self.free_at_ms > now_ms:
@@ -162,44 +168,44 @@ class _Call:
 
     def _finish(self, job: DecodeJob, hypothesis: Hypothesis) -> None:
         self.doing = None
-        for told in self.listener.complete(job, hypothesis):
-            if isinstance(told, FinalTranscript):
-                self.final = told, job, hypothesis.taken_over, self.free_at_ms
+        for transcript in self.listener.complete(job, hypothesis):
+            if isinstance(transcript, FinalTranscript):
+                self.final = transcript, job, hypothesis.taken_over, self.free_at_ms
 
 
 class FinalsBench:
-    """The models, and what a pass costs on this machine."""
+    """Models, and the cost of a pass on this machine."""
 
     def __init__(self, recognizer: WhisperTranscriber, vad: SileroVad, cost: Cost) -> None:
         self._recognizer = recognizer
         self._vad = vad
         self._cost = cost
 
-    def hear(self, pcm: Pcm, ways: Sequence[ListenerConfig]) -> list[Heard]:
-        """One recording, in each way."""
+    def hear(self, pcm: Pcm, configs: Sequence[ListenerConfig]) -> list[FinalTiming]:
+        """Run one recording, float32 [n] at 16 kHz, under each configuration."""
         end = last_voiced_sample(pcm)
         assert end is not None
         padded = np.concatenate([pcm, np.zeros(RATE_HZ - len(pcm) % FRAME, np.float32)])
         frames = padded[: len(padded) // FRAME * FRAME].reshape(-1, FRAME)
         remembering = _Remembering(self._vad)
         texts: dict[tuple[bytes, bool], str] = {}
-        return [self._one(frames, end, way, remembering, texts) for way in ways]
+        return [self._one(frames, end, config, remembering, texts) for config in configs]
 
     def _one(
         self,
         frames: Pcm,
         end: int,
-        way: ListenerConfig,
+        config: ListenerConfig,
         vad: _Remembering,
         texts: dict[tuple[bytes, bool], str],
-    ) -> Heard:
+    ) -> FinalTiming:
         vad.heard = 0
-        call = _Call(Listener(way, vad), self._cost)
+        call = _ListenerRun(Listener(config, vad), self._cost)
         for frame in frames:
             call.hear(frame)
         if call.final is None:
-            return Heard("", None, False, call.done, call.busy_ms)
-        told, job, taken_over, at_ms = call.final
+            return FinalTiming("", None, False, call.done, call.busy_ms)
+        final, job, taken_over, at_ms = call.final
         ready_ms = at_ms - ms_from_samples(end + 1)
 
         def text(pcm: Pcm, fallback: bool) -> str:
@@ -208,12 +214,14 @@ class FinalsBench:
                 texts[key] = self._recognizer.transcribe(pcm, fallback=fallback).text
             return texts[key]
 
-        parts = [text(*call.passes.asked[int(n)]) for n in re.findall(r"#(\d+)", told.text)]
-        if taken_over and not parts[-1]:  # was not believed, so the final is decoded after all
+        parts = [text(*call.passes.asked[int(n)]) for n in re.findall(r"#(\d+)", final.text)]
+        if taken_over and not parts[-1]:  # rejected by the fallback rules: the final is decoded
             parts[-1] = text(job.pcm, True)
             ready_ms += self._cost.of(job.pcm)
             taken_over = False
-        return Heard(" ".join(filter(None, parts)), ready_ms, taken_over, call.done, call.busy_ms)
+        return FinalTiming(
+            " ".join(filter(None, parts)), ready_ms, taken_over, call.done, call.busy_ms
+        )
 
 
 def finals(
@@ -223,7 +231,8 @@ def finals(
     vad: SileroVad,
     early_ms: Sequence[int],
 ) -> dict[str, Any]:
-    """The report: with timed partials alone, and with early passes after each of these silences."""
+    """Report with timed partials alone, and with early passes after each of `early_ms` of
+    silence."""
     audio = [read_file(path) for path in paths]
     few = audio[:: max(1, len(audio) // CALIBRATED_ON)]
     cost = Cost.measured(recognizer, few)
@@ -249,7 +258,7 @@ def finals(
 def tails(
     paths: Sequence[Path], said: Sequence[str], recognizer: WhisperTranscriber
 ) -> dict[str, Any]:
-    """Errors by how much audio behind the last voiced sample a pass sees."""
+    """Word errors by the length in ms of the audio behind the last voiced sample."""
     report = {}
     audio = [read_file(path) for path in paths]
     for tail_ms in TAILS_MS:
@@ -263,9 +272,9 @@ def tails(
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print what `finals` and `tails` found."""
+    """Print the results of `finals` and `tails`."""
     if "finals" in report:
-        print("\nwhen the last words are there, ms after the last voiced sample")
+        print("\ntime of the final transcript, ms after the last voiced sample")
     for name, way in report.get("finals", {"ways": {}})["ways"].items():
         passes = ", ".join(f"{kind} {each:.1f}" for kind, each in way["passes"].items())
         print(
@@ -278,7 +287,9 @@ def show(report: dict[str, Any]) -> None:
         print(f"tail {tail_ms:>4} ms  WER {100 * errors['wer']:.2f}%  {errors}")
 
 
-def _summary(heard: Sequence[Heard], said: Sequence[str], base: Sequence[str]) -> dict[str, Any]:
+def _summary(
+    heard: Sequence[FinalTiming], said: Sequence[str], base: Sequence[str]
+) -> dict[str, Any]:
     ready = [one.ready_ms for one in heard if one.ready_ms is not None]
     quantiles = {f"p{q}": round(float(np.quantile(ready, q / 100)), 1) for q in (50, 90, 95)}
     kinds = sorted({kind for one in heard for kind in one.passes}, key=lambda kind: _URGENCY[kind])

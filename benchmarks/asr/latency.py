@@ -1,14 +1,12 @@
 """`halfsec bench asr DIR`: word error rate and pass time of short against full windows.
 
 Every recording of a folder that has a transcript is recognized three times: through the listener
-as a caller would be, with the usual 30 s window and silence behind the audio, and with the 30 s
-window and zeros behind the features (as faster-whisper does). The first must stay within
-MAX_LOSS of the second; the exit status is 1 where it does not. Whoever runs it may know what a
-telephone line leaves of a recording (`benchmarks/asr/command.py` does): with `--telephony` the
-first two
-are done again with that, and the first at each level that `--level-db` names. With `--finals` or
-`--tails` it is measured instead how soon a turn's last words are there, and how much audio behind
-them that takes (`finals.py`).
+as in a call; with the usual 30 s window and silence behind the audio; and with the 30 s window and
+zeros behind the features, as faster-whisper does (`--zero-mel`). The first must stay within
+MAX_LOSS of the second, else the exit status is 1. The caller may pass a telephone channel
+(`benchmarks/asr/command.py` does): with `--telephony` the first two are repeated through it, and
+the first at each level that `--level-db` names. `--finals` and `--tails` measure instead the time
+of a turn's final transcript, and the audio behind the last word that it needs (`finals.py`).
 """
 
 import argparse
@@ -38,20 +36,20 @@ from asr.stream.utterance import ListenerConfig
 from latency_budget.host import machine
 
 from . import finals
-from .scoring import WordErrors, normalized, word_errors
+from .scoring import WordErrors, load_jiwer, normalized, word_errors
 
 MAX_LOSS: Final = 0.015
-"""Word error rate that the short window may add."""
+"""Greatest loss in word error rate by the short window, as a fraction."""
 
 SUFFIXES: Final = (".wav", ".flac", ".ogg")
 
 Line = Callable[[Pcm], Pcm]
-"""What of a recording, float32 [n] at 16 kHz, is heard at the other end."""
+"""Channel: maps float32 [n] at 16 kHz to the sound at the other end of a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording and what is said in it."""
+    """Recording and its transcript."""
 
     name: str
     path: Path
@@ -59,8 +57,8 @@ class Recording:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One way of recognizing all recordings."""
+class RecognitionRun:
+    """Texts and passes of all recordings under one configuration."""
 
     texts: tuple[str, ...]
     passes: tuple[Hypothesis, ...]
@@ -83,7 +81,7 @@ class Outcome:
 
 
 class _Noting:
-    """A recognizer that remembers what it did."""
+    """Recognizer that records its passes."""
 
     def __init__(self, recognizer: WhisperTranscriber) -> None:
         self.passes: list[Hypothesis] = []
@@ -96,11 +94,11 @@ class _Noting:
 
 
 def read_transcripts(path: Path) -> dict[str, str]:
-    """Texts by the recordings' names without suffix.
+    """Read texts, by the recordings' names without suffix.
 
-    The file is JSON, `{"name.wav": "text"}`, the `turns.jsonl` of `asr.turn_data`, or has lines
-    `name: text` (`;` begins a comment), as Debian's `core-sounds-en.txt.gz`. Raises AudioError when
-    it cannot be read.
+    The file is JSON, `{"name.wav": "text"}`, the `turns.jsonl` of
+    `benchmarks.end_of_turn.turn_data`, or has lines `name: text` (`;` begins a comment), as
+    Debian's `core-sounds-en.txt.gz`. Raises AudioError when it cannot be read.
     """
     try:
         raw = path.read_bytes()
@@ -119,7 +117,7 @@ def read_transcripts(path: Path) -> dict[str, str]:
 
 
 def find_recordings(folder: Path, texts: dict[str, str], min_words: int) -> list[Recording]:
-    """Those below `folder` that have a transcript of at least `min_words` words, by name."""
+    """Recordings below `folder` with a transcript of at least `min_words` words, by name."""
     found = []
     for path in sorted(folder.rglob("*")):
         name = _stem(path.relative_to(folder).as_posix())
@@ -130,7 +128,7 @@ def find_recordings(folder: Path, texts: dict[str, str], min_words: int) -> list
 
 
 def half_of(recordings: list[Recording], half: str) -> list[Recording]:
-    """The half ("a" or "b") that settings are chosen on, or that figures come from; else all."""
+    """Select half "a", to choose settings on, or half "b", to report; any other name: all."""
     if half not in ("a", "b"):
         return recordings
     wanted = 0 if half == "a" else 1
@@ -138,8 +136,8 @@ def half_of(recordings: list[Recording], half: str) -> list[Recording]:
 
 
 def at_level(pcm: Pcm, level_db: float) -> Pcm:
-    """The same so loud or quiet that its voiced frames have this root mean square, in dB of full
-    scale. What is louder than that can be is clipped."""
+    """Scale to a root mean square of the voiced frames in dB of full scale; clip what exceeds full
+    scale."""
     rms = voiced_rms(pcm)
     gain = math.pow(10, level_db / 20) / rms if rms else 1.0
     brought: Pcm = np.clip(pcm * np.float32(gain), -1, 1)
@@ -151,8 +149,8 @@ def as_heard(
     recognizer: WhisperTranscriber,
     vad: SileroVad,
     line: Line = lambda pcm: pcm,
-) -> Outcome:
-    """Through the listener, 20 ms at a time, with a second of silence behind each."""
+) -> RecognitionRun:
+    """Recognize through the listener, 20 ms at a time, with a second of silence behind each."""
     noting = _Noting(recognizer)
     config = StreamingConfig(listener=ListenerConfig(partial_interval_ms=0))
     transcriber = StreamingTranscriber(noting, vad, config)
@@ -166,28 +164,31 @@ def as_heard(
         ]
         events += transcriber.flush()
         texts.append(" ".join(e.text for e in events if isinstance(e, FinalTranscript)))
-    return Outcome(tuple(texts), tuple(noting.passes))
+    return RecognitionRun(tuple(texts), tuple(noting.passes))
 
 
 def as_file(
     recordings: list[Recording], recognizer: WhisperTranscriber, line: Line = lambda pcm: pcm
-) -> Outcome:
-    """Each recording in one piece."""
+) -> RecognitionRun:
+    """Recognize each recording in one pass."""
     passes = tuple(recognizer.transcribe(line(read_file(one.path))) for one in recordings)
-    return Outcome(tuple(one.text for one in passes), passes)
+    return RecognitionRun(tuple(one.text for one in passes), passes)
 
 
 def main(argv: list[str] | None = None, telephone: Line | None = None) -> int:
-    """`telephone`: what a telephone line leaves of a recording, where that is known."""
+    """Run the command line. `telephone`: the channel of `--telephony`; None: no such option.
+    Returns 0; 1 if the short window loses too much; 2 for a model or recording that can't be
+    used. Raises BenchError without jiwer."""
     args = _parser(has_telephone=telephone is not None).parse_args(argv)
     try:
         return _run(args, telephone if telephone is not None and args.telephony else None)
     except (AudioError, ModelError) as error:
-        print(f"asr.bench: {error}", file=sys.stderr)
+        print(f"bench asr: {error}", file=sys.stderr)
         return 2
 
 
 def _run(args: argparse.Namespace, telephone: Line | None) -> int:
+    load_jiwer()  # missing, it is reported before an hour of recognition
     texts = read_transcripts(args.transcripts)
     recordings = find_recordings(args.folder, texts, args.min_words)
     recordings = half_of(recordings, args.half)[:: args.every][: args.limit]
@@ -228,7 +229,7 @@ def _quiet_call(telephone: Line, level_db: float, pcm: Pcm) -> Pcm:
 
 
 def _report(
-    args: argparse.Namespace, recordings: list[Recording], outcomes: dict[str, Outcome]
+    args: argparse.Namespace, recordings: list[Recording], outcomes: dict[str, RecognitionRun]
 ) -> dict[str, Any]:
     streaming = outcomes["streaming"].errors(recordings)
     full = outcomes["full window"].errors(recordings)
@@ -287,7 +288,7 @@ def _print(report: dict[str, Any]) -> None:
     print(f"loss {100 * report['loss']:+.2f} points, {verdict} {100 * MAX_LOSS:g}")
 
 
-def _print_errors(recordings: list[Recording], outcome: Outcome) -> None:
+def _print_errors(recordings: list[Recording], outcome: RecognitionRun) -> None:
     for one, text in zip(recordings, outcome.texts, strict=True):
         if normalized(one.text) != normalized(text):
             print(f"\n{one.name}\n  said:  {one.text}\n  heard: {text}")
@@ -303,8 +304,7 @@ _TIMES: Final = ("encode_ms", "decode_ms")
 def _quantiles(values: list[float]) -> dict[str, float]:
     if not values:
         return {"p50": 0.0, "p95": 0.0}
-    ordered = sorted(values)
-    p95 = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    p95 = float(np.quantile(values, 0.95, method="higher"))
     return {"p50": round(statistics.median(values), 1), "p95": round(p95, 1)}
 
 
@@ -342,7 +342,9 @@ def _parser(*, has_telephone: bool) -> argparse.ArgumentParser:
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N recordings")
     parser.add_argument("--every", type=int, metavar="N", default=1, help="only each Nth recording")
-    parser.add_argument("--finals", action="store_true", help="how soon the last words are there")
+    parser.add_argument(
+        "--finals", action="store_true", help="time from the last word to the final transcript"
+    )
     parser.add_argument(
         "--early-ms",
         type=int,
@@ -351,7 +353,7 @@ def _parser(*, has_telephone: bool) -> argparse.ArgumentParser:
         help="with --finals: silence before an early pass; may be repeated",
     )
     parser.add_argument(
-        "--tails", action="store_true", help="how much audio behind the last word it takes"
+        "--tails", action="store_true", help="word errors by the audio behind the last word"
     )
     if has_telephone:
         parser.add_argument(
@@ -367,7 +369,7 @@ def _parser(*, has_telephone: bool) -> argparse.ArgumentParser:
             "-40); may be repeated",
         )
     parser.add_argument("--zero-mel", action="store_true", help="also pad features with zeros")
-    parser.add_argument("--errors", action="store_true", help="print what was misheard")
+    parser.add_argument("--errors", action="store_true", help="print misrecognized texts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
     return parser
 

@@ -1,4 +1,4 @@
-"""Word error rate: edit distance between transcript and reference, in words.
+"""Word error rate: edit distance between transcript and reference, in words, counted by jiwer.
 
 Words are scored, not their spelling: case, punctuation, "7" or "seven", "log in" or "login" make no
 error. The normalization is our own and deliberately small; it serves to compare windows and models
@@ -8,9 +8,12 @@ Pure.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Final
+
+from agent.errors import BenchError
 
 _ONES: Final = [
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
@@ -80,21 +83,27 @@ def _spoken_number(digits: str) -> str:
 
 
 def word_errors(references: Iterable[str], hypotheses: Iterable[str]) -> WordErrors:
-    """Sum the word errors of all pairs. Raises ValueError if the numbers of texts differ."""
-    words = errors = 0
-    for reference, hypothesis in zip(references, hypotheses, strict=True):
-        said = normalized(reference)
-        words += len(said)
-        errors += edit_distance(said, normalized(hypothesis))
-    return WordErrors(words, errors)
+    """Sum the word errors of all pairs of texts. Raises BenchError, and ValueError if the numbers
+    of texts differ."""
+    return errors_in_words(map(normalized, references), map(normalized, hypotheses))
 
 
-def edit_distance(said: list[str], heard: list[str]) -> int:
-    """Levenshtein distance over words."""
-    row = list(range(len(heard) + 1))
-    for i, word in enumerate(said, 1):
-        diagonal, row[0] = row[0], i
-        for j, other in enumerate(heard, 1):
-            cost = min(row[j] + 1, row[j - 1] + 1, diagonal + (word != other))
-            diagonal, row[j] = row[j], cost
-    return row[-1]
+def errors_in_words(
+    references: Iterable[Sequence[str]], hypotheses: Iterable[Sequence[str]]
+) -> WordErrors:
+    """Sum the word errors of all pairs of word lists, normalized by the caller. Raises BenchError,
+    and ValueError if the numbers of lists differ."""
+    counts = load_jiwer().process_words(
+        [" ".join(words) for words in references], [" ".join(words) for words in hypotheses]
+    )
+    changed = counts.substitutions + counts.deletions
+    return WordErrors(counts.hits + changed, changed + counts.insertions)
+
+
+def load_jiwer() -> ModuleType:
+    """Import jiwer, which aligns the words. Raises BenchError if it is not installed."""
+    try:
+        import jiwer
+    except ImportError:
+        raise BenchError("No jiwer, which counts word errors: pip install jiwer") from None
+    return jiwer

@@ -34,7 +34,7 @@ _SECOND_OF_SILENCE: Final = base64.b64encode(bytes(48_000)).decode()
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class AttackTarget:
     """A server with a voice socket at `url`, and a key for the clients that log in."""
 
     url: str
@@ -54,7 +54,7 @@ class Target:
         return _ASKED.format(path=VOICE_PATH, host=f"{self.host}:{self.port}").encode()
 
 
-async def flood(target: Target, number: int, *, per_s: float | None = None) -> Counter[str]:
+async def flood(target: AttackTarget, number: int, *, per_s: float | None = None) -> Counter[str]:
     """Request `number` voice sockets, at once or `per_s` a second, and hang up. Returns counts by
     outcome: HTTP statuses, and `LOST`."""
     came: Counter[str] = Counter()
@@ -66,7 +66,7 @@ async def flood(target: Target, number: int, *, per_s: float | None = None) -> C
     return came
 
 
-async def _ask(target: Target, came: Counter[str]) -> None:
+async def _ask(target: AttackTarget, came: Counter[str]) -> None:
     try:
         async with asyncio.timeout(ANSWER_S), _connection(target) as (reader, writer):
             writer.write(target.handshake())
@@ -76,7 +76,7 @@ async def _ask(target: Target, came: Counter[str]) -> None:
     came[head[9:12].decode("latin-1") or LOST] += 1
 
 
-async def sit(target: Target, number: int, seconds: float, *, says: bytes = b"") -> int:
+async def sit(target: AttackTarget, number: int, seconds: float, *, says: bytes = b"") -> int:
     """Open `number` connections, send `says`, and hold them. Returns how many the server closed."""
     async with contextlib.AsyncExitStack() as stack:
         readers: list[asyncio.StreamReader] = []
@@ -90,7 +90,7 @@ async def sit(target: Target, number: int, seconds: float, *, says: bytes = b"")
         return number - len(readers) + closed
 
 
-async def talk_too_fast(target: Target, seconds: float) -> int:
+async def talk_too_fast(target: AttackTarget, seconds: float) -> int:
     """Send silence as fast as the server reads it. Returns the seconds of audio sent."""
     sent = 0
     append = json.dumps({"type": "input_audio_buffer.append", "audio": _SECOND_OF_SILENCE})
@@ -102,7 +102,7 @@ async def talk_too_fast(target: Target, seconds: float) -> int:
     return sent
 
 
-async def read_nothing(target: Target, seconds: float) -> None:
+async def read_nothing(target: AttackTarget, seconds: float) -> None:
     """Request a spoken answer, then further messages, and read none of them."""
     text = {"type": "input_text", "text": "Tell me a long story."}
     item = {"type": "message", "role": "user", "content": [text]}
@@ -118,7 +118,7 @@ async def read_nothing(target: Target, seconds: float) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _connection(target: Target) -> Any:
+async def _connection(target: AttackTarget) -> Any:
     reader, writer = await asyncio.open_connection(
         target.host, target.port, local_addr=(target.source, 0)
     )
@@ -129,7 +129,7 @@ async def _connection(target: Target) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _call(target: Target) -> Any:
+async def _call(target: AttackTarget) -> Any:
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     socket = await websockets_client.connect(
         target.url,

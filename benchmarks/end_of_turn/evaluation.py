@@ -55,7 +55,7 @@ class KnownTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TurnOutcome:
     """Outcome of a decision on one trial. `after_ms` is None for a cut-in and a missed turn."""
 
     kind: str
@@ -104,17 +104,17 @@ def known_turns(calls: Iterable[Sequence[Trial]]) -> list[KnownTurn]:
     return found
 
 
-def outcome(turn: KnownTurn, decide: Decision) -> Outcome:
+def outcome(turn: KnownTurn, decide: Decision) -> TurnOutcome:
     for pause, evidence in turn.pauses:
         wait_ms = max(READY_MS, decide(evidence))
         waited_ms = math.ceil(wait_ms / STEP_MS) * STEP_MS
         if waited_ms <= pause.silence_ms:
             after_ms = waited_ms + pause.voiced_ms if pause.is_end else None
-            return Outcome(turn.kind, not pause.is_end, after_ms)
-    return Outcome(turn.kind, False, None)
+            return TurnOutcome(turn.kind, not pause.is_end, after_ms)
+    return TurnOutcome(turn.kind, False, None)
 
 
-def figures(outcomes: Iterable[Outcome], kind: str) -> dict[str, Any]:
+def figures(outcomes: Iterable[TurnOutcome], kind: str) -> dict[str, Any]:
     """Figures of one kind of turn."""
     ours = [one for one in outcomes if one.kind == kind]
     times = sorted(one.after_ms for one in ours if one.after_ms is not None)

@@ -8,7 +8,7 @@ as long as its detector and its decodes. The owner of a call carries out the mac
 
 import heapq
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +25,6 @@ from asr.stream.asr_stream import Listener
 NS_PER_SAMPLE: Final = 1_000_000_000 // asr.RATE_HZ
 
 Float32 = npt.NDArray[np.float32]
-
-
-class Recognizer(Protocol):
-    """Interface that the call needs of a recognizer."""
-
-    def transcribe(self, pcm: Float32, *, fallback: bool = True) -> Hypothesis: ...
-
-
-class TurnModel(Protocol):
-    """Interface that the call needs of a turn model."""
-
-    def log_odds(self, pcm: Float32) -> float: ...
 
 
 class VirtualCall:
@@ -59,7 +47,7 @@ class VirtualCall:
         """Duration in ms of a decode; None: its measured one. Reused words take no time."""
         self.sound_ms = 25.0
         """Duration in ms of the turn model, beside a final pass."""
-        self.on_partial: Callable[[PartialTranscript], None] = lambda told: None
+        self.on_partial: Callable[[PartialTranscript], None] = lambda partial: None
         self._listener = listener
         self._decode = decode
         self._do = do
@@ -81,7 +69,7 @@ class VirtualCall:
         for event in heard.events:
             self._pass_on(event)
         for job in heard.jobs:
-            self._start(job, lambda told: None)
+            self._start(job, lambda final: None)
 
     def feed(self, event: ev.Event) -> None:
         """Feed an event from the owner, who carries out the commands."""
@@ -140,7 +128,7 @@ class VirtualCall:
             self.later(0, lambda: self.feed(ev.TranscriptReady(utterance, revision, "")))
             return
         log_odds = self._start(
-            job, lambda told: self.feed(ev.TranscriptReady(utterance, revision, told.text))
+            job, lambda final: self.feed(ev.TranscriptReady(utterance, revision, final.text))
         )
         judged = ev.PauseJudged(utterance, revision, log_odds)
         self.later(self.sound_ms, lambda: self.feed(judged))
@@ -154,11 +142,11 @@ class VirtualCall:
         self._recognizer_free_ns = begins_ns + round(took_ms * 1e6)
 
         def ready() -> None:
-            for told in self._listener.complete(job, words):
-                if isinstance(told, FinalTranscript):
-                    final(told)
+            for transcript in self._listener.complete(job, words):
+                if isinstance(transcript, FinalTranscript):
+                    final(transcript)
                 else:
-                    self.on_partial(told)
+                    self.on_partial(transcript)
 
         self._at(self._recognizer_free_ns, ready)
         return log_odds

@@ -33,7 +33,7 @@ from asr.speech_detection.vad import FRAME
 from asr.stream.asr_stream import Listener
 from latency_budget.account.turn import TurnId
 
-from .simulated_call import NS_PER_SAMPLE, Float32, Recognizer, TurnModel, VirtualCall
+from .simulated_call import NS_PER_SAMPLE, Float32, VirtualCall
 
 TAIL_S: Final = 4.0
 """Silence in s behind each recording: longer than any rule waits, at any useful scale."""
@@ -64,8 +64,8 @@ class Track:
         pcm: Float32,
         end: int,
         detector: asr.VoiceDetector,
-        recognizer: Recognizer,
-        judge: TurnModel,
+        recognizer: asr.Transcriber,
+        judge: asr.EndOfTurnModel,
     ) -> None:
         """`pcm`: float32 [n] at 16 kHz. `end`: sample after its last voiced 20 ms."""
         tail = int(TAIL_S * asr.RATE_HZ)
@@ -113,7 +113,7 @@ def play(
     timing: Timing | None = None,
 ) -> Played:
     """Play one turn up to the first sound of a reply, or to the end of the recording."""
-    call = _Call(track, listening, rules, scale, timing or Timing())
+    call = _TurnRun(track, listening, rules, scale, timing or Timing())
     for number in range(len(track.frames)):
         call.hear(number)
         if call.audible_ns is not None:
@@ -137,7 +137,7 @@ class _Remembered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _TrackRecognizer:
     """Recognizer of one job, with the track's result where it has one."""
 
     track: Track
@@ -147,7 +147,7 @@ class _Known:
         return self.track.words(self.job, fallback=fallback)
 
 
-class _Call:
+class _TurnRun:
     """Reply state of one turn."""
 
     def __init__(
@@ -176,7 +176,7 @@ class _Call:
         self._call.hear(self._track.frames[number])
 
     def _decode(self, job: DecodeJob) -> tuple[Hypothesis, float]:
-        words = self._early.recognize(_Known(self._track, job), job)
+        words = self._early.recognize(_TrackRecognizer(self._track, job), job)
         return words, self._track.log_odds(job) if job.kind == "final" else 0.0
 
     def _do(self, command: cmd.Command) -> None:

@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--virtual",
         action="store_true",
-        help="play nothing: detector and recognizer listen once, then the turn-taking machine "
+        help="play nothing: detector and recognizer run once, then the turn-taking machine "
         "decides at many thresholds; prints latency against cut-ins",
     )
     group.add_argument(
@@ -45,16 +45,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=_scales,
         default=SCALES,
         metavar="N,N,...",
-        help="of the silences that the rules ask for (0.3 to 2)",
+        help="factors of the silences that the rules require (0.3 to 2)",
     )
     group.add_argument(
         "--reply-ms",
         type=float,
         default=Timing().reply_ms,
-        help="from the caller's words to the first sound (%(default)g)",
+        help="time in ms from the caller's words to the first sound (%(default)g)",
     )
     group.add_argument(
-        "--final-ms", type=float, help="of a pass; without it what each really takes"
+        "--final-ms", type=float, help="time in ms of a pass; by default each one's measured time"
     )
 
 

@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m benchmarks.end_of_turn.synthetic_readers", description=__doc__
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("turns", type=Path, help="the folder that asr.turn_data wrote")
+    parser.add_argument("turns", type=Path, help="folder written by turn_data")
     parser.add_argument("out", type=Path)
     parser.add_argument("--voice", required=True, help="as for the service: hibari, piper-joe, ...")
     parser.add_argument("--models", type=Path, default=models_dir())
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
                     soundfile.write(path, pcm, rate_hz, subtype="PCM_16")
                     texts.write(f"{turn.name}: {turn.text}\n")
     except (AudioError, tts.VoiceError, OSError) as error:
-        print(f"agent.turn_voices: {error}", file=sys.stderr)
+        print(f"synthetic_readers: {error}", file=sys.stderr)
         return 2
     return 0
 

@@ -19,7 +19,7 @@ that a spliced pause sounds like the rest. Everything is drawn from a seed and t
 the same command writes the same bytes. Recordings are split in two halves by their names; fits use
 one half, published figures come from the other.
 
-Writes OUT/NAME.KIND.wav (16 kHz, PCM16) and OUT/turns.jsonl, one `Turn` a line.
+Writes OUT/NAME.KIND.wav (16 kHz, PCM16) and OUT/turns.jsonl, one `LabelledTurn` a line.
 """
 
 import argparse
@@ -71,7 +71,7 @@ Kind = Literal["command", "hesitant"]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LabelledTurn:
     """One recording made into a turn, and where it ends. Positions are 16 kHz samples."""
 
     name: str
@@ -88,7 +88,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceRecording:
     """A recording, trimmed to its speech."""
 
     name: str
@@ -133,12 +133,12 @@ def word_boundaries(pcm: Pcm, ends: list[float], starts: list[float]) -> tuple[i
     return tuple(sorted(found))
 
 
-def command_turn(source: Source, seed: int = SEED) -> tuple[Turn, Pcm]:
+def command_turn(source: SourceRecording, seed: int = SEED) -> tuple[LabelledTurn, Pcm]:
     """Command-like turn: the recording as it was spoken, in room tone."""
     return _turn(source, "command", [], np.random.default_rng(_key(seed, source, "command")))
 
 
-def hesitant_turn(source: Source, seed: int = SEED) -> tuple[Turn, Pcm] | None:
+def hesitant_turn(source: SourceRecording, seed: int = SEED) -> tuple[LabelledTurn, Pcm] | None:
     """Hesitant turn: the recording with pauses put in; None without a usable word boundary."""
     rng = np.random.default_rng(_key(seed, source, "hesitant"))
     wanted = int(rng.integers(1, 4))
@@ -152,8 +152,8 @@ def hesitant_turn(source: Source, seed: int = SEED) -> tuple[Turn, Pcm] | None:
 
 
 def _turn(
-    source: Source, kind: Kind, places: list[int], rng: np.random.Generator
-) -> tuple[Turn, Pcm]:
+    source: SourceRecording, kind: Kind, places: list[int], rng: np.random.Generator
+) -> tuple[LabelledTurn, Pcm]:
     parts = [np.zeros(samples_from_ms(LEAD_MS), np.float32)]
     pauses = []
     for first, last in zip([0, *places], [*places, len(source.pcm)], strict=True):
@@ -166,7 +166,7 @@ def _turn(
     speech = np.concatenate(parts)
     last_voiced = last_voiced_sample(speech)
     assert last_voiced is not None
-    turn = Turn(
+    turn = LabelledTurn(
         source.name,
         kind,
         half_of(source.name),
@@ -198,7 +198,7 @@ def _faded(pcm: Pcm, at_begin: bool, at_end: bool) -> Pcm:
     return pcm
 
 
-def _key(seed: int, source: Source, kind: Kind) -> list[int]:
+def _key(seed: int, source: SourceRecording, kind: Kind) -> list[int]:
     return [seed, zlib.crc32(source.name.encode()), len(kind)]
 
 
@@ -212,11 +212,11 @@ def read_texts(path: Path) -> dict[str, str]:
     return read_transcripts(path)
 
 
-def read_turns(folder: Path) -> list[Turn]:
+def read_turns(folder: Path) -> list[LabelledTurn]:
     """Read the turns that `main` wrote into `folder`. Raises AudioError if there are none."""
     try:
         lines = (folder / "turns.jsonl").read_text(encoding="utf-8").splitlines()
-        turns = [Turn(**json.loads(line)) for line in lines]
+        turns = [LabelledTurn(**json.loads(line)) for line in lines]
     except (OSError, ValueError, TypeError) as error:
         raise AudioError(
             f"{folder}: no turns in it ({error}); "
@@ -228,11 +228,11 @@ def read_turns(folder: Path) -> list[Turn]:
     ]
 
 
-def _sources(args: argparse.Namespace) -> list[Source]:
+def _sources(args: argparse.Namespace) -> list[SourceRecording]:
     from faster_whisper import WhisperModel
 
     aligner = WhisperModel(str(args.model), device="cpu", compute_type="int8", cpu_threads=2)
-    found: list[Source] = []
+    found: list[SourceRecording] = []
     for folder, texts in args.sounds:
         for one in find_recordings(Path(folder), read_texts(Path(texts)), MIN_WORDS):
             pcm = trimmed(read_file(one.path))
@@ -243,7 +243,9 @@ def _sources(args: argparse.Namespace) -> list[Source]:
                 )
                 words = [word for segment in segments for word in segment.words or ()]
             ends, starts = [w.end for w in words[:-1]], [w.start for w in words[1:]]
-            found.append(Source(one.name, pcm, one.text, word_boundaries(pcm, ends, starts)))
+            found.append(
+                SourceRecording(one.name, pcm, one.text, word_boundaries(pcm, ends, starts))
+            )
     return [one for one in found if len(one.pcm)]
 
 
@@ -269,21 +271,21 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m benchmarks.end_of_turn.turn_data", description=__doc__
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("out", type=Path, help="a folder to write to")
+    parser.add_argument("out", type=Path, help="output folder")
     parser.add_argument(
         "--sounds",
         nargs=2,
         action="append",
         required=True,
         metavar=("DIR", "TEXTS"),
-        help="recordings, and what is said in them: see `halfsec bench asr`; may be repeated",
+        help="recordings and their transcripts, as for `halfsec bench asr`; may be repeated",
     )
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--model", type=Path, default=models_dir() / "whisper-tiny.en")
     try:
         return _run(parser.parse_args(argv))
     except (AudioError, ModelError, OSError) as error:
-        print(f"asr.turn_data: {error}", file=sys.stderr)
+        print(f"turn_data: {error}", file=sys.stderr)
         return 2
 
 

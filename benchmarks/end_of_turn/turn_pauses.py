@@ -37,7 +37,7 @@ from asr.speech_detection.vad import FRAME, SileroVad
 from asr.stream.asr_stream import Listener
 from asr.stream.utterance import ListenerConfig
 
-from .turn_data import Turn, read_turns
+from .turn_data import LabelledTurn, read_turns
 
 PAUSE_MS: Final = EndpointingConfig().pause_ms
 """Silence in ms at which a pause is noticed."""
@@ -92,7 +92,7 @@ class _Open:
     silent_from: int
 
 
-def pauses_of(turn: Turn, pcm: Pcm, models: Models) -> list[Known]:
+def pauses_of(turn: LabelledTurn, pcm: Pcm, models: Models) -> list[Known]:
     """Pauses of one turn that last long enough for a decision, in order."""
     listener = Listener(LISTENER, models.vad)
     found: list[Known] = []
@@ -118,15 +118,15 @@ def pauses_of(turn: Turn, pcm: Pcm, models: Models) -> list[Known]:
 
 
 def _ended(
-    turn: Turn, pcm: Pcm, listener: Listener, pause: _Open, end: int, models: Models
+    turn: LabelledTurn, pcm: Pcm, listener: Listener, pause: _Open, end: int, models: Models
 ) -> list[Known]:
     """Evidence of a pause that has ended; empty if it was too short for any."""
     silence_ms = int(ms_from_samples(end - pause.silent_from))
     if silence_ms < MIN_MS or pause.job is None:
         return []
     text = ""
-    for told in listener.complete(pause.job, models.words(pause.job.pcm)):
-        text = told.text
+    for transcript in listener.complete(pause.job, models.words(pause.job.pcm)):
+        text = transcript.text
     at_sample = pause.paused.at_sample
     is_end = end == len(pcm)
     found = Pause(
@@ -175,7 +175,7 @@ def _prepare(folder: Path, words: bool) -> None:
     _worker.append(Models(folder, words=words))
 
 
-def _work(folder: Path, turn: Turn) -> list[Known]:
+def _work(folder: Path, turn: LabelledTurn) -> list[Known]:
     return pauses_of(turn, read_file(folder / turn.file), _worker[0])
 
 
@@ -202,12 +202,12 @@ def main(argv: list[str] | None = None) -> int:
         prog="python -m benchmarks.end_of_turn.turn_pauses", description=__doc__
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("turns", type=Path, help="the folder that asr.turn_data wrote")
+    parser.add_argument("turns", type=Path, help="folder written by turn_data")
     parser.add_argument("out", type=Path, help="JSON lines, one for each pause; and OUT.npy")
     parser.add_argument("--models", type=Path, default=models_dir())
     parser.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
     parser.add_argument(
-        "--no-words", dest="words", action="store_false", help="only what the turn model hears"
+        "--no-words", dest="words", action="store_false", help="sound only, without recognition"
     )
     try:
         return _run(parser.parse_args(argv))

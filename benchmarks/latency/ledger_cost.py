@@ -82,7 +82,8 @@ def measure_policy(clock: Clock, rounds: int = ROUNDS) -> tuple[float, float]:
 
 
 def measure_store(clock: Clock, folder: Path, rounds: int = ROUNDS) -> tuple[float, float, float]:
-    """Microseconds a turn: of whoever adds it, and of the thread that writes; bytes of the file."""
+    """Cost of storing a turn: time in us of the adding thread, time in us of the writing thread,
+    size of the file in bytes."""
     ledger = TurnLedger(TurnId(1))
     for place, name in enumerate(TURN):
         ledger.add(Mark(TurnId(1), name, place * 20_000_000))
@@ -100,7 +101,7 @@ def measure_store(clock: Clock, folder: Path, rounds: int = ROUNDS) -> tuple[flo
 
 
 def main() -> int:
-    """0 where both costs are within their limits, else 1."""
+    """Measure and print. Returns 0 if both costs are within their limits, else 1."""
     mark_us, record_us = measure(SystemClock())
     print(f"a mark   {mark_us:8.2f} us  (limit {MAX_MARK_US:g})")
     learn_us, decide_us = measure_policy(SystemClock())

@@ -1,12 +1,12 @@
 """`halfsec bench llm`: this engine beside others, on the same weights, in one run.
 
-Engines and machines are noisy: what something else on the machine does to one minute is not what
-it does to the next. So every contestant is loaded in a process of its own and kept, and they take
-turns: a few hundred milliseconds each, round after round. What disturbs a round disturbs all.
+Engines and machines are noisy, and other load changes from one minute to the next. So every
+contestant is loaded once, in a process of its own, and they alternate: a few hundred milliseconds
+each, round after round. A disturbance of a round affects all of them.
 
-`contestant` says what each must be able to do and keeps its process, `own` and the `peer_` modules
-do it, `script` is what is said, `rounds` asks in turn, `report` prints, `comparison` is the
-command.
+`contestant` is the interface and the process, `engine_under_test` and the `peer_` modules implement
+it, `workload` has the prompts, `rounds` measures, `report` prints, `comparison` is the command.
+`quality` is the bench of the arithmetic, `halfsec bench quality`.
 
-With `--device cuda` it is the bench of `gpu`: one engine, against what the card could do.
+With `--device cuda` it is the bench of `gpu`: one engine against the limits of the card.
 """

@@ -1,7 +1,7 @@
 """`halfsec bench llm` and `python -m llm_engine.bench`: entry point of the engine's benches.
 
-What is measured on a GPU and what on a CPU has little in common, so each has options of its own,
-and imports only what it needs.
+The benches on a GPU and on a CPU share little, so each has its own options, and imports only what
+it needs.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit status of the bench for the device."""
+    """Run the bench of the chosen device. Returns its exit status."""
     parser = argparse.ArgumentParser(prog="halfsec bench llm", add_help=False, allow_abbrev=False)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options, rest = parser.parse_known_args(argv)

@@ -19,7 +19,7 @@ from llm_engine.checkpoints.load import default_model, load_checkpoint
 from llm_engine.engine import read_vocabulary
 from llm_engine.errors import EngineError, ModelError, RequestError
 
-from .contestant import Loaded, Remote
+from .contestant import LoadReport, Remote
 from .engine_under_test import OwnEngine
 from .peer_ctranslate2 import CTranslate2
 from .peer_llama_cpp import LlamaCpp
@@ -28,16 +28,17 @@ from .rounds import TOGETHER, Entry, measure
 from .workload import make_script
 
 CONTEXT_LENGTH: Final = 2048
-"""For everybody: what the embedded preset gives a call."""
+"""Context length in tokens of every contestant: that of a call in the embedded preset."""
 MAX_BATCH: Final = 4
-"""As the service has it."""
+"""Largest batch of our engine, as in the service."""
 OWN, PLAIN = "halfsec", "halfsec, no drafts"
 SAME_FILE, EIGHT_BIT, FOUR_BIT = "llama.cpp, same file", "llama.cpp, Q8_0", "llama.cpp, Q4_0"
 CTRANSLATE2 = "CTranslate2, int8"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0; 1 with --gate where a promise is not held; 2 for a model that can't be used."""
+    """Run the command line. Returns 0; 1 with --gate if a gate is missed; 2 for a model that can't
+    be used."""
     options = _parser().parse_args(argv)
     try:
         result, is_held = _run(options)
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    """Measure, print, and return the result as data and whether all promises are held."""
+    """Measure and print. Returns the result as data, and True if no gate is missed."""
     path = options.model or default_model()
     checkpoint = load_checkpoint(path)
     template = read_vocabulary(checkpoint.tokenizer, path).template
@@ -100,10 +101,10 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
 
 
 def _first_load_s(path: Path, own: dict[str, Any]) -> float:
-    """How long it takes while nothing is converted yet."""
+    """Load time in s with an empty cache: the weights are converted first."""
     remote = Remote(OWN, OwnEngine, path=path, **own)
     try:
-        loaded: Loaded = remote.call("start")
+        loaded: LoadReport = remote.call("start")
     finally:
         remote.close()
     return loaded.load_s
@@ -112,14 +113,14 @@ def _first_load_s(path: Path, own: dict[str, Any]) -> float:
 def _entries(
     path: Path, options: argparse.Namespace, directory: Path, cache_dir: Path
 ) -> tuple[list[Entry], list[str]]:
-    """Who takes part, and who does not, with the reason."""
+    """Contestants, and a line for each that does not take part, with the reason."""
     own = _own_options(options, cache_dir)
     entries = [
         Entry(Remote(OWN, OwnEngine, path=path, **own), is_own=True, drafts=True),
         Entry(Remote(PLAIN, OwnEngine, path=path, **(own | {"ngram_drafts": False})), is_own=True),
     ]
     if options.alone:
-        return entries, ["others, as --alone asks"]
+        return entries, ["others: --alone is set"]
     missing = []
     if path.is_dir():
         missing.append("llama.cpp: it reads GGUF files")
@@ -159,7 +160,7 @@ def _home() -> Path:
 
 
 def _say(text: str) -> None:
-    """Progress: one line that is overwritten, where somebody looks at it."""
+    """Print progress: on a terminal one line that is overwritten."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
     else:
@@ -175,15 +176,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model", type=Path, help="GGUF file or Hugging Face directory (the embedded one)"
     )
-    parser.add_argument("--threads", type=int, default=2, help="of each engine (%(default)s)")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="threads of each engine (%(default)s)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
     parser.add_argument(
-        "--steps", type=int, default=1000, help="of the long run of each engine (%(default)s)"
+        "--steps", type=int, default=1000, help="steps of each engine's long run (%(default)s)"
     )
-    parser.add_argument("--alone", action="store_true", help="without the others")
+    parser.add_argument("--alone", action="store_true", help="measure only this engine")
     parser.add_argument(
-        "--work", type=Path, metavar="DIR", help="for the others' files (HALFSEC_HOME/bench)"
+        "--work",
+        type=Path,
+        metavar="DIR",
+        help="directory of the others' converted files (HALFSEC_HOME/bench)",
     )
-    parser.add_argument("--gate", action="store_true", help="fail where a promise is not held")
+    parser.add_argument("--gate", action="store_true", help="exit with 1 if a gate is missed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")
     return parser

@@ -12,46 +12,46 @@ from latency_budget.host import resident_mb
 from llm_engine.errors import EngineError
 
 Arrivals = list[tuple[float, int]]
-"""Of one reply: milliseconds since it was asked for, and how many tokens came then."""
+"""Arrivals of one reply's tokens: time in ms since the request, and number of tokens."""
 
 _STOP_S = 10.0
-"""Longest wait for a process that was told to end; then it is killed."""
+"""Timeout in s of a process's orderly end; then it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What a caller says in a dialogue."""
+class DialogueTurn:
+    """The caller's message of one turn of a dialogue."""
 
     text: str
     token_ids: tuple[int, ...]
-    """The message and what a chat template writes around it, from the end of the reply before it
-    (or the beginning) to where the next reply begins."""
+    """Message with the chat template's tokens around it, from the end of the previous reply (or the
+    start of the dialogue) to the start of the next reply."""
 
 
 class Contestant(Protocol):
-    """One engine with one file. Called in its own process; may raise anything."""
+    """One engine with one model file. Called in its own process; may raise any exception."""
 
     @property
     def version(self) -> str: ...
 
     def prepare(self) -> None:
-        """What is done once and not timed: imports, making the file it reads."""
+        """Untimed preparation, once: imports, converting the model file."""
         ...
 
     def load(self) -> None: ...
 
     def reply(self, prompt: Sequence[int], num_tokens: int, *, may_end: bool = False) -> Arrivals:
-        """Continue token ids greedily, knowing nothing of them yet. Unless it `may_end`, as long as
-        asked."""
+        """Continue token ids greedily with an empty cache, by `num_tokens`; with `may_end` the
+        reply may end earlier."""
         ...
 
-    def dialogue(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
-        """Answer each turn with so many tokens. Milliseconds to the first token of each, with
-        whatever the engine keeps of the turns before."""
+    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
+        """Answer each turn with `num_tokens`. Returns the time in ms to each first token, with the
+        engine's own cache of the previous turns."""
         ...
 
     def together(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[Arrivals]:
-        """Continue several at once."""
+        """Continue several prompts concurrently."""
         ...
 
     def nats(self, token_ids: Sequence[int]) -> float:
@@ -60,19 +60,19 @@ class Contestant(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """What a contestant tells after loading."""
+class LoadReport:
+    """Version, load time and memory of a loaded contestant."""
 
     version: str
     load_s: float
     resident_mb: float | None
-    """Of the whole process; None where the platform does not tell."""
+    """Resident memory of the process in MB; None if the platform does not report it."""
     model_mb: float | None
-    """Of these, what came with loading."""
+    """Growth of the resident memory in MB while loading."""
 
 
 class Remote:
-    """A contestant in a process of its own. Not for use across threads."""
+    """Contestant in a process of its own. Not thread-safe."""
 
     def __init__(self, name: str, make: Callable[..., Contestant], **options: Any) -> None:
         self.name = name
@@ -83,7 +83,8 @@ class Remote:
         theirs.close()
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Raises EngineError with what the process has to say, or that it died."""
+        """Call a method of the contestant, or "start" to prepare and load it. Blocks. Raises
+        EngineError with the contestant's exception, or with the exit status of its process."""
         try:
             self._connection.send((method, arguments, options))
             is_answer, answer = self._connection.recv()
@@ -105,7 +106,7 @@ class Remote:
 
 
 def _serve(connection: Connection, make: Callable[..., Contestant], options: Any) -> None:
-    """The process: do what is asked until nobody is there to ask."""
+    """Main loop of the process: answer calls until the connection is closed."""
     contestant = make(**options)
     while True:
         try:
@@ -124,7 +125,7 @@ def _serve(connection: Connection, make: Callable[..., Contestant], options: Any
             connection.send((False, f"{type(error).__name__}: {error}"))
 
 
-def _start(contestant: Contestant) -> Loaded:
+def _start(contestant: Contestant) -> LoadReport:
     clock = SystemClock()
     contestant.prepare()
     before_mb = resident_mb(os.getpid())
@@ -133,4 +134,4 @@ def _start(contestant: Contestant) -> Loaded:
     load_s = (clock.now_ns() - start_ns) / 1e9
     after_mb = resident_mb(os.getpid())
     grown = None if after_mb is None or before_mb is None else after_mb - before_mb
-    return Loaded(contestant.version, load_s, after_mb, grown)
+    return LoadReport(contestant.version, load_s, after_mb, grown)

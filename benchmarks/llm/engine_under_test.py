@@ -1,4 +1,4 @@
-"""This engine as a contestant, through the interface that a service uses."""
+"""Our engine as a contestant, through the interface that the service uses."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.engine import Engine
 
-from .contestant import Arrivals, Turn
+from .contestant import Arrivals, DialogueTurn
 from .quality import Scorer, score
 from .workload import SYSTEM
 
@@ -20,7 +20,7 @@ _CLOCK = SystemClock()
 
 
 class OwnEngine:
-    """A `Contestant`. Each call runs an event loop of its own; the engine's thread stays."""
+    """A `Contestant`. Each call runs its own event loop; the engine's thread stays alive."""
 
     version = "this one"
 
@@ -63,15 +63,16 @@ class OwnEngine:
 
         return asyncio.run(all_replies())
 
-    def dialogue(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
+    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
         return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=False))
 
-    def previewed(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
-        """As `dialogue`, where each message was previewed while it was still being said."""
+    def previewed(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
+        """`dialogue` with each message prefilled before it is committed, as the service does while
+        the caller speaks."""
         return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=True))
 
     def nats(self, token_ids: Sequence[int]) -> float:
-        """By a backend that is loaded for this alone."""
+        """Mean of -log p, by a backend that is loaded for this call."""
         length = len(token_ids)
         backend = make_backend(
             load_checkpoint(self._path), self._config, length, lambda share: None
@@ -102,7 +103,7 @@ class OwnEngine:
         return arrivals
 
     async def _dialogue(
-        self, turns: Sequence[Turn], num_tokens: int, *, is_previewed: bool
+        self, turns: Sequence[DialogueTurn], num_tokens: int, *, is_previewed: bool
     ) -> list[float]:
         sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
         conversation = await self._loaded.open_conversation(SYSTEM, sampling=sampling)

@@ -1,5 +1,8 @@
-"""CTranslate2 as a contestant. Its own converter wants a Hugging Face checkpoint; here its model is
-filled from whatever file the bench reads, and its tokens are called by their numbers."""
+"""CTranslate2 as a contestant.
+
+Its own converter reads only Hugging Face checkpoints. Here its model is filled from any file that
+the bench reads; the names of its tokens are their ids.
+"""
 
 import shutil
 from collections.abc import Sequence
@@ -12,13 +15,13 @@ from latency_budget.account.clock import SystemClock
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
 
-from .contestant import Arrivals, Turn
+from .contestant import Arrivals, DialogueTurn
 
 _CLOCK = SystemClock()
 
 
 class CTranslate2:
-    """A `Contestant`. Has no cache that outlives a call: every turn computes its history anew."""
+    """A `Contestant`. It has no cache between calls: every turn prefills its whole history."""
 
     def __init__(self, path: Path, *, threads: int, directory: Path) -> None:
         self._path = path
@@ -53,7 +56,7 @@ class CTranslate2:
     def reply(self, prompt: Sequence[int], num_tokens: int, *, may_end: bool = False) -> Arrivals:
         return self._run([prompt], num_tokens, may_end=may_end)[0]
 
-    def dialogue(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
+    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
         history: list[int] = []
         first_ms = []
         for turn in turns:

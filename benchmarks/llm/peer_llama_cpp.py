@@ -1,5 +1,8 @@
-"""llama.cpp as a contestant, called as its own server calls it: `llama_decode` and a greedy sampler
-in C, and the sequence's memory cut back to the longest common prefix."""
+"""llama.cpp as a contestant, called as in its own server.
+
+`llama_decode` and a greedy sampler in C; the sequence's cache is cut back to the longest common
+prefix.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -10,13 +13,13 @@ import numpy as np
 
 from latency_budget.account.clock import SystemClock
 
-from .contestant import Arrivals, Turn
+from .contestant import Arrivals, DialogueTurn
 
 _CLOCK = SystemClock()
 _BATCH: Final = 512
-"""llama.cpp's default."""
+"""Batch size in tokens: llama.cpp's default."""
 FILE_TYPES: Final = {"Q8_0": 7, "Q4_0": 2}
-"""Its `llama_ftype` of what is made from the model's own file."""
+"""`llama_ftype` of the quantized files that are made from the model's own."""
 
 
 class LlamaCpp:
@@ -32,7 +35,7 @@ class LlamaCpp:
         file_type: str | None = None,
         directory: Path | None = None,
     ) -> None:
-        """With a `file_type` the model is quantized anew, into `directory`."""
+        """`file_type`: key of `FILE_TYPES`; the model is then quantized into `directory`."""
         self._source = path
         self._file_type = file_type
         self._path = path
@@ -43,7 +46,7 @@ class LlamaCpp:
         self._max_sequences = max_sequences
         self._lib: Any = None
         self._known: list[int] = []
-        """Tokens in the memory of sequence 0."""
+        """Tokens in the cache of sequence 0."""
 
     @property
     def version(self) -> str:
@@ -90,7 +93,7 @@ class LlamaCpp:
         self._known = []
         return self._continued(prompt, num_tokens, may_end=may_end)
 
-    def dialogue(self, turns: Sequence[Turn], num_tokens: int) -> list[float]:
+    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
         self._lib.llama_memory_clear(self._memory, True)
         self._known = []
         history: list[int] = []
@@ -140,7 +143,7 @@ class LlamaCpp:
     def _continued(
         self, tokens: Sequence[int], num_tokens: int, *, may_end: bool = False
     ) -> Arrivals:
-        """Continue in sequence 0, keeping of its memory what these tokens begin with."""
+        """Continue in sequence 0, and reuse the cache of the common prefix."""
         lib = self._lib
         start_ns = _CLOCK.now_ns()
         pairs = zip(self._known, tokens[:-1], strict=False)
@@ -162,7 +165,7 @@ class LlamaCpp:
             self._known.append(self._last)
 
     def _decode(self, rows: Sequence[tuple[int, int, int]], *, wants_all: bool = False) -> None:
-        """Compute rows of (token, position, sequence); logits of the last, or of all."""
+        """Run rows of (token, position, sequence); logits of the last row, or of all."""
         for first in range(0, len(rows), _BATCH):
             part = rows[first : first + _BATCH]
             batch = self._batch

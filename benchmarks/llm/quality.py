@@ -1,9 +1,9 @@
-"""`python -m benchmarks.llm.quality`: perplexity and agreement of each precision.
+"""`halfsec bench quality`: perplexity and agreement of each quantization scheme.
 
-Perplexity of a fixed text (this project's licence, unless another is given), read in one sequence,
-by float32, by the quick backend in chunks as a prompt is, and by a GPU's arithmetic, emulated. The
-text stands for nothing; the ratio says how far an arithmetic is from the exact one on the same
-weights, and its standard error, over the text's tokens, how well that is known.
+Perplexity of a fixed text (by default this project's licence), read as one sequence: by float32, by
+the quick backend in chunks as a prompt is, and by a GPU's arithmetic, emulated. The text is
+arbitrary: the ratio of perplexities is the distance of an arithmetic from the exact one on the same
+weights, and its standard error over the text's tokens is the uncertainty.
 """
 
 import argparse
@@ -40,65 +40,68 @@ CALIBRATION = (
     _ROOT / "llm_engine" / "training" / "spoken_questions.txt",
     Path(__file__).resolve().parent / "calibration.txt",
 )
-"""Texts that weights are rounded with in view: spoken language, and a wider vocabulary. The second
-is a technical manual, this project's own of 2026-11-22, kept as it was so that figures of different
-dates compare."""
+"""Texts that weights are calibrated with: spoken language, and a wider vocabulary. The second is a
+technical manual, this project's own of 2026-11-22, unchanged so that figures of different dates are
+comparable."""
 _CALIBRATION_TOKENS = 9872
-"""Divergence from bfloat16 of SmolLM2 135M with all weights in 8 bits, in nats a token: 0.044
-without a text, 0.034 with the 1,680 of the questions alone, 0.022 with so many."""
+"""Number of tokens to calibrate with. Divergence from bfloat16 of SmolLM2 135M with all weights in
+8 bits, in nats a token: 0.044 without calibration, 0.034 with the 1,680 tokens of the questions
+alone, 0.022 with this number."""
 _CALIBRATION_LENGTH = 2048
-"""Of one sequence."""
+"""Length of a calibration sequence in tokens."""
 NUM_TOKENS = 1024
-"""Enough for a standard error of the ratio of some 0.2 % for int8, 0.7 % for 8-bit floats; a minute
-for the slowest backend."""
+"""Number of tokens to read: the standard error of the ratio is some 0.2 % for int8, 0.7 % for
+8-bit floats; a minute with the slowest backend."""
 _CHUNK = 64
 
 CONFIGS = (
     EngineConfig(backend=BackendName.TORCH),
     EngineConfig(precision=Precision.INT8, backend=BackendName.ONNX),
 )
-"""On the CPU. The first is what all others are compared with."""
+"""Configurations on the CPU. The first is the reference of all others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to calculate on a GPU."""
+class QuantizationScheme:
+    """Formats of weights, activations and cache on a GPU."""
 
     name: str
     weights: WeightFormat
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
     is_calibrated: bool = False
-    """Whether weights are rounded with `CALIBRATION` in view."""
+    """True if weights are rounded after calibration with `CALIBRATION`."""
 
 
 _FP8 = WeightFormat(Precision.FP8)
 _FP8_BLOCKS = WeightFormat(Precision.FP8, block=BLOCK)
 _FP8_BODY = WeightFormat(Precision.FP8, head=Precision.BFLOAT16)
-BFLOAT16 = Way("bfloat16", WeightFormat())
-"""What 8-bit floats are compared with."""
-WAYS = (
+BFLOAT16 = QuantizationScheme("bfloat16", WeightFormat())
+"""Reference of the 8-bit schemes."""
+SCHEMES = (
     BFLOAT16,
-    Way("bfloat16, fp8 cache", WeightFormat(), Arithmetic(cache=True)),
-    Way("fp8 blocks", _FP8_BLOCKS),
-    Way("fp8 blocks, fp8 activations", _FP8_BLOCKS, Arithmetic(activations=True)),
-    Way("fp8 rows, bf16 head", _FP8_BODY),
-    Way("fp8 rows", _FP8),
-    Way("fp8 rows, fp8 activations", _FP8, Arithmetic(activations=True)),
-    Way("calibrated, bf16 head", _FP8_BODY, is_calibrated=True),
-    Way(
+    QuantizationScheme("bfloat16, fp8 cache", WeightFormat(), Arithmetic(cache=True)),
+    QuantizationScheme("fp8 blocks", _FP8_BLOCKS),
+    QuantizationScheme("fp8 blocks, fp8 activations", _FP8_BLOCKS, Arithmetic(activations=True)),
+    QuantizationScheme("fp8 rows, bf16 head", _FP8_BODY),
+    QuantizationScheme("fp8 rows", _FP8),
+    QuantizationScheme("fp8 rows, fp8 activations", _FP8, Arithmetic(activations=True)),
+    QuantizationScheme("calibrated, bf16 head", _FP8_BODY, is_calibrated=True),
+    QuantizationScheme(
         "calibrated, bf16 head, fp8 activations",
         _FP8_BODY,
         Arithmetic(activations=True),
         is_calibrated=True,
     ),
-    Way("calibrated", _FP8, is_calibrated=True),
-    Way("calibrated, fp8 activations", _FP8, Arithmetic(activations=True), is_calibrated=True),
+    QuantizationScheme("calibrated", _FP8, is_calibrated=True),
+    QuantizationScheme(
+        "calibrated, fp8 activations", _FP8, Arithmetic(activations=True), is_calibrated=True
+    ),
 )
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A backend that tells its logits, as those on the CPU do."""
+    """Backend that returns logits, as those on the CPU do."""
 
     @property
     def layout(self) -> CacheLayout: ...
@@ -111,27 +114,30 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What one way to calculate gave."""
+class SchemeFigures:
+    """Perplexity and agreement of one scheme."""
 
     backend: str
     precision: str
     perplexity: float
     ratio: float
-    """To the first row's perplexity."""
+    """Ratio to the first row's perplexity."""
     agreement: float
-    """Share of tokens for which the likeliest is that of the first row."""
+    """Share of tokens whose likeliest token is that of the first row."""
     bf16_ratio: float | None = None
-    """To the perplexity in bfloat16, for what a GPU calculates."""
+    """Ratio to the perplexity in bfloat16; None on the CPU."""
     bf16_error: float | None = None
     """Standard error of that ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
+    """Scores of a text's tokens after the first."""
+
     each: Tensor
-    """-log p of the text's tokens after the first."""
+    """-log p of each token in nats, [tokens - 1]."""
     likeliest: Tensor
+    """Ids of the likeliest tokens, [tokens - 1]."""
 
     @property
     def nats(self) -> float:
@@ -140,7 +146,7 @@ class _Scores:
 
 @torch.inference_mode()
 def score(backend: Scorer, token_ids: Sequence[int]) -> _Scores:
-    """Read a text, comparing each position's logits with the token that follows."""
+    """Read a text and compare each position's logits with the following token."""
     slot = backend.open_slot()
     pages = [PageId(page) for page in range(backend.layout.num_pages)]  # all for this one
     nats: list[Tensor] = []
@@ -154,20 +160,21 @@ def score(backend: Scorer, token_ids: Sequence[int]) -> _Scores:
     return _Scores(torch.cat(nats), torch.cat(likeliest))
 
 
-def load(checkpoint: Checkpoint, way: Way) -> DeviceModel:
-    """Raises ModelError, and OSError for a text to calibrate with that is not there."""
+def load(checkpoint: Checkpoint, scheme: QuantizationScheme) -> DeviceModel:
+    """Load the weights of a scheme on the CPU. Raises ModelError, and OSError if a calibration text
+    is missing."""
     return load_model(
         checkpoint,
-        way.weights,
+        scheme.weights,
         "cpu",
         context_length=checkpoint.config.context_length,
-        calibration=_calibration(checkpoint) if way.is_calibrated else (),
+        calibration=_calibration(checkpoint) if scheme.is_calibrated else (),
     )
 
 
-def emulated(model: DeviceModel, way: Way, token_ids: Sequence[int]) -> _Scores:
-    """The same by a GPU's arithmetic."""
-    hidden = emulation.hidden(model, torch.tensor(token_ids[:-1]), way.arithmetic)
+def emulated(model: DeviceModel, scheme: QuantizationScheme, token_ids: Sequence[int]) -> _Scores:
+    """Read a text by a GPU's arithmetic, emulated."""
+    hidden = emulation.hidden(model, torch.tensor(token_ids[:-1]), scheme.arithmetic)
     nats: list[Tensor] = []
     likeliest: list[Tensor] = []
     for first in range(0, len(hidden), _CHUNK):
@@ -177,7 +184,7 @@ def emulated(model: DeviceModel, way: Way, token_ids: Sequence[int]) -> _Scores:
 
 
 def _calibration(checkpoint: Checkpoint) -> list[list[int]]:
-    """Token ids of the texts, cut into sequences. Raises OSError."""
+    """Token ids of the calibration texts, cut into sequences. Raises OSError."""
     ids: list[int] = []
     for file in CALIBRATION:
         ids += checkpoint.tokenizer.encode(file.read_text(encoding="utf-8"))
@@ -195,10 +202,13 @@ def _note(
 
 
 def measure(
-    checkpoint: Checkpoint, text: str, num_tokens: int, ways: Sequence[Way] = WAYS
-) -> Iterator[Row]:
-    """A row for each of `CONFIGS` and of the ways, of which the first is what the others are
-    compared with, as they come. Raises ModelError, RequestError for a text that is too short."""
+    checkpoint: Checkpoint,
+    text: str,
+    num_tokens: int,
+    schemes: Sequence[QuantizationScheme] = SCHEMES,
+) -> Iterator[SchemeFigures]:
+    """Yield the figures of each of `CONFIGS` and of the schemes, whose first is the reference of
+    `bf16_ratio`. Raises ModelError, and RequestError for a text that is too short."""
     token_ids = checkpoint.tokenizer.encode(text)[: num_tokens + 1]
     if len(token_ids) < 2:
         raise RequestError("text", "has too few tokens")
@@ -211,26 +221,26 @@ def measure(
         yield _row(config.backend, config.precision, scores, exact)
     assert exact is not None
     sixteen: _Scores | None = None
-    kinds = groupby(ways, lambda way: (way.weights, way.is_calibrated))
+    kinds = groupby(schemes, lambda scheme: (scheme.weights, scheme.is_calibrated))
     for _, alike in kinds:  # the same weights are made once
         first = next(alike)
         model = load(checkpoint, first)
-        for way in (first, *alike):
-            scores = emulated(model, way, token_ids)
+        for scheme in (first, *alike):
+            scores = emulated(model, scheme, token_ids)
             sixteen = sixteen or scores
-            yield _row(BackendName.CUDA, way.name, scores, exact, sixteen)
+            yield _row(BackendName.CUDA, scheme.name, scores, exact, sixteen)
 
 
 def _row(
     backend: str, precision: str, scores: _Scores, exact: _Scores, sixteen: _Scores | None = None
-) -> Row:
+) -> SchemeFigures:
     ratio = error = None
     if sixteen is not None:
-        # Token by token: both find the same ones difficult, which cancels.
+        # Differences by token: the difficulty of a token is common to both, and cancels.
         differences = scores.each.double() - sixteen.each.double()
         ratio = math.exp(float(differences.mean()))
         error = ratio * float(differences.std(correction=0)) / math.sqrt(len(differences))
-    return Row(
+    return SchemeFigures(
         backend=str(backend),
         precision=str(precision),
         perplexity=math.exp(scores.nats),
@@ -245,8 +255,8 @@ HEADER = f"{'':<44}{'perplexity':>12}{'ratio':>9}{'same likeliest':>16}{'ratio t
 FOOTNOTE = "cuda: emulated on this machine; ± one standard error over the text's tokens"
 
 
-def line_of(row: Row) -> str:
-    """A row under `HEADER`."""
+def line_of(row: SchemeFigures) -> str:
+    """Format figures as a row under `HEADER`."""
     line = (
         f"{row.backend + ' ' + row.precision:<44}{row.perplexity:>12.4f}{row.ratio:>9.4f}"
         f"{row.agreement:>16.3f}"
@@ -257,24 +267,25 @@ def line_of(row: Row) -> str:
 
 
 def missed_gates(
-    rows: Sequence[Row], weights: float | None, activations: float | None
+    rows: Sequence[SchemeFigures], weights: float | None, activations: float | None
 ) -> list[str]:
-    """What is further from bfloat16 than allowed, by 8-bit weights alone and by those with 8-bit
-    activations; None: whatever. The cache has no gate of its own."""
-    ways = {way.name: way for way in WAYS if way.weights.body is Precision.FP8}
+    """Lines for the schemes whose ratio to bfloat16 exceeds a gate. `weights`: gate of 8-bit
+    weights alone; `activations`: gate with 8-bit activations; None: no gate. The cache has none."""
+    schemes = {scheme.name: scheme for scheme in SCHEMES if scheme.weights.body is Precision.FP8}
     missed = []
     for row in rows:
-        way = ways.get(row.precision)
-        if way is None or row.bf16_ratio is None:
+        scheme = schemes.get(row.precision)
+        if scheme is None or row.bf16_ratio is None:
             continue
-        gate = activations if way.arithmetic.activations else weights
+        gate = activations if scheme.arithmetic.activations else weights
         if gate is not None and not row.bf16_ratio <= gate:
             missed.append(f"{row.precision}: {row.bf16_ratio:.4f} of bfloat16's > {gate}")
     return missed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0, 1 for a gate that was missed, or 2 for a model or text that can't be used."""
+    """Run the command line. Returns 0; 1 if a gate is missed; 2 for a model or text that can't be
+    used."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(arguments)
     try:
@@ -282,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         checkpoint = load_checkpoint(path)
         text = options.text.read_text(encoding="utf-8")
         length = min(checkpoint.config.context_length, options.tokens)
-        rows: list[Row] = []
+        rows: list[SchemeFigures] = []
         print(HEADER)
         for row in measure(checkpoint, text, length):
             print(line_of(row), flush=True)
@@ -312,13 +323,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec bench quality",
-        description="Perplexity by each way to calculate.",
+        description="Perplexity of each quantization scheme.",
         epilog="example: halfsec bench quality --gate-weights 1.01 --gate-activations 1.015",
     )
     add = parser.add_argument
     add("--model", type=Path, help="GGUF file or Hugging Face directory")
-    add("--text", type=Path, default=LICENCE, help="a file to read (the licence)")
-    add("--tokens", type=int, default=NUM_TOKENS, help="of the text (%(default)s)")
+    add("--text", type=Path, default=LICENCE, help="file to read (the licence)")
+    add("--tokens", type=int, default=NUM_TOKENS, help="tokens of the text (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="save the result")
     ratio = "highest ratio to bfloat16's perplexity with 8-bit"
     add("--gate-weights", type=float, metavar="RATIO", help=f"{ratio} weights")

@@ -1,4 +1,4 @@
-"""Report of a comparison: tables, and gates against what this engine promises."""
+"""Report of a comparison: tables, and the gates of our engine."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,26 +8,26 @@ from typing import Any
 from .rounds import TOGETHER
 
 Summary = Mapping[str, Any]
-"""`Figures.summary`."""
+"""Result of `Figures.summary`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Of contestants that are compared with each other. None: it did not take part."""
+    """Names of the contestants that gates compare. None: it did not take part."""
 
     own: str
-    """With drafts, as a service runs it."""
+    """Our engine with drafts, as in the service."""
     plain: str
-    """Without drafts."""
+    """Our engine without drafts."""
     same_file: str | None
-    """llama.cpp with the very file."""
+    """llama.cpp with the same file."""
     eight_bit: str | None
-    """llama.cpp with Q8_0 made of it."""
+    """llama.cpp with the file requantized to Q8_0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A promise, and what was measured."""
+    """Measured value beside its upper limit."""
 
     promise: str
     measured: float
@@ -43,7 +43,8 @@ class Gate:
 
 
 def gates(results: Mapping[str, Summary], first_load_s: float, names: Names) -> list[Gate]:
-    """What can be judged from who took part. What could not be measured is not held: NaN."""
+    """Gates of the contestants that took part. A value that was not measured is NaN, and misses its
+    gate."""
     own, plain = results[names.own], results[names.plain]
     token_ms = plain["token_ms"].get("p50") or math.nan  # 0 where tokens came together
     turns, previewed = own["first_token_by_turn_ms"], own["first_token_previewed_ms"]
@@ -64,7 +65,7 @@ def gates(results: Mapping[str, Summary], first_load_s: float, names: Names) -> 
 
 
 def tables(results: Mapping[str, Summary]) -> str:
-    """For people."""
+    """Format the summaries as tables."""
     return "\n\n".join(
         _table(title, columns, results)
         for title, columns in (
@@ -98,7 +99,7 @@ def _table(title: str, columns: Sequence[tuple[str, Any]], results: Mapping[str,
 
 
 def _number(*path: str | int, digits: int = 1) -> Any:
-    """A cell that shows one number of a summary, or nothing."""
+    """Function that formats the number at `path` of a summary; empty if it is absent."""
 
     def cell(summary: Summary) -> str:
         value: Any = summary

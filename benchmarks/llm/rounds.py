@@ -1,4 +1,4 @@
-"""The measurements: each contestant in turn, round after round."""
+"""Measurement rounds, in which the contestants alternate."""
 
 import math
 import statistics
@@ -7,60 +7,68 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from .contestant import Arrivals, Loaded, Remote
-from .workload import Script
+import numpy as np
+
+from .contestant import Arrivals, LoadReport, Remote
+from .workload import Workload
 
 REPLY_TOKENS: Final = 33
-"""Of a measured reply: one to begin, and 32 intervals."""
+"""Tokens of a measured reply: the first, and 32 intervals."""
 TURN_TOKENS: Final = 16
-"""Of a reply in a dialogue: a spoken sentence."""
+"""Tokens of a reply in a dialogue: a spoken sentence."""
 TOGETHER: Final = (1, 2, 4, 8)
 TOGETHER_TOKENS: Final = 24
 MAX_SLICE: Final = 500
-"""Steps of the long run that one does before it is the next one's turn. A reply, and with it the
-context, grows by as many."""
+"""Steps of the long run that a contestant does at a time. The reply, and with it the context, grows
+by this number."""
 OTHERS_STEPS: Final = 2000
-"""What the others do of the long run: enough for their 99th percentile."""
+"""Steps of the long run of the other engines: enough for their 99th percentile."""
 TALK_TOKENS: Final = 64
 _SHARES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Who takes part, and in what."""
+    """Contestant, and the measurements that it takes part in."""
 
     remote: Remote
     is_own: bool = False
     drafts: bool = False
-    """Its steps may bring several tokens, so that it is left out of the long run of single ones."""
+    """True if a step may yield several tokens: excluded from the long run, which times single
+    ones."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """One contestant's measurements, ms where nothing else is said."""
+    """Measurements of one contestant. Times in ms."""
 
-    loaded: Loaded
+    loaded: LoadReport
     between: list[float] = field(default_factory=list)
-    """Between two tokens of one reply."""
+    """Intervals between two tokens of one reply."""
     first_short: list[float] = field(default_factory=list)
+    """TTFT of the prompt of 36 tokens."""
     first_long: list[float] = field(default_factory=list)
+    """TTFT of the prompt of 512 tokens."""
     by_turn: list[list[float]] = field(default_factory=list)
-    """First token of each turn of a dialogue, a list for each round."""
+    """TTFT of each turn of a dialogue, a list for each round."""
     by_turn_previewed: list[list[float]] = field(default_factory=list)
+    """TTFT of each turn whose message was prefilled before."""
     together: dict[int, list[float]] = field(default_factory=dict)
-    """Tokens a second of so many sequences in all, one figure a round."""
+    """Tokens a second of all sequences, by their number; one value a round."""
     together_between: dict[int, list[float]] = field(default_factory=dict)
+    """Intervals between two tokens of a sequence, by the number of sequences."""
     steps: list[float] = field(default_factory=list)
+    """Intervals of the long run."""
     talk: list[float] = field(default_factory=list)
-    """A token of ordinary replies, one figure a round."""
+    """Mean time of a token in ordinary replies, one value a round."""
     read_back: list[float] = field(default_factory=list)
-    """A token of replies that repeat the caller's words."""
+    """Mean time of a token in replies that repeat the caller's words, one value a round."""
     drafts: tuple[int, int] = (0, 0)
-    """Drafted and accepted in these two."""
+    """Number of tokens drafted and accepted in `talk` and `read_back`."""
     perplexity: float | None = None
 
     def summary(self) -> dict[str, Any]:
-        """As data: medians and percentiles."""
+        """Medians and percentiles as JSON data."""
         turns = list(zip(*self.by_turn, strict=True))
         previewed = list(zip(*self.by_turn_previewed, strict=True))
         return {
@@ -86,16 +94,16 @@ class Figures:
 
 def measure(
     entries: Sequence[Entry],
-    loaded: Mapping[str, Loaded],
-    script: Script,
+    loaded: Mapping[str, LoadReport],
+    script: Workload,
     *,
     num_rounds: int,
     num_steps: int,
     on_progress: Callable[[str], None],
 ) -> dict[str, Figures]:
-    """Everything, by contestant. Raises EngineError."""
+    """Run all measurements. Returns figures by contestant. Raises EngineError."""
     figures = {entry.remote.name: Figures(loaded[entry.remote.name]) for entry in entries}
-    for entry in entries:  # the first time is never like the others
+    for entry in entries:  # warm-up: the first round is slower
         _one_round(entry, Figures(loaded[entry.remote.name]), script)
     for number in range(num_rounds):
         on_progress(f"round {number + 1} of {num_rounds}")
@@ -120,7 +128,7 @@ def measure(
     return figures
 
 
-def _one_round(entry: Entry, figures: Figures, script: Script) -> None:
+def _one_round(entry: Entry, figures: Figures, script: Workload) -> None:
     call = entry.remote.call
     arrivals = call("reply", script.short, REPLY_TOKENS)
     figures.first_short.append(arrivals[0][0])
@@ -137,7 +145,7 @@ def _one_round(entry: Entry, figures: Figures, script: Script) -> None:
         figures.together_between.setdefault(num_sequences, []).extend(times)
 
 
-def _talk(entry: Entry, figures: Figures, script: Script) -> None:
+def _talk(entry: Entry, figures: Figures, script: Workload) -> None:
     call = entry.remote.call
     before = call("drafts") if entry.is_own else (0, 0)
     for prompts, times in ((script.talk, figures.talk), (script.read_back, figures.read_back)):
@@ -151,7 +159,7 @@ def _talk(entry: Entry, figures: Figures, script: Script) -> None:
 
 
 def between(arrivals: Arrivals) -> list[float]:
-    """Milliseconds that each token after the first step took; those of one step share its time."""
+    """Time in ms of each token after the first step; the tokens of one step share its time."""
     return list(_between(arrivals))
 
 
@@ -161,7 +169,8 @@ def _between(arrivals: Arrivals) -> Iterator[float]:
 
 
 def tokens_a_second(replies: Sequence[Arrivals]) -> float:
-    """Of several replies while all of them go on: from the last first token to the first end."""
+    """Rate of all replies together while all of them run: from the latest first token to the
+    earliest end."""
     begin_ms = max(arrivals[0][0] for arrivals in replies)
     end_ms = min(arrivals[-1][0] for arrivals in replies)
     num_tokens = sum(
@@ -171,15 +180,13 @@ def tokens_a_second(replies: Sequence[Arrivals]) -> float:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | int]:
-    """Nothing of nothing."""
+    """Number of values and their percentiles, each a measured value; empty without values."""
     if not values:
         return {}
-    ordered = sorted(values)
-    found: dict[str, float | int] = {"count": len(ordered)}
-    for name, share in _SHARES.items():
-        place = min(int(len(ordered) * share), len(ordered) - 1)
-        found[name] = round(ordered[place], 2)
-    return found
+    found = np.quantile(values, list(_SHARES.values()), method="higher")
+    return {"count": len(values)} | {
+        name: round(float(value), 2) for name, value in zip(_SHARES, found, strict=True)
+    }
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Workload: the same token ids for every contestant."""
+"""Prompts and dialogues: the same token ids for every contestant."""
 
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -7,7 +7,7 @@ from typing import Final
 from llm_engine.chat.template import ChatMessage, ChatTemplate
 from llm_engine.checkpoints.tokenizer import Tokenizer
 
-from .contestant import Turn
+from .contestant import DialogueTurn
 from .quality import LICENCE, NUM_TOKENS
 
 SYSTEM: Final = "You are a friendly voice assistant. Answer in one or two short sentences."
@@ -24,7 +24,7 @@ QUESTIONS: Final = (
     "Please explain to my grandmother what a podcast is, in a kind way.",
     "What is a good name for a small and rather lazy dog with long ears?",
 )
-"""About 15 tokens each, so that what grows from turn to turn is the history."""
+"""Questions of about 15 tokens each: from turn to turn only the history grows."""
 
 READ_BACK: Final = (
     "Repeat this sentence exactly: The train to Edinburgh leaves from platform nine at half past "
@@ -34,7 +34,7 @@ READ_BACK: Final = (
     "Repeat this sentence exactly: The order is two large pizzas with ham and mushrooms, one green "
     "salad, and three bottles of sparkling water.",
 )
-"""What n-gram drafts are for: the reply takes up the caller's own words."""
+"""Requests whose reply repeats the caller's words, which n-gram drafts are made for."""
 
 PASSAGE: Final = (
     "The harbour was quiet when the ferry came in, and only two men stood on the quay to take its "
@@ -44,31 +44,32 @@ PASSAGE: Final = (
     "who should pay for moving it. Children played in it, a baker sold bread from its deck, and "
     "when it was launched again at last, half of the town wept. "
 )
-"""Repeated for long prompts: how long one takes does not depend on what it says."""
+"""Text that is repeated for long prompts: their time does not depend on the content."""
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class Workload:
     """Prompts as token ids."""
 
-    turns: tuple[Turn, ...]
-    """A dialogue of ten."""
+    turns: tuple[DialogueTurn, ...]
+    """Dialogue of ten turns."""
     talk: tuple[tuple[int, ...], ...]
-    """Each question on its own."""
+    """Prompt of each question alone."""
     read_back: tuple[tuple[int, ...], ...]
+    """Prompt of each of `READ_BACK` alone."""
     short: tuple[int, ...]
-    """36 tokens: a system prompt and a question, as a call begins."""
+    """Prompt of 36 tokens: as long as a system prompt and a question."""
     long: tuple[int, ...]
-    """512 tokens: a document."""
+    """Prompt of 512 tokens."""
     text: tuple[int, ...]
-    """What perplexity is measured on; empty where there is no text."""
+    """Text that perplexity is measured on; empty if the file is missing."""
 
 
-def make_script(template: ChatTemplate, tokenizer: Tokenizer) -> Script:
-    """Write everything as the model's chat template does."""
+def make_script(template: ChatTemplate, tokenizer: Tokenizer) -> Workload:
+    """Make the token ids with the model's chat template."""
     text = LICENCE.read_text(encoding="utf-8") if LICENCE.exists() else ""
     passage = template.content("user", PASSAGE, template.gaps(["user"])[0])
-    return Script(
+    return Workload(
         turns=tuple(_turn(template, number) for number in range(len(QUESTIONS))),
         talk=tuple(_asked(template, question) for question in QUESTIONS),
         read_back=tuple(_asked(template, request) for request in READ_BACK),
@@ -87,10 +88,10 @@ def _asked(template: ChatTemplate, question: str) -> tuple[int, ...]:
     return (*ids, *gaps[-1].token_ids)
 
 
-def _turn(template: ChatTemplate, number: int) -> Turn:
+def _turn(template: ChatTemplate, number: int) -> DialogueTurn:
     question = QUESTIONS[number]
     if number == 0:
-        return Turn(question, _asked(template, question))
+        return DialogueTurn(question, _asked(template, question))
     *_, before, after = template.gaps(["system", "user", "assistant", "user"])
     content = template.content("user", question, before)
-    return Turn(question, (*before.token_ids, *content, *after.token_ids))
+    return DialogueTurn(question, (*before.token_ids, *content, *after.token_ids))

@@ -1,8 +1,8 @@
 """Comparison of voices: real-time factor, time to the first audible sample, word error rate.
 
 Intelligibility is a round trip: a recognizer transcribes the synthesized speech, and the word error
-rate is taken against the input text. The recognizer is an argument, because this package depends on
-none: `compare` takes any function from 16 kHz PCM to text. Run alone, the table has no WER:
+rate is taken against the input text. The recognizer is an argument: `compare` takes any function
+from 16 kHz PCM to text. Run alone, the table has no WER:
 
     python -m benchmarks.tts.speed [--models DIR] [--json] [VOICE ...]
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.asr.scoring import errors_in_words
 from latency_budget.account.clock import Clock, SystemClock
 from tts.load import available_voices, load_voice
 from tts.resample import StreamResampler
@@ -57,7 +58,7 @@ SENTENCES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class VoiceFigures:
     """Figures of one voice."""
 
     voice: str
@@ -82,7 +83,7 @@ def compare(
     *,
     sentences: Sequence[str] = SENTENCES,
     clock: Clock | None = None,
-) -> tuple[Row, ...]:
+) -> tuple[VoiceFigures, ...]:
     """Measure every voice over every sentence, warm. Blocks for about a second per voice, longer
     with a recognizer. Raises `VoiceError`."""
     timer = clock or SystemClock()
@@ -91,13 +92,14 @@ def compare(
 
 def _measure(
     voice: Voice, transcribe: Transcribe | None, sentences: Sequence[str], clock: Clock
-) -> Row:
+) -> VoiceFigures:
     voice.warm()
     spent_ms: list[float] = []
     audible_ms: list[float] = []
     silence_ms: list[float] = []
     speech_ms = 0.0
-    num_errors = num_words = 0
+    wanted: list[tuple[str, ...]] = []
+    heard: list[tuple[str, ...]] = []
     for sentence in sentences:
         began_ns = clock.now_ns()
         chunks: list[SpeechChunk] = []
@@ -112,10 +114,9 @@ def _measure(
         silence_ms.append(silence)
         audible_ms.append((arrived_ns - began_ns) / 1e6 + silence)
         if transcribe is not None:
-            wanted = _comparable(sentence)
-            num_errors += edit_distance(wanted, _comparable(transcribe(_at_16k(chunks))))
-            num_words += len(wanted)
-    return Row(
+            wanted.append(_comparable(sentence))
+            heard.append(_comparable(transcribe(_at_16k(chunks))))
+    return VoiceFigures(
         voice=voice.name,
         num_sentences=len(sentences),
         ms_per_sentence=float(np.median(spent_ms)),
@@ -124,7 +125,7 @@ def _measure(
         leading_silence_ms=float(np.mean(silence_ms)),
         speech_s=speech_ms / 1000,
         rtf=sum(spent_ms) / speech_ms if speech_ms else 0.0,
-        word_error_rate=num_errors / num_words if num_words else None,
+        word_error_rate=errors_in_words(wanted, heard).rate if any(wanted) else None,
     )
 
 
@@ -147,18 +148,7 @@ def _comparable(text: str) -> tuple[str, ...]:
     return tuple(word for word in (w.strip(",;:!?…'") for w in spoken.split()) if word)
 
 
-def edit_distance(wanted: Sequence[str], heard: Sequence[str]) -> int:
-    """Number of words to insert, delete or replace."""
-    row = list(range(len(heard) + 1))
-    for number, word in enumerate(wanted, start=1):
-        diagonal, row[0] = row[0], number
-        for column, other in enumerate(heard, start=1):
-            cost = min(row[column] + 1, row[column - 1] + 1, diagonal + (word != other))
-            diagonal, row[column] = row[column], cost
-    return row[-1]
-
-
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[VoiceFigures]) -> str:
     """Format the rows as a table."""
     lines = [
         f"{'voice':<12} {'ms/sentence':>11} {'p95':>7} {'first audible':>13} {'silence':>8}"
@@ -189,7 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         names = options.voices or available_voices(models_dir)
         rows = compare([load_voice(name, models_dir) for name in names])
     except VoiceError as error:
-        print(f"tts.bench: {error}", file=sys.stderr)
+        print(f"bench tts: {error}", file=sys.stderr)
         return 2
     print(json.dumps([asdict(row) for row in rows], indent=2) if options.json else table(rows))
     return 0

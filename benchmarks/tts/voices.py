@@ -17,13 +17,15 @@ import asr
 import tts
 from agent.client.simulated_caller.talk import TalkError
 from agent.stages.model_store.catalogue import ModelStore
+from benchmarks.asr.scoring import load_jiwer
 from latency_budget.host import machine
 
 from .speed import compare, table
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table. Raises TalkError for a voice or model that can't be used."""
+    """Run the command line. Returns 0. Raises TalkError for a voice or model that can't be used,
+    and BenchError without jiwer."""
     parser = argparse.ArgumentParser(
         prog="halfsec bench tts",
         description="Compare voices: milliseconds a sentence, first audible sample, and the word "
@@ -32,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("voices", nargs="*", metavar="VOICE", help="default: all on this machine")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")
     options = parser.parse_args(argv)
+    load_jiwer()  # missing, it is reported before the models are loaded
     store = ModelStore()
     try:
         recognizer = asr.WhisperTranscriber.load(store.locate("whisper-tiny.en"))

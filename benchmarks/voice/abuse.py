@@ -2,9 +2,8 @@
 
 One call in progress, in real time, over the recordings given: quiet, then during each attack and
 again from five seconds after it. The attackers (`benchmarks/callers/abusive_clients.py`) come from
-another address. The gates:
-during each attack the caller's p95 is at most half as long again as in quiet, and five
-seconds after it too.
+another address. The gate: during each attack, and from five seconds after it, the caller's p95 is
+at most 1.5 times that in quiet.
 """
 
 import argparse
@@ -23,7 +22,7 @@ from agent.errors import BenchError
 from agent.http.auth.cli_credentials import entry_at
 from benchmarks.callers.abusive_clients import (
     ATTACKER,
-    Target,
+    AttackTarget,
     flood,
     read_nothing,
     sit,
@@ -32,7 +31,7 @@ from benchmarks.callers.abusive_clients import (
 from benchmarks.callers.server_process import own_server
 from benchmarks.signals.recordings import TurnRecording, find_recordings
 
-from .harness import CallPlan, HeldCall, hold
+from .harness import CallerPlan, HeldCall, hold
 from .options import positive
 from .report import report, save
 from .turns import HEARD_S, PATIENCE_S
@@ -47,32 +46,32 @@ BEGUN_S: Final = 1.0
 QUIET: Final = "quiet"
 
 Json = dict[str, Any]
-Attack = Callable[[Target], Awaitable[object]]
+Attack = Callable[[AttackTarget], Awaitable[object]]
 
 
-async def _sustained(target: Target) -> None:
+async def _sustained(target: AttackTarget) -> None:
     while True:
         await flood(target, 100, per_s=100)
 
 
-async def _bursts(target: Target) -> None:
+async def _bursts(target: AttackTarget) -> None:
     while True:
         await flood(target, 1000)
         await asyncio.sleep(2.0)
 
 
-async def _idle(target: Target) -> None:
+async def _idle(target: AttackTarget) -> None:
     while True:
         await sit(target, 200, 5.0, says=b"GET / HTTP/1.1\r\nHost: local")
 
 
-async def _fast(target: Target) -> None:
+async def _fast(target: AttackTarget) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(talk_too_fast(target, 3600.0))
 
 
-async def _slow(target: Target) -> None:
+async def _slow(target: AttackTarget) -> None:
     async with asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(read_nothing(target, 3600.0))
@@ -92,8 +91,8 @@ async def measure(
 ) -> dict[str, HeldCall]:
     """Hold the call in each phase. Returns calls by the phase's name. Raises ConnectError."""
     await wait_ready(url, START_TIMEOUT_S)
-    plan = CallPlan(HEARD_S, PATIENCE_S)
-    target = Target(url, entry_at(url).api_key())
+    plan = CallerPlan(HEARD_S, PATIENCE_S)
+    target = AttackTarget(url, entry_at(url).api_key())
     await hold(recordings[:2], url, plan)  # warm-up: first calls are slower
     phases: dict[str, HeldCall] = {QUIET: await hold(recordings, url, plan)}
     for name, attack in attacks.items():
@@ -106,7 +105,7 @@ async def measure(
 
 
 @contextlib.asynccontextmanager
-async def _attacked(attack: Attack, target: Target) -> AsyncIterator[None]:
+async def _attacked(attack: Attack, target: AttackTarget) -> AsyncIterator[None]:
     """Run an attack for the length of the block, from `BEGUN_S` after its beginning."""
 
     async def go() -> None:
@@ -141,7 +140,7 @@ def show(found: dict[str, Json]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 where every phase passed."""
+    """Run the command line. Returns 0 if every phase passed."""
     options = _parser().parse_args(argv)
     recordings = find_recordings(options.recordings, options.turns, options.seed)
     recordings = [recordings[n % len(recordings)] for n in range(options.turns)]

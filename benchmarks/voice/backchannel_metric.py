@@ -46,7 +46,8 @@ class Aside:
         self.understood = ""
         """Text of the caller's message made of the words; empty if there was none."""
         self.asked = False
-        """The agent was asking a question when it noticed the words: they may be an answer."""
+        """True if the agent was asking a question when it noticed the words: they may be an
+        answer."""
         self.was_kept = False
         """True if the rest of the reply was heard."""
         self.gone_ms: float | None = None

@@ -22,7 +22,7 @@ from benchmarks.callers.server_process import OwnServer, own_server
 from benchmarks.signals.backchannels import Backchannel, recorded, synthesized
 from benchmarks.signals.recordings import TurnRecording
 
-from .harness import CallPlan, HeldCall, hold_round, in_batches
+from .harness import CallerPlan, HeldCall, hold_round, in_batches
 from .options import add_common, chosen_recordings
 from .report import missed_backchannels, missed_gates, report, save, show
 from .stereo_check import missed_stereo
@@ -37,7 +37,7 @@ TEMPORARY: Final = Path()
 async def measure(
     rounds: Sequence[Sequence[Sequence[TurnRecording]]],
     url: str,
-    plan: CallPlan,
+    plan: CallerPlan,
     server: OwnServer | None,
 ) -> list[HeldCall]:
     """Hold all rounds, one after the other, each call with its own seeds. Raises ConnectError."""
@@ -54,7 +54,7 @@ async def measure(
     return held
 
 
-def _of_call(plan: CallPlan, number: int) -> CallPlan:
+def _of_call(plan: CallerPlan, number: int) -> CallerPlan:
     """Plan for call `number`, with seeds and a file of its own."""
     seeds = (plan.barge_in_seed, plan.aside_seed)
     barge_in, aside = (None if seed is None else seed + number for seed in seeds)
@@ -63,12 +63,13 @@ def _of_call(plan: CallPlan, number: int) -> CallPlan:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 if every turn was answered, no history differs, and no gate was missed."""
+    """Run the command line. Returns 0 if every turn was answered, no history differs, and no gate
+    was missed."""
     options = _parser().parse_args(argv)
     recordings = chosen_recordings(options)
     rounds = in_batches(recordings, options.turns_a_call, options.callers)
     source, sounds = _backchannels(options)
-    plan = CallPlan(
+    plan = CallerPlan(
         barge_in_seed=options.seed if options.barge_in else None,
         aside_seed=options.seed if sounds else None,
         backchannels=sounds,
@@ -149,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--backchannels",
         action="store_true",
-        help='say "mm-hmm" and the like over some answers at random times, and tell whether they '
+        help='say "mm-hmm" and the like over some answers at random times, and report if they '
         "go on; synthesized by the voice of the settings, the agent's own",
     )
     parser.add_argument(
@@ -176,8 +177,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         const=TEMPORARY,
         metavar="DIR",
-        help="record every call, caller left and agent right, measure the recordings, and hold the "
-        "accounts of server and client against them; kept in DIR, if there is one",
+        help="record every call, caller left and agent right, measure the recordings, and compare "
+        "the accounts of server and client with them; kept in DIR, if it is named",
     )
     parser.add_argument(
         "--gate-stereo",

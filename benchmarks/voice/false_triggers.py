@@ -31,7 +31,7 @@ from asr.recognition.transcripts import DecodeJob, Hypothesis, PartialTranscript
 from asr.speech_detection.vad import FRAME
 from asr.stream.asr_stream import Listener
 from benchmarks.callers.telephone_channel import LINE_RATE_HZ, over_telephone
-from benchmarks.end_of_turn.simulated_call import Float32, Recognizer, TurnModel, VirtualCall
+from benchmarks.end_of_turn.simulated_call import Float32, VirtualCall
 from benchmarks.end_of_turn.simulation import TAIL_S, Timing
 from benchmarks.signals.noise import SOUNDS, make_sound
 from benchmarks.signals.recordings import SUFFIXES
@@ -82,8 +82,8 @@ class QuietCall:
     def __init__(
         self,
         detector: asr.VoiceDetector,
-        recognizer: Recognizer,
-        judge: TurnModel,
+        recognizer: asr.Transcriber,
+        judge: asr.EndOfTurnModel,
         listening: asr.ListenerConfig,
         tally: Tally,
     ) -> None:
@@ -108,10 +108,10 @@ class QuietCall:
         words = self._early.recognize(self._recognizer, job)
         return words, self._judge.log_odds(job.pcm) if job.kind == "final" else 0.0
 
-    def _shown(self, told: PartialTranscript) -> None:
+    def _shown(self, partial: PartialTranscript) -> None:
         self._tally.partials += 1
         if self._call.machine.checks_words:
-            self._call.feed(ev.WordsHeard(told.utterance, told.text))
+            self._call.feed(ev.WordsHeard(partial.utterance, partial.text))
 
     def _do(self, command: cmd.Command) -> None:
         match command:
@@ -176,8 +176,8 @@ def _on_the_line(sound: Float32, is_telephone: bool) -> Float32:
 def measure(
     played: Iterator[tuple[str, Float32]],
     detector: asr.VoiceDetector,
-    recognizer: Recognizer,
-    judge: TurnModel,
+    recognizer: asr.Transcriber,
+    judge: asr.EndOfTurnModel,
     listening: asr.ListenerConfig,
 ) -> list[Tally]:
     """Hold all calls. Returns one tally per name, in order of first appearance."""
@@ -190,7 +190,7 @@ def measure(
 
 
 def report(tallies: Sequence[Tally], options: argparse.Namespace) -> Json:
-    """The result as data."""
+    """Make the result as JSON data."""
     whole = Tally("whole")
     for each in tallies:
         whole.seconds += each.seconds
@@ -224,7 +224,8 @@ def show(result: Json) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 1 if the gate was missed. Raises BenchError for models that can't be used."""
+    """Run the command line. Returns 1 if the gate was missed, else 0. Raises BenchError for models
+    that can't be used."""
     options = _parser().parse_args(argv)
     files = [path for path in options.recordings if path.is_file()]
     for folder in (path for path in options.recordings if path.is_dir()):
@@ -244,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _models(config: Config) -> tuple[asr.VoiceDetector, Recognizer, TurnModel]:
+def _models(config: Config) -> tuple[asr.VoiceDetector, asr.Transcriber, asr.EndOfTurnModel]:
     from agent.stages.load_progress import Conversion
     from agent.stages.loading import Loading  # imports the stages: takes seconds
     from agent.stages.model_store.catalogue import ModelStore
@@ -260,7 +261,7 @@ def _models(config: Config) -> tuple[asr.VoiceDetector, Recognizer, TurnModel]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec bench quiet",
-        description="Let a call hear what is nobody's turn: silence, noise, tones and a keyboard, "
+        description="Let a call hear what is not a turn: silence, noise, tones and a keyboard, "
         "made from the seed, and the music or whatever else the files hold. Counts what it takes "
         "for speech, for words, and answers.",
         epilog="example: halfsec bench quiet /usr/share/asterisk/moh --gate-answers 0",

@@ -52,7 +52,7 @@ less; an answer that is over by then gets none."""
 
 
 @dataclass(frozen=True, slots=True)
-class CallPlan:
+class CallerPlan:
     """Behaviour of the caller in one call."""
 
     cut_after_s: float | None = None
@@ -94,7 +94,7 @@ class HeldCall:
         return [*self.errors, *(error for each in self.exchanges for error in each.errors)]
 
 
-async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) -> HeldCall:
+async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallerPlan) -> HeldCall:
     """Say each recording in real time in one call. Raises ConnectError.
 
     A call that ends early returns the turns so far, with an error.
@@ -134,7 +134,7 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallPlan) ->
 
 
 async def converse(
-    caller: Caller, asides: Asides, recordings: Sequence[TurnRecording], plan: CallPlan
+    caller: Caller, asides: Asides, recordings: Sequence[TurnRecording], plan: CallerPlan
 ) -> None:
     """Say every recording and hear its answer, with the plan's behaviour."""
     barge_in = None if plan.barge_in_seed is None else random.Random(plan.barge_in_seed)
@@ -214,7 +214,7 @@ def in_batches(
 
 
 async def hold_round(
-    batches: Sequence[Sequence[TurnRecording]], url: str, plans: Sequence[CallPlan]
+    batches: Sequence[Sequence[TurnRecording]], url: str, plans: Sequence[CallerPlan]
 ) -> list[HeldCall]:
     """Hold one call per batch, all at once. Raises the first ConnectError."""
     try:

@@ -3,8 +3,8 @@
 The language model and the voice that the settings name answer typed questions, each in a new
 conversation whose prompt and question are prefilled, as they are when a caller's words have just
 been recognized. Measured is what that caller waits for: the model's steps until the first piece is
-cut, and the first audible sample. Each question is answered in both ways, one after the other, with
-the order alternating, so that other load on the machine falls on both alike.
+cut, and the first audible sample. Each question is answered with and without the
+opening clause, in alternating order, so that other load on the machine falls on both alike.
 """
 
 import argparse
@@ -89,12 +89,13 @@ QUESTIONS: Final = (
 """Questions of callers: facts, advice, small talk; none of them is in a preset's examples."""
 
 WAYS: Final = {"whole": True, "without first-clause": False}
+"""Settings under comparison, by name: True with an opening clause."""
 AT_ONCE_MS: Final = 600_000
 """Lead in ms of a playback that never waits."""
 
 
 @dataclass(slots=True)
-class Answer:
+class TimedAnswer:
     """Answer to one question, with its times."""
 
     question: str
@@ -144,7 +145,7 @@ class Examiner:
         self._voice = VoiceStage(config.tts.voice, load.voice(config.tts.voice))
 
     async def open(self) -> None:
-        """Load the models, and answer once in each way so that all prompts are computed."""
+        """Load the models, and answer once with each setting so that all prompts are computed."""
         await self._llm.start()
         await self._voice.start()
         for by_clause in WAYS.values():
@@ -154,9 +155,9 @@ class Examiner:
         await self._llm.close()
         await self._voice.thread.close()
 
-    async def ask(self, question: str, *, by_clause: bool) -> Answer:
+    async def ask(self, question: str, *, by_clause: bool) -> TimedAnswer:
         """Ask one question in a new conversation. Raises StageError."""
-        answer, clock = Answer(question), self._clock
+        answer, clock = TimedAnswer(question), self._clock
         _, profile = self._config.profile(None)
         profile = shaped(profile, by_clause=by_clause)
         chat = self._open_chat(profile)
@@ -199,10 +200,10 @@ class Examiner:
         return _CountingChat(self._llm, self._clock, sampling, profile.instructions, examples)
 
 
-async def measure(config: Config, questions: Sequence[str]) -> dict[str, list[Answer]]:
-    """Ask all questions in each way."""
+async def measure(config: Config, questions: Sequence[str]) -> dict[str, list[TimedAnswer]]:
+    """Ask all questions with each setting."""
     examiner = Examiner(config)
-    answers: dict[str, list[Answer]] = {name: [] for name in WAYS}
+    answers: dict[str, list[TimedAnswer]] = {name: [] for name in WAYS}
     await examiner.open()
     order = list(WAYS)
     for question in questions:
@@ -213,7 +214,7 @@ async def measure(config: Config, questions: Sequence[str]) -> dict[str, list[An
     return answers
 
 
-def figures_of(answers: Sequence[Answer]) -> dict[str, Any]:
+def figures_of(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
     """Steps, characters and ms until an answer can be heard, and its length."""
     steps = [answer.num_steps for answer in answers]
     return {
@@ -227,7 +228,7 @@ def figures_of(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0."""
+    """Run the command line. Returns 0."""
     options = _parser().parse_args(argv)
     config = read_config(flags_of(options), options.config)
     questions = QUESTIONS[: options.questions]
@@ -274,7 +275,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_arguments(parser)
     parser.add_argument(
-        "--questions", type=positive, default=len(QUESTIONS), help="how many (%(default)s)"
+        "--questions",
+        type=positive,
+        default=len(QUESTIONS),
+        help="number of questions (%(default)s)",
     )
     parser.add_argument("--show", action="store_true", help="print the answers")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")

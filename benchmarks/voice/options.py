@@ -18,13 +18,13 @@ def add_common(parser: argparse.ArgumentParser, *, turns: int) -> None:
     """Add the shared options. `turns`: default number of turns."""
     add = parser.add_argument
     add("recordings", nargs="+", type=Path, help="files or folders")
-    add("--turns", type=positive, default=turns, help="how many (%(default)s)")
+    add("--turns", type=positive, default=turns, help="number of turns (%(default)s)")
     add("--turns-a-call", type=positive, default=5, help="in each call (%(default)s)")
     add("--callers", type=positive, default=1, help="calls at once (%(default)s)")
     add("--seed", type=int, default=1, help="which recordings, in which order (%(default)s)")
-    add("--half", choices=("a", "b"), default="", help="only recordings labelled so")
-    add("--kind", default="", help='only recordings labelled so: "command", "hesitant"')
-    add("--url", help="of a running server; without it one is started")
+    add("--half", choices=("a", "b"), default="", help="only recordings with this label")
+    add("--kind", default="", help='only this kind of turn: "command", "hesitant"')
+    add("--url", help="URL of a running server; without it one is started")
     add("--serve-args", default="", help='for the server that is started: "--preset cpu"')
     add("--json", type=Path, metavar="FILE", help="save the result")
     add("--gate-p50", type=float, metavar="MS", help="fail above this")

@@ -45,7 +45,7 @@ from latency_budget.host import cpu_s
 
 from . import phone_churn
 from .backchannel_metric import Asides
-from .harness import CallPlan, HeldCall, converse, in_batches
+from .harness import CallerPlan, HeldCall, converse, in_batches
 from .options import add_common, chosen_recordings
 from .report import figures_of, heading, in_ms, missed_gates, save
 from .server_latency import Accounts
@@ -94,7 +94,7 @@ class PhoneCalls:
 
 
 async def hold(
-    recordings: Sequence[TurnRecording], url: str, plan: CallPlan, line: LineQuality, seed: int
+    recordings: Sequence[TurnRecording], url: str, plan: CallerPlan, line: LineQuality, seed: int
 ) -> tuple[HeldCall, TwilioCall]:
     """Hold one call: hear the greeting, say each recording, hear the answers. A call that ends
     early returns the turns so far, with an error. Raises ConnectError."""
@@ -136,8 +136,8 @@ async def measure(
     name. The lines alternate, so that other load on the machine falls on all alike. Raises
     ConnectError."""
     await wait_ready(url, START_TIMEOUT_S)
-    plans = {line.name: (line, CallPlan()) for line in LINES}
-    plans[INTERRUPTING] = (GOOD, CallPlan(barge_in_seed=seed))
+    plans = {line.name: (line, CallerPlan()) for line in LINES}
+    plans[INTERRUPTING] = (GOOD, CallerPlan(barge_in_seed=seed))
     found = {name: PhoneCalls() for name in plans}
     accounts = Accounts(url)
     for number, batches in enumerate(rounds, start=1):
@@ -156,7 +156,7 @@ async def _hold_round(
     calls: PhoneCalls,
     batches: Sequence[Sequence[TurnRecording]],
     url: str,
-    plan: CallPlan,
+    plan: CallerPlan,
     line: LineQuality,
 ) -> None:
     clock = SystemClock()
@@ -268,7 +268,7 @@ def show(result: Json) -> None:
 
 
 def missed(result: Json, options: argparse.Namespace) -> list[str]:
-    """Missed gates: figures of the good line above their limits, and late greetings on any line."""
+    """Missed gates: figures of the good line above their limits."""
     good, interrupting = result["lines"][GOOD.name], result["lines"][INTERRUPTING]
     lines = missed_gates(
         good | {"barge_ins": interrupting["barge_ins"]},
@@ -284,8 +284,8 @@ def missed(result: Json, options: argparse.Namespace) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 if every turn over every line was answered and no gate was missed; with `--churn`,
-    if every call was accepted and released everything it held."""
+    """Run the command line. Returns 0 if every turn over every line was answered and no gate was
+    missed; with `--churn`, if every call was accepted and released everything it held."""
     options = _parser().parse_args(argv)
     if options.churn is not None:
         return phone_churn.main(options)

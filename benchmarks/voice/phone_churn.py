@@ -156,7 +156,8 @@ def _murmur(seed: int) -> Int16:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Returns 0 if every call was accepted and released everything. Raises BenchError."""
+    """Run `--churn`. Returns 0 if every call was accepted and released everything. Raises
+    BenchError."""
     if options.url is not None:
         raise BenchError("--churn looks into a server of its own: leave out --url.")
     lines = str(2 * AT_ONCE)
@@ -225,6 +226,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--churn",
         type=positive,
         metavar="N",
-        help=f"begin and end N calls instead, {AT_ONCE} at once, and tell what is left of them; "
-        "20000, that many a thousand times, take a quarter of an hour on two cores",
+        help=f"begin and end N calls instead, {AT_ONCE} at once, and report the resources that "
+        "are not released; 20000 take a quarter of an hour on two cores",
     )

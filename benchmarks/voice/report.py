@@ -44,10 +44,10 @@ def turn_figures(exchanges: Sequence[SpokenTurn]) -> Json:
 
 
 def figures_of(calls: Sequence[HeldCall], server: ServerFigures | None = None) -> Json:
-    """Figures of all calls held in one way: `turn_figures`, also by kind of turn where the
-    recordings name one; each turn's time at the ear, in order, so that ways are compared turn by
-    turn; speculation; the replies' own time (`chains_ms`); actions against late answers, each with
-    its number of turns; median stages; barge-ins; backchannels by kind of client; errors."""
+    """Figures of all calls with one variant: `turn_figures`, also by kind of turn where the
+    recordings name one; each turn's time at the ear, in order, so that variants are compared turn
+    by turn; speculation; the replies' own time (`chains_ms`); actions against late answers, each
+    with its number of turns; median stages; barge-ins; backchannels by kind of client; errors."""
     exchanges = [exchange for call in calls for exchange in call.exchanges]
     by_kind: dict[str, list[SpokenTurn]] = {}
     for call in calls:
@@ -100,8 +100,9 @@ def report(
     compared: Mapping[str, Sequence[HeldCall]] | None = None,
     servers: Mapping[str, ServerFigures] = MappingProxyType({}),
 ) -> Json:
-    """The result as data, with machine, date, command and options. `compared`: the same recordings
-    held in other ways. `servers`: figures of the servers that were started, by way."""
+    """Make the result as JSON data, with machine, date, command and options. `compared`: calls over
+    the same recordings with other variants. `servers`: figures of the servers that were started, by
+    variant."""
     server = servers.get(WHOLE.name)
     return {
         **heading(bench, options),

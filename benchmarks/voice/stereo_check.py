@@ -138,7 +138,7 @@ def _row(name: str, turn: FileTurn, account: Account | None) -> tuple[Json, str 
     if account.client_ms is None or report.get("cut_in"):
         return row, "a cut-in: the caller had not finished"
     if not at_ear:
-        return row, "the server was not told when it was heard"
+        return row, "no report of playback reached the server"
     row["difference_ms"] = row["server_ms"] - turn.waited_ms
     row["client_difference_ms"] = account.client_ms - turn.waited_ms
     return row, None

@@ -1,11 +1,11 @@
 """`halfsec bench turns`: latency and cut-ins of the end of turn, over many turns.
 
 Every recording is a turn of a call with a real server, in real time; of each answer a second is
-heard, then it is cancelled, so that two hundred turns take a quarter of an hour. Other ways of
+heard, then it is cancelled, so that two hundred turns take a quarter of an hour. Other variants of
 answering (`variants.py`) are measured in the same run, on the same recordings, each on a server
-of its own and never two at the same time: the ways alternate after each round of calls, in another
-order every time, so that other load on the machine falls on all alike. `--warm-up` plays turns that
-are not counted, so that what a service learns from its latest turns is learnt.
+of its own and never two at the same time: the variants alternate after each round of calls, in
+another order every time, so that other load on the machine falls on all alike. `--warm-up` plays
+turns that are not counted, so that what a service learns from its latest turns is learnt.
 
 With `--virtual` nothing is played: the real detector and recognizer listen once, then the
 turn-taking machine decides at many thresholds (`benchmarks/end_of_turn/simulation.py`).
@@ -25,10 +25,10 @@ from benchmarks.callers.server_process import OwnServer, own_server
 from benchmarks.end_of_turn import simulation_report
 from benchmarks.signals.recordings import TurnRecording
 
-from .harness import CallPlan, HeldCall, hold_round, in_batches
+from .harness import CallerPlan, HeldCall, hold_round, in_batches
 from .options import add_common, chosen_recordings
 from .report import missed_gates, report, save, show
-from .variants import PARTS, WHOLE, Way, ways
+from .variants import PARTS, WHOLE, ServiceVariant, variants
 
 START_TIMEOUT_S: Final = 180.0
 """Timeout in s of a server's start. Several servers may load at the same time."""
@@ -45,9 +45,13 @@ Rounds = Sequence[Sequence[Sequence[TurnRecording]]]
 
 
 async def measure(
-    rounds: Rounds, urls: dict[Way, str], servers: dict[Way, OwnServer], *, warm_up: Rounds = ()
-) -> dict[Way, list[HeldCall]]:
-    """Hold all rounds, each in every way, after those of `warm_up`. Raises ConnectError."""
+    rounds: Rounds,
+    urls: dict[ServiceVariant, str],
+    servers: dict[ServiceVariant, OwnServer],
+    *,
+    warm_up: Rounds = (),
+) -> dict[ServiceVariant, list[HeldCall]]:
+    """Hold all rounds, with every variant, after those of `warm_up`. Raises ConnectError."""
     for url in urls.values():
         await wait_ready(url, START_TIMEOUT_S)
     if warm_up:
@@ -57,25 +61,25 @@ async def measure(
 
 
 async def _hold_all(
-    rounds: Rounds, urls: dict[Way, str], servers: dict[Way, OwnServer]
-) -> dict[Way, list[HeldCall]]:
+    rounds: Rounds, urls: dict[ServiceVariant, str], servers: dict[ServiceVariant, OwnServer]
+) -> dict[ServiceVariant, list[HeldCall]]:
     """Hold the rounds. `servers`: those whose resources are measured."""
-    held: dict[Way, list[HeldCall]] = {way: [] for way in urls}
+    held: dict[ServiceVariant, list[HeldCall]] = {variant: [] for variant in urls}
     order = list(urls)
     for number, batches in enumerate(rounds, start=1):
-        for way in order:
-            plan = CallPlan(HEARD_S, PATIENCE_S, way.turn_detection)
-            with servers[way].calls() if way in servers else contextlib.nullcontext():
-                held[way] += await hold_round(batches, urls[way], [plan] * len(batches))
+        for variant in order:
+            plan = CallerPlan(HEARD_S, PATIENCE_S, variant.turn_detection)
+            with servers[variant].calls() if variant in servers else contextlib.nullcontext():
+                held[variant] += await hold_round(batches, urls[variant], [plan] * len(batches))
         order.append(order.pop(0))
         print(f"{number}/{len(rounds)} rounds", file=sys.stderr, flush=True)
     return held
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 if no gate was missed and no call broke."""
+    """Run the command line. Returns 0 if no gate was missed and no call broke."""
     options = _parser().parse_args(argv)
-    chosen = ways(naive=options.naive, without=options.without)
+    chosen = variants(naive=options.naive, without=options.without)
     if options.url is not None and len(chosen) > 1:
         raise BenchError("--naive and --without start servers of their own: leave out --url.")
     count = options.turns + options.warm_up
@@ -90,19 +94,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds = in_batches(recordings, options.turns_a_call, options.callers)
     warm_up = in_batches(first, options.turns_a_call, options.callers) if first else []
     with contextlib.ExitStack() as stack:
-        servers: dict[Way, OwnServer] = {}
+        servers: dict[ServiceVariant, OwnServer] = {}
         if options.url is None:
             given = options.serve_args.split()
-            for way in chosen:
-                servers[way] = stack.enter_context(own_server([*given, *way.serve_args]))
-        urls = {way: servers[way].url if way in servers else options.url for way in chosen}
+            for variant in chosen:
+                servers[variant] = stack.enter_context(own_server([*given, *variant.serve_args]))
+        urls = {
+            variant: servers[variant].url if variant in servers else options.url
+            for variant in chosen
+        }
         try:
             held = asyncio.run(measure(rounds, urls, servers, warm_up=warm_up))
         except ConnectError as error:
             raise BenchError(str(error)) from None
     calls = held.pop(WHOLE)
-    compared = {way.name: found for way, found in held.items()}
-    figures = {way.name: server.figures for way, server in servers.items()}
+    compared = {variant.name: found for variant, found in held.items()}
+    figures = {variant.name: server.figures for variant, server in servers.items()}
     result = report("turns", calls, vars(options), compared=compared, servers=figures)
     show(result)
     save(result, options.json)

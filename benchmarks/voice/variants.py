@@ -28,7 +28,7 @@ end of turn by words and sound (a fixed silence in its place); actions against l
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ServiceVariant:
     """One variant of the service."""
 
     name: str
@@ -48,10 +48,13 @@ class Way:
         return {"type": "server_vad", "silence_duration_ms": NAIVE_SILENCE_MS}
 
 
-WHOLE: Final = Way("whole")
+WHOLE: Final = ServiceVariant("whole")
 
 
-def ways(*, naive: bool, without: Sequence[str]) -> list[Way]:
+def variants(*, naive: bool, without: Sequence[str]) -> list[ServiceVariant]:
     """Variants to compare: the whole service, then each part left out alone, then all of them."""
-    found = [WHOLE, *(Way(f"without {part}", (part,)) for part in dict.fromkeys(without))]
-    return [*found, Way("naive", tuple(PARTS))] if naive else found
+    found = [
+        WHOLE,
+        *(ServiceVariant(f"without {part}", (part,)) for part in dict.fromkeys(without)),
+    ]
+    return [*found, ServiceVariant("naive", tuple(PARTS))] if naive else found

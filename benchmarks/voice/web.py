@@ -188,8 +188,10 @@ def _say(page: "Page", recording: TurnRecording) -> int:
 
 def _told_by_page(page: "Page") -> list[float]:
     """Waits that the page shows, in order, in ms."""
-    told = [row.get_attribute("data-wait-ms") for row in page.locator(".message.agent .turn").all()]
-    return [float(text) for text in told if text]
+    shown = [
+        row.get_attribute("data-wait-ms") for row in page.locator(".message.agent .turn").all()
+    ]
+    return [float(text) for text in shown if text]
 
 
 def _told_by_dashboard(page: "Page", known: set[str]) -> list[float]:
@@ -302,7 +304,7 @@ def _rows(found: WebFigures) -> list[tuple[str, list[float | None]]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 if every gate holds."""
+    """Run the command line. Returns 0 if no gate is missed."""
     options = _parser().parse_args(argv)
     recordings = find_recordings(options.recordings, options.turns, options.seed)
     recordings = [recordings[n % len(recordings)] for n in range(options.turns)]
@@ -322,9 +324,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec bench web",
-        description="Talk to the page in a real browser, and hold what is heard against what page "
-        f"and dashboard tell. Fails where a barge-in is not heard within {BARGE_IN_MS:g} ms, or "
-        f"the pages differ by more than {AGREES_MS:g} ms.",
+        description="Talk to the page in a real browser, and compare what is heard with the "
+        f"figures of page and dashboard. Fails if a barge-in takes more than {BARGE_IN_MS:g} ms, "
+        f"or the pages differ by more than {AGREES_MS:g} ms.",
         epilog="example: halfsec bench web DIR --turns 12",
     )
     add = parser.add_argument

@@ -1,4 +1,4 @@
-"""Perplexity by each way to calculate; the quick backend stays within 1 % of float32."""
+"""Perplexity of each quantization scheme; the quick backend stays within 1 % of float32."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def test_the_command_prints_and_saves_a_row_for_each(
     printed = capsys.readouterr().out
     assert "onnx int8" in printed
     rows = json.loads(saved.read_text())["rows"]
-    names = [way.name for way in quality.WAYS]
+    names = [scheme.name for scheme in quality.SCHEMES]
     assert [row["precision"] for row in rows] == ["float32", "int8", *names]
     assert rows[0]["ratio"] == rows[0]["agreement"] == 1
     assert len({row["perplexity"] for row in rows}) == len(rows)
@@ -90,8 +90,8 @@ def test_gates_judge_weights_and_activations_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
-        quality.Row("cuda", way.name, 10, 1, 1, bf16_ratio=1.012, bf16_error=0.001)
-        for way in quality.WAYS
+        quality.SchemeFigures("cuda", scheme.name, 10, 1, 1, bf16_ratio=1.012, bf16_error=0.001)
+        for scheme in quality.SCHEMES
     ]
     assert quality.missed_gates(rows, None, None) == []
     assert quality.missed_gates(rows, 1.013, 1.015) == []
@@ -103,7 +103,7 @@ def test_gates_judge_weights_and_activations_apart(
         "calibrated, bf16 head, fp8 activations",
         "calibrated, fp8 activations",
     }
-    both = {way.name for way in quality.WAYS if way.weights.body is Precision.FP8}
+    both = {scheme.name for scheme in quality.SCHEMES if scheme.weights.body is Precision.FP8}
     assert {line.split(":")[0] for line in weights + activations} == both
     assert len(quality.missed_gates([replace(rows[-1], bf16_ratio=math.nan)], 1, 1)) == 1
 
@@ -128,8 +128,10 @@ def test_what_eight_bits_cost() -> None:
     path = model_path("smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf")
     checkpoint = load_checkpoint(path)
     text = quality.LICENCE.read_text(encoding="utf-8")
-    ways = [way for way in quality.WAYS if way.name in ("bfloat16", "fp8 rows, bf16 head")]
-    rows = list(quality.measure(checkpoint, text, quality.NUM_TOKENS, ways))
+    schemes = [
+        scheme for scheme in quality.SCHEMES if scheme.name in ("bfloat16", "fp8 rows, bf16 head")
+    ]
+    rows = list(quality.measure(checkpoint, text, quality.NUM_TOKENS, schemes))
     print(*map(quality.line_of, rows), sep="\n")
     onnx, bfloat16, fp8 = rows[1:]
     assert onnx.backend == "onnx"

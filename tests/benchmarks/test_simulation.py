@@ -50,6 +50,8 @@ class Judge:
         self.asked += 1
         return self._log_odds
 
+    def warm(self) -> None: ...
+
 
 def sound(*seconds: float) -> Float32:
     """Voice and silence in turns, beginning with voice; whole frames of the detector."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.tts import speed as bench
-from benchmarks.tts.speed import compare, edit_distance, table, whole_piece
+from benchmarks.tts.speed import compare, table, whole_piece
 from latency_budget.account.clock import ManualClock
 from tests.support.models import model_path
 from tests.tts.test_voice import HummingEngine
@@ -61,20 +61,6 @@ def test_without_a_recognizer_there_is_no_error_rate() -> None:
     assert table(rows).splitlines()[1].endswith("-")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "heard", "errors"),
-    [
-        ("a b c", "a b c", 0),
-        ("a b c", "a x c", 1),
-        ("a b", "", 2),
-        ("", "a", 1),
-        ("a b c", "b c d", 2),
-    ],
-)
-def test_edit_distance(wanted: str, heard: str, errors: int) -> None:
-    assert edit_distance(wanted.split(), heard.split()) == errors
-
-
 def test_silence_is_counted_to_the_first_audible_sample() -> None:
     quiet = SpeechChunk(np.zeros(800, np.int16), 8_000, (0, 1), (), False)
     late = np.zeros(800, np.int16)
@@ -93,7 +79,7 @@ def test_the_bench_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert row["num_sentences"] == len(bench.SENTENCES)
     assert row["leading_silence_ms"] < 50
     assert bench.main(["nobody"]) == 2
-    assert capsys.readouterr().err.startswith("tts.bench: there is no voice 'nobody'")
+    assert capsys.readouterr().err.startswith("bench tts: there is no voice 'nobody'")
 
 
 @pytest.mark.models

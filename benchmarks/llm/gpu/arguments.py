@@ -1,4 +1,4 @@
-"""Estimates that no device has confirmed: launch overlap, prefetch, 8-bit formats."""
+"""Launch options whose gain is an estimate: launch overlap, prefetch, 8-bit formats."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from llm_engine.cuda.ops.interface import Matrix
 from llm_engine.cuda.quantization.quantize import ONE_A_ROW
 
 from .figures import Figure, percentile
-from .models import Loaded
+from .models import LoadedModel
 from .steps import graph_ms, part_ms
 
 _MAX_STEPS: Final = 1000
@@ -21,51 +21,54 @@ _MAX_PARTS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """To launch a step's kernels."""
+class LaunchVariant:
+    """Options to launch a step's kernels with."""
 
     name: str
     changed: Mapping[str, int] = field(default_factory=dict)
-    """Fields of all products' tiles, and what they are instead."""
+    """Fields of all products' tiles with their changed values."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `TritonOps`."""
+    """Options of `TritonOps`."""
 
     def divide(
         self, weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int = SHARED_BYTES
     ) -> Tiles:
-        """As `product_tiles`."""
+        """Tiles of `product_tiles` with the changed fields."""
         usual = product_tiles(weight, num_sms, divisible=divisible, shared_bytes=shared_bytes)
         return replace(usual, **self.changed)
 
 
-WAYS: Final = (
-    Way("as it is"),
-    *(Way(f"next kernel at {quarter} of 4 quarters", {"next_at": quarter}) for quarter in (0, 2)),
-    *(Way(f"{lines} lines ahead", {"lines_ahead": lines}) for lines in (4, 8, 16)),
-    Way("one kernel after another", options={"dependent": False}),
+LAUNCH_VARIANTS: Final = (
+    LaunchVariant("as it is"),
+    *(
+        LaunchVariant(f"next kernel at {quarter} of 4 quarters", {"next_at": quarter})
+        for quarter in (0, 2)
+    ),
+    *(LaunchVariant(f"{lines} lines ahead", {"lines_ahead": lines}) for lines in (4, 8, 16)),
+    LaunchVariant("one kernel after another", options={"dependent": False}),
 )
-IN_8_BITS: Final = Way("8 bits become bfloat16", options={"halves": torch.bfloat16})
-PROMPT_WAYS: Final = (
-    Way("by the library"),
-    Way("by our kernel, and what follows in it", options={"by_library": False}),
+IN_8_BITS: Final = LaunchVariant("8 bits become bfloat16", options={"halves": torch.bfloat16})
+PROMPT_VARIANTS: Final = (
+    LaunchVariant("by the library"),
+    LaunchVariant("by our kernel, and what follows in it", options={"by_library": False}),
 )
 
 
-def choices(loaded: Loaded) -> Iterator[Figure]:
-    """The recorded steps of one sequence, by the device's clock: a token, and where somebody else
-    may do it, a long part of a prompt."""
+def choices(loaded: LoadedModel) -> Iterator[Figure]:
+    """Time of captured steps of one sequence with each variant, by the device's clock: of a token,
+    and where a library may compute it, of a long part of a prompt."""
     weights = loaded.subject.weights
     is_8_bit = weights.body is Precision.FP8
     num_steps = min(loaded.target.num_steps, _MAX_STEPS)
-    for way in (*WAYS, IN_8_BITS) if is_8_bit else WAYS:
-        found = graph_ms(_by(way, loaded), num_steps)
-        yield Figure(f"graph alone p50, {way.name}", percentile(found, 0.5), "ms")
+    for variant in (*LAUNCH_VARIANTS, IN_8_BITS) if is_8_bit else LAUNCH_VARIANTS:
+        found = graph_ms(_by(variant, loaded), num_steps)
+        yield Figure(f"graph alone p50, {variant.name}", percentile(found, 0.5), "ms")
     if is_8_bit and weights.block == ONE_A_ROW:
-        for way in PROMPT_WAYS:
-            times = part_ms(_by(way, loaded), _PART, min(num_steps, _MAX_PARTS))
-            name = f"{_PART} tokens of a prompt p50, {way.name}"
+        for variant in PROMPT_VARIANTS:
+            times = part_ms(_by(variant, loaded), _PART, min(num_steps, _MAX_PARTS))
+            name = f"{_PART} tokens of a prompt p50, {variant.name}"
             yield Figure(name, percentile(times, 0.5), "ms")
 
 
-def _by(way: Way, loaded: Loaded) -> Loaded:
-    return replace(loaded, ops=loaded.target.ops(divide=way.divide, **way.options))
+def _by(variant: LaunchVariant, loaded: LoadedModel) -> LoadedModel:
+    return replace(loaded, ops=loaded.target.ops(divide=variant.divide, **variant.options))

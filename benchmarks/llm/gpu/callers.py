@@ -1,4 +1,4 @@
-"""Callers of `sockets` in a process of their own, which imports little and starts at once."""
+"""Callers of `sockets` in a separate process, which imports little and so starts quickly."""
 
 import asyncio
 import base64
@@ -7,11 +7,11 @@ from typing import Final
 
 FRAME_S: Final = 0.02
 _FRAME_BYTES: Final = 640
-"""16-bit samples at 16 kHz."""
+"""Bytes of 20 ms of 16-bit samples at 16 kHz."""
 
 
 def call_all(port: int, number: int) -> None:
-    """Talk until nobody listens any more."""
+    """Send audio on `number` connections until the server closes them. Blocks."""
     asyncio.run(_call_all(port, number))
 
 

@@ -23,23 +23,31 @@ from llm_engine.errors import ModelError, RequestError
 from . import arguments, device_limits, draft_heads, gemm, other_engines, sockets, steps
 from .figures import Figure, table
 from .harness import Job, Record, Surroundings, run_jobs
-from .models import FORMATS, Lab, Loaded, Subject, Target, file_subjects, random_subjects
+from .models import (
+    FORMATS,
+    DeviceUnderTest,
+    Lab,
+    LoadedModel,
+    Subject,
+    file_subjects,
+    random_subjects,
+)
 from .random_weights import SHAPES
 
 SECTIONS: Final = {
-    "card": "bandwidth, launches and arithmetic of the card",
+    "card": "bandwidth, launch cost and arithmetic of the card",
     "itl": "from one token to the next",
     "ttft": "from a prompt to the first token",
-    "speculation": "a token where drafts are right so often",
-    "heads": "a token where heads draft in the graph that chooses",
-    "operations": "the bandwidth of each operation",
-    "choices": "a step by other ways to launch its kernels",
-    "memory": "what is taken, and whether it grows",
-    "jitter": "tokens beside fifty busy sockets",
+    "speculation": "time of a token by the acceptance rate of drafts",
+    "heads": "time of a token with draft heads in the captured graph",
+    "operations": "bandwidth of each operation",
+    "choices": "a step with other launch options of its kernels",
+    "memory": "memory in use, and its growth",
+    "jitter": "ITL beside fifty busy sockets",
     "libraries": "the same products by cuBLAS",
     "others": f"other engines: {', '.join(other_engines.NAMES)}",
 }
-"""In the order in which they run."""
+"""Sections in the order in which they run, with their help lines."""
 _CARD: Final = {
     "bandwidth": device_limits.bandwidth,
     "launches": device_limits.launches,
@@ -48,8 +56,8 @@ _CARD: Final = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0; 1 with --gate where a bar is missed or something failed; 2 without a GPU that will
-    do, or for a model that can't be used."""
+    """Run the command line. Returns 0; 1 with --gate if a target is missed or a job failed; 2
+    without a suitable GPU, or for a model that can't be used."""
     options = _parser().parse_args(argv)
     try:
         target, subjects = _target(options), _subjects(options)
@@ -69,7 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(
-    options: argparse.Namespace, target: Target, subjects: Sequence[Subject], head: dict[str, Any]
+    options: argparse.Namespace,
+    target: DeviceUnderTest,
+    subjects: Sequence[Subject],
+    head: dict[str, Any],
 ) -> list[Record]:
     lab = Lab(target, options.context, _say)
     printed: set[str] = set()
@@ -90,7 +101,7 @@ def _run(
 
 
 def _jobs(options: argparse.Namespace, lab: Lab, subjects: Sequence[Subject]) -> Iterator[Job]:
-    """One after another; those of one model together, so that it is loaded once."""
+    """Jobs in order; those of one model follow each other, so that it is loaded once."""
     target = lab.target
     if "card" in options.sections:
         yield from (Job(f"card: {name}", partial(each, target)) for name, each in _CARD.items())
@@ -115,7 +126,7 @@ def _jobs(options: argparse.Namespace, lab: Lab, subjects: Sequence[Subject]) ->
 
 def _model_measures(
     options: argparse.Namespace,
-) -> dict[str, Callable[[Loaded], Iterator[Figure]]]:
+) -> dict[str, Callable[[LoadedModel], Iterator[Figure]]]:
     acceptances, lengths = tuple(options.acceptance), tuple(options.drafts)
     return {
         "itl": steps.intervals,
@@ -132,7 +143,7 @@ def _model_measures(
 
 
 def _on_model(
-    lab: Lab, subject: Subject, measure: Callable[[Loaded], Iterator[Figure]]
+    lab: Lab, subject: Subject, measure: Callable[[LoadedModel], Iterator[Figure]]
 ) -> Iterator[Figure]:
     yield from measure(lab.loaded(subject))
 
@@ -142,13 +153,13 @@ def _cleared(lab: Lab) -> Iterator[Figure]:
     yield from ()
 
 
-def _target(options: argparse.Namespace) -> Target:
+def _target(options: argparse.Namespace) -> DeviceUnderTest:
     if options.rehearse:
-        return Target(None, num_steps=options.steps, repeats=options.repeats)
+        return DeviceUnderTest(None, num_steps=options.steps, repeats=options.repeats)
     needs_fp8 = any(FORMATS[name].body is Precision.FP8 for name in options.precision)
     device = require_device(index=options.gpu, needs_fp8=needs_fp8)
     torch.cuda.set_device(device.index)
-    return Target(device, num_steps=options.steps, repeats=options.repeats)
+    return DeviceUnderTest(device, num_steps=options.steps, repeats=options.repeats)
 
 
 def _subjects(options: argparse.Namespace) -> list[Subject]:
@@ -159,7 +170,7 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
     return random_subjects(options.shapes, options.precision)
 
 
-def _head(options: argparse.Namespace, target: Target) -> dict[str, Any]:
+def _head(options: argparse.Namespace, target: DeviceUnderTest) -> dict[str, Any]:
     device = str(target.found) if target.found else "a rehearsal on the CPU: no figure counts"
     return {
         "bench": "llm on a GPU",
@@ -168,13 +179,13 @@ def _head(options: argparse.Namespace, target: Target) -> dict[str, Any]:
         "machine": machine(),
         "system": platform.platform(),
         "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python -m llm_engine.bench --device cuda", *options.said]),
+        "command": " ".join(["python -m llm_engine.bench --device cuda", *options.arguments]),
     }
 
 
 @contextmanager
 def _range(name: str) -> Iterator[None]:
-    """A range in NVIDIA's profilers."""
+    """Mark the block as a range in NVIDIA's profilers."""
     torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
     try:
         yield
@@ -187,7 +198,7 @@ def _no_range(name: str) -> Iterator[None]:
     yield
 
 
-def _mark(target: Target) -> Any:
+def _mark(target: DeviceUnderTest) -> Any:
     return _range if target.is_gpu else _no_range
 
 
@@ -201,7 +212,7 @@ def _print(record: Record) -> None:
 
 
 def _save(path: Path, result: dict[str, Any]) -> None:
-    """Whole at every moment: the process may be killed in this one."""
+    """Write the result file atomically: the process may be killed at any time."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     os.replace(part, path)
@@ -235,24 +246,24 @@ def _numbers(kind: type, low: float, high: float) -> Callable[[str], list[Any]]:
     return parse
 
 
-class _Said(argparse.Namespace):
-    """Options, and the words that they were given by."""
+class _Options(argparse.Namespace):
+    """Parsed options with the arguments that they were parsed from."""
 
-    said: Sequence[str] = ()
+    arguments: Sequence[str] = ()
 
 
 class _Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        said = sys.argv[1:] if args is None else list(args)
-        options = super().parse_args(said, namespace or _Said())
-        options.said = said
+        arguments = sys.argv[1:] if args is None else list(args)
+        options = super().parse_args(arguments, namespace or _Options())
+        options.arguments = arguments
         return options
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m llm_engine.bench --device cuda",
-        description="What one GPU gives one stream of tokens, beside what it could. Sections: "
+        description="Speed of one stream of tokens on one GPU, beside its limits. Sections: "
         + "; ".join(f"{name}: {what}" for name, what in SECTIONS.items())
         + ".",
     )
@@ -262,35 +273,37 @@ def _parser() -> argparse.ArgumentParser:
         type=_names(list(SHAPES)),
         default=[name for name in SHAPES if "qwen" not in name],
         metavar="NAMES",
-        help=f"of random weights: {','.join(SHAPES)}",
+        help=f"shapes with random weights: {','.join(SHAPES)}",
     )
     parser.add_argument(
         "--precision",
         type=_names(list(FORMATS)),
         default=["fp8", "bfloat16"],
         metavar="NAMES",
-        help=f"of weights: {','.join(FORMATS)} (fp8,bfloat16)",
+        help=f"formats of weights: {','.join(FORMATS)} (fp8,bfloat16)",
     )
     parser.add_argument(
         "--sections", type=_names(list(SECTIONS)), default=list(SECTIONS), metavar="NAMES"
     )
-    parser.add_argument("--steps", type=int, default=10_000, help="of ITL (%(default)s)")
-    parser.add_argument("--repeats", type=int, default=20, help="of all else (%(default)s)")
-    parser.add_argument("--context", type=int, default=6144, help="longest (%(default)s)")
+    parser.add_argument("--steps", type=int, default=10_000, help="steps of ITL (%(default)s)")
+    parser.add_argument(
+        "--repeats", type=int, default=20, help="repeats of other measurements (%(default)s)"
+    )
+    parser.add_argument("--context", type=int, default=6144, help="longest context (%(default)s)")
     parser.add_argument(
         "--acceptance", type=_numbers(float, 0, 1), default=[0.6, 0.77, 0.9], metavar="P,..."
     )
     parser.add_argument("--drafts", type=_numbers(int, 1, 7), default=[3, 5, 7], metavar="N,...")
     parser.add_argument("--heads", type=_numbers(int, 1, 7), default=[3, 4], metavar="N,...")
     parser.add_argument(
-        "--limit-s", type=float, help="begin no measurement later than this; none by itself"
+        "--limit-s", type=float, help="start no measurement after this time (no limit)"
     )
-    parser.add_argument("--gpu", type=int, default=0, help="which one (%(default)s)")
-    parser.add_argument("--gate", action="store_true", help="fail where a bar is missed")
+    parser.add_argument("--gpu", type=int, default=0, help="index of the GPU (%(default)s)")
+    parser.add_argument("--gate", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save after each figure")
     parser.add_argument(
         "--rehearse",
         action="store_true",
-        help="on the CPU, with a tiny model: shows that everything runs, measures nothing",
+        help="run on the CPU with a tiny model: a test of the bench, without valid figures",
     )
     return parser

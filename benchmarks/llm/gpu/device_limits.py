@@ -6,20 +6,20 @@ from functools import partial
 import torch
 
 from .figures import Figure
-from .models import Target
+from .models import DeviceUnderTest
 from .timing import call_us, captured, mean_ms, replay_ms
 
 _BUFFERS = 4
-"""Read or written in turn."""
+"""Number of buffers, read or written in turn."""
 _CACHES = 4
-"""All buffers together are at least so many times the L2."""
+"""Least size of all buffers together, in sizes of the L2 cache."""
 _MIN_BUFFER = 2 << 30
 _LAUNCHES = 1000
 _MATRIX = 8192
 
 
-def bandwidth(target: Target) -> Iterator[Figure]:
-    """Reading alone, which weights are, and copying, which is what cards are compared by."""
+def bandwidth(target: DeviceUnderTest) -> Iterator[Figure]:
+    """Bandwidth of reading, as of weights, and of copying, by which cards are compared."""
     size = _buffer_bytes(target)
     buffers = [
         torch.randint(0, 1 << 30, (size // 4,), dtype=torch.int32, device=target.device)
@@ -35,8 +35,8 @@ def bandwidth(target: Target) -> Iterator[Figure]:
     yield Figure("copy, read and written", 2 * size / copy_s / 1e12, "TB/s", is_rate=True)
 
 
-def launches(target: Target) -> Iterator[Figure]:
-    """A kernel that does nothing, in a graph of a thousand."""
+def launches(target: DeviceUnderTest) -> Iterator[Figure]:
+    """Launch cost of an empty kernel, in a graph of a thousand."""
     touched = torch.zeros(1, dtype=torch.int32, device=target.device)
     if not target.is_gpu:
         us = call_us([partial(touched.fill_, 1)], target.device, repeats=target.repeats)
@@ -53,9 +53,9 @@ def launches(target: Target) -> Iterator[Figure]:
     yield Figure("graph of one empty kernel", us, "us", note="between two events")
 
 
-def arithmetic(target: Target) -> Iterator[Figure]:
-    """What prompts are limited by: a large product of random numbers, in bfloat16 and, where the
-    card has them, in 8 bits on both sides."""
+def arithmetic(target: DeviceUnderTest) -> Iterator[Figure]:
+    """Rate of a large matrix product of random numbers, the limit of prefill: in bfloat16 and,
+    where the card supports it, in 8 bits on both sides."""
     for kind, name in ((torch.bfloat16, "bfloat16"), (torch.float8_e4m3fn, "FP8")):
         if kind.itemsize > 1 or target.has_fp8:
             rate = matrix_rate(target, kind)
@@ -63,8 +63,8 @@ def arithmetic(target: Target) -> Iterator[Figure]:
             yield Figure(f"{name} product", rate / 1e12, "TFLOP/s", is_rate=True, note=note)
 
 
-def read_bandwidth(target: Target) -> float:
-    """Bytes a second, measured once."""
+def read_bandwidth(target: DeviceUnderTest) -> float:
+    """Read bandwidth in bytes a second, measured once."""
     if target.bytes_a_s is None:
         for _ in bandwidth(target):
             break
@@ -72,8 +72,8 @@ def read_bandwidth(target: Target) -> float:
     return target.bytes_a_s
 
 
-def matrix_rate(target: Target, kind: torch.dtype) -> float:
-    """Operations a second of a library's product of such numbers, measured once."""
+def matrix_rate(target: DeviceUnderTest, kind: torch.dtype) -> float:
+    """Operations a second of a library's product of this type, measured once."""
     if kind not in target.flops:
         side = _side(target)
         left, right = (torch.randn(side, side, device=target.device).to(kind) for _ in range(2))
@@ -83,7 +83,7 @@ def matrix_rate(target: Target, kind: torch.dtype) -> float:
 
 
 def _multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """`left @ right.T`."""
+    """Compute `left @ right.T`."""
     if left.itemsize > 1:
         return left @ right.T
     one = torch.ones((), device=left.device)
@@ -92,18 +92,18 @@ def _multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _side(target: Target) -> int:
+def _side(target: DeviceUnderTest) -> int:
     return _MATRIX if target.is_gpu else 256
 
 
-def _buffer_bytes(target: Target) -> int:
+def _buffer_bytes(target: DeviceUnderTest) -> int:
     if not target.is_gpu:
         return 1 << 20
     return max(_MIN_BUFFER, -(-_CACHES * target.l2_bytes // _BUFFERS >> 20) << 20)
 
 
-def _read_s(target: Target, buffers: list[torch.Tensor]) -> float:
-    """Of one buffer, the fastest way to read it."""
+def _read_s(target: DeviceUnderTest, buffers: list[torch.Tensor]) -> float:
+    """Time in s to read one buffer, by the fastest of the kernels."""
     if target.found is None:
         calls = [partial(torch.sum, each) for each in buffers]
         return call_us(calls, target.device, repeats=target.repeats) / 1e6

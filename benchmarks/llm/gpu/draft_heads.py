@@ -1,9 +1,9 @@
 """Cost of a step with draft heads that run in the captured graph.
 
-A step with heads checks the draft of the one before, goes on behind what of it was right, and
-drafts again, in one launch; the next step is launched before the host has seen a token. What that
-costs does not depend on whether drafts are right, so that random heads tell it. What it brings
-does, and is reckoned for given shares of right ones.
+A step with heads verifies the draft of the previous step, continues after its accepted tokens, and
+drafts again, in one launch; the next step is launched before the host has seen a token. The cost
+does not depend on whether drafts are accepted, so random heads suffice. The gain does, and is
+calculated for given acceptance rates.
 """
 
 import statistics
@@ -19,9 +19,9 @@ from llm_engine.models.medusa_heads import DraftHeads
 
 from . import targets as limits
 from .device_limits import read_bandwidth
-from .driving import SLOT, Session
+from .driving import SLOT, BackendSequence
 from .figures import Figure, percentile
-from .models import Loaded
+from .models import LoadedModel
 from .random_weights import random_heads
 from .steps import CONTEXT, STRETCH, interval_ms, quiet
 
@@ -29,10 +29,10 @@ _SEED: Final = 2
 
 
 def in_graph(
-    loaded: Loaded, acceptances: tuple[float, ...], numbers: tuple[int, ...]
+    loaded: LoadedModel, acceptances: tuple[float, ...], numbers: tuple[int, ...]
 ) -> Iterator[Figure]:
-    """A step with so many heads, beside one without in the same run, and a token of it where so
-    many drafts are right."""
+    """Time of a step for each of `numbers` of heads, beside a step without heads in the same run,
+    and time of a token for each acceptance rate."""
     num_steps, kv_bytes = loaded.target.num_steps, loaded.kv_bytes(CONTEXT)
     speed, weight_bytes = read_bandwidth(loaded.target), loaded.model.step_bytes
     bars = loaded.subject.bars(loaded.target)
@@ -61,11 +61,11 @@ def in_graph(
                 bars.speculative_ms(tokens),
                 note=f"{tokens:.2f} tokens a step, reckoned",
             )
-        del session, heads  # before there are others
+        del session, heads  # frees their memory before the next ones are made
 
 
-def session_with(loaded: Loaded, heads: DraftHeads) -> Session:
-    """A sequence on a backend of its own, with room for what `interval_ms` does with it."""
+def session_with(loaded: LoadedModel, heads: DraftHeads) -> BackendSequence:
+    """Make a sequence on its own backend, with pages for a run of `interval_ms`."""
     num_pages = -(-(CONTEXT + STRETCH + 2 * MAX_ROWS) // PAGE_SIZE)
     backend = CudaBackend(
         loaded.model,
@@ -76,16 +76,16 @@ def session_with(loaded: Loaded, heads: DraftHeads) -> Session:
         heads=heads,
     )
     pages = [PageId(page) for page in range(num_pages)]
-    return Session(backend, pages, loaded.subject.config.vocab_size)
+    return BackendSequence(backend, pages, loaded.subject.config.vocab_size)
 
 
-def drafted_step(session: Session, backend: CudaBackend) -> int:
-    """A step that checks what the one before has drafted; how many tokens it brought."""
+def drafted_step(session: BackendSequence, backend: CudaBackend) -> int:
+    """Run a step that verifies the draft of the previous one. Returns its number of tokens."""
     return len(session.step(backend.drafted(SLOT, session.num_tokens)))
 
 
-def _drafted_ms(session: Session, num_steps: int) -> tuple[list[float], float]:
-    """Milliseconds from one step to the next, and tokens of a step."""
+def _drafted_ms(session: BackendSequence, num_steps: int) -> tuple[list[float], float]:
+    """Intervals in ms between steps, and mean number of tokens of a step."""
     backend = session.backend
     assert isinstance(backend, CudaBackend)
     brought: list[int] = []

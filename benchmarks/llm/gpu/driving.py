@@ -13,31 +13,32 @@ SLOT: Final = Slot(0)
 
 
 @dataclass(slots=True)
-class Session:
-    """A reply with a block table of its own."""
+class BackendSequence:
+    """Sequence with its own block table."""
 
     backend: Backend
     pages: Sequence[PageId]
     vocab_size: int
     num_tokens: int = 0
-    """What the cache holds."""
+    """Number of tokens in the cache."""
     last: int = 0
-    """The next step's first token."""
+    """First token of the next step."""
     sampling: SamplingParams = _GREEDY
     _random: random.Random = field(default_factory=lambda: random.Random(1))
 
     def prompt(self, num_tokens: int) -> tuple[int, ...]:
-        """So many random tokens."""
+        """Make a prompt of random tokens."""
         return tuple(self._random.randrange(self.vocab_size) for _ in range(num_tokens))
 
     def read(self, prompt: tuple[int, ...]) -> int:
-        """Let these tokens follow; the token chosen after them."""
+        """Prefill these tokens after the cached ones. Returns the token chosen after them."""
         self.last = self._run(prompt, 1)[0]
         self.num_tokens += len(prompt)
         return self.last
 
     def step(self, draft: Sequence[int] = ()) -> tuple[int, ...]:
-        """A step with a draft behind the last token; the tokens that the reply goes on with."""
+        """Run a decode step with a draft after the last token. Returns the tokens that it yields:
+        the accepted ones and one more."""
         chosen = self._run((self.last, *draft), 1 + len(draft))
         num_right = 0
         while num_right < len(draft) and chosen[num_right] == draft[num_right]:
@@ -47,7 +48,7 @@ class Session:
         return chosen[: num_right + 1]
 
     def back_to(self, num_tokens: int, last: int) -> None:
-        """Forget what came after so many tokens."""
+        """Go back to the first `num_tokens` of the cache."""
         self.num_tokens, self.last = num_tokens, last
 
     def _run(self, token_ids: tuple[int, ...], num_sampled: int) -> tuple[int, ...]:

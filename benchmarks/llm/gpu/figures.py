@@ -1,4 +1,4 @@
-"""Figure: a measured value beside the physical limit and the target."""
+"""Figure: measured value beside the physical limit and the target."""
 
 import math
 from collections.abc import Sequence
@@ -6,32 +6,34 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measurement."""
+    """Measured value with its limit and target."""
 
     name: str
     value: float
     unit: str
     limit: float | None = None
-    """The physical one: no less, or no more where more is better. None: there is none."""
+    """Physical limit: lower bound of a time, upper bound of a rate. None: no limit is known."""
     bar: float | None = None
-    """What is to be reached; None: nothing was said."""
+    """Target; None: none is set."""
     is_rate: bool = False
-    """More is better."""
+    """True if more is better."""
     note: str = ""
 
     @property
     def is_held(self) -> bool | None:
-        """None without a bar. What could not be measured is not held."""
+        """True if the target is met; None without a target. NaN misses it."""
         if self.bar is None:
             return None
         return self.value >= self.bar if self.is_rate else self.value <= self.bar
 
     @property
     def share(self) -> float | None:
-        """How much of what is possible: 1 at the limit."""
+        """Fraction of the physical limit that is reached: 1 at the limit."""
         if not self.limit or not self.value or math.isnan(self.value):
             return None
         return self.value / self.limit if self.is_rate else self.limit / self.value
@@ -51,7 +53,7 @@ class Figure:
 
 
 def table(figures: Sequence[Figure]) -> str:
-    """For people."""
+    """Format figures as a table."""
     width = max((len(figure.name) for figure in figures), default=0)
     return "\n".join(_line(figure, width) for figure in figures)
 
@@ -70,16 +72,13 @@ def _line(figure: Figure, width: int) -> str:
 
 
 def gaps_ms(instants_ns: Sequence[int]) -> list[float]:
-    """Milliseconds from each instant to the next."""
+    """Intervals in ms between successive instants."""
     return [(end - begin) / 1e6 for begin, end in pairwise(instants_ns)]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """A value that occurred; NaN of nothing."""
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+    """Percentile, `share` in 0..1: a measured value; NaN without values."""
+    return float(np.quantile(values, share, method="higher")) if values else math.nan
 
 
 def _text(value: float) -> str:

@@ -1,7 +1,7 @@
-"""Bandwidth that each operation achieves: bytes it must read, divided by its time.
+"""Bandwidth of each operation: bytes that it must read, divided by its time.
 
-Operands rotate: the calls that are timed in turn use several times the L2 together, as a step does
-that comes back to a layer only after all the others.
+Operands rotate: the timed calls together use several times the L2 cache, as a step does, which
+reads a layer again only after all the others.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,22 +19,22 @@ from llm_engine.cuda.ops.interface import LayerPages, Matrix, Ops, Rows
 
 from .device_limits import read_bandwidth
 from .figures import Figure
-from .models import Loaded, Subject, Target
+from .models import DeviceUnderTest, LoadedModel, Subject
 from .timing import Call, call_us
 
 NUM_ROWS: Final = (1, 4, 8)
 CONTEXT: Final = 1024
-"""Keys that attention reads."""
+"""Number of keys that attention reads."""
 _CACHES: Final = 4
 _Part = TypeVar("_Part")
 _MATRICES: Final = ("qkv", "o", "gate_up", "down")
 _FP8_ROWS: Final = 16
-"""cuBLAS's products of 8-bit floats want so many rows at least."""
+"""Least number of rows of cuBLAS's products of 8-bit floats."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
-    """Rows of activations, and where they stand in the cache."""
+    """Activations of rows, and their places in the cache."""
 
     hidden: Tensor
     heads: Tensor
@@ -45,9 +45,10 @@ class _Buffers:
     pages: LayerPages
 
 
-def operations(loaded: Loaded) -> Iterator[Figure]:
-    """Ours, for M = 1, 4, 8 rows of one sequence. Attention twice: by what a service takes,
-    which is FlashInfer where that is installed and fits, and by our own kernel."""
+def operations(loaded: LoadedModel) -> Iterator[Figure]:
+    """Bandwidth of our operations for M = 1, 4, 8 rows of one sequence. Attention is measured
+    twice: as in the service, by FlashInfer where it is installed and fits, and by our own
+    kernel."""
     limit = read_bandwidth(loaded.target) / 1e9
     ours = loaded.target.ops(flashinfer=False)
     for num_rows in NUM_ROWS:
@@ -59,8 +60,9 @@ def operations(loaded: Loaded) -> Iterator[Figure]:
             yield _figure(f"{name}, M={num_rows}", num_bytes, us, limit)
 
 
-def libraries(subject: Subject, target: Target) -> Iterator[Figure]:
-    """The plain products of the same shapes, by cuBLAS in bfloat16 and in 8-bit floats."""
+def libraries(subject: Subject, target: DeviceUnderTest) -> Iterator[Figure]:
+    """Bandwidth of the plain products of the same shapes, by cuBLAS in bfloat16 and in 8-bit
+    floats."""
     limit = read_bandwidth(target) / 1e9
     config = subject.config
     sizes = [*zip(_MATRICES, shapes(config), strict=True)]
@@ -82,8 +84,8 @@ def _figure(name: str, num_bytes: int, us: float, limit: float) -> Figure:
     return Figure(name, num_bytes / us / 1e3, "GB/s", limit=limit, is_rate=True, note=note)
 
 
-def _calls(loaded: Loaded, own: _Buffers) -> Iterator[tuple[str, int, list[Call]]]:
-    """Name, bytes, and the calls that are made in turn."""
+def _calls(loaded: LoadedModel, own: _Buffers) -> Iterator[tuple[str, int, list[Call]]]:
+    """Name, bytes, and calls of each operation; the calls differ in their operands."""
     ops, model = loaded.ops, loaded.model
     layers = _rotated(model.layers, _layer_bytes, loaded.target)
     first = layers[0]
@@ -121,9 +123,9 @@ def _calls(loaded: Loaded, own: _Buffers) -> Iterator[tuple[str, int, list[Call]
     )
 
 
-def _attention(ops: Ops, loaded: Loaded, own: _Buffers) -> tuple[int, list[Call]]:
-    """Bytes, and the calls, each over other keys: the same rows in many layers, as in a step, so
-    that what is done once for all layers is not done in every call."""
+def _attention(ops: Ops, loaded: LoadedModel, own: _Buffers) -> tuple[int, list[Call]]:
+    """Bytes and calls, each over other keys. The same rows in many layers, as in a step: work that
+    a step does once for all layers is not repeated in every call."""
     attention = loaded.model.layers[0].attention
     num_bytes = CONTEXT * loaded.kv_bytes(1) // loaded.subject.config.num_layers
     return num_bytes, [
@@ -132,7 +134,7 @@ def _attention(ops: Ops, loaded: Loaded, own: _Buffers) -> tuple[int, list[Call]
     ]
 
 
-def _buffers(loaded: Loaded, num_rows: int) -> _Buffers:
+def _buffers(loaded: LoadedModel, num_rows: int) -> _Buffers:
     model, config = loaded.model, loaded.subject.config
     like, device = model.embedding.dtype, loaded.target.device
 
@@ -155,28 +157,28 @@ def _buffers(loaded: Loaded, num_rows: int) -> _Buffers:
     )
 
 
-def _num_page_sets(loaded: Loaded) -> int:
-    """So many contexts are several times the L2."""
+def _num_page_sets(loaded: LoadedModel) -> int:
+    """Number of contexts whose keys and values together are several times the L2 cache."""
     config = loaded.subject.config
     one = CONTEXT * loaded.kv_bytes(1) // config.num_layers
     return max(2, -(-_CACHES * loaded.target.l2_bytes // one))
 
 
 def _elsewhere(own: _Buffers) -> list[LayerPages]:
-    """Each of the contexts that lie in the cache."""
+    """Pages of each context in the cache."""
     size = CONTEXT // PAGE_SIZE
     keys, values = (torch.split(each, size) for each in (own.pages.keys, own.pages.values))
     return [LayerPages(*each) for each in zip(keys, values, strict=True)]
 
 
 def _layer_bytes(layer: DeviceLayer) -> int:
-    """Of its smallest matrix: that has to be several times the L2, too, over all layers."""
+    """Bytes of a layer's smallest matrix, which over all layers must exceed the L2 cache, too."""
     parts = (layer.attention.qkv, layer.out, layer.gate_up, layer.down)
     return min(part.num_bytes for part in parts)
 
 
 def _rotated(
-    parts: tuple[_Part, ...], num_bytes: Callable[[_Part], int], target: Target
+    parts: tuple[_Part, ...], num_bytes: Callable[[_Part], int], target: DeviceUnderTest
 ) -> list[_Part]:
     """These and as many copies of them as make up several times the L2."""
     wanted = -(-_CACHES * target.l2_bytes // num_bytes(parts[0]))
@@ -187,7 +189,7 @@ def _rotated(
 
 
 def _copied(part: Any) -> Any:
-    """The same numbers elsewhere in memory: of a matrix, or of a layer."""
+    """Copy a matrix, or a layer, to other memory."""
     if isinstance(part, Matrix):
         return replace(part, values=part.values.clone())
     attention = replace(part.attention, qkv=_copied(part.attention.qkv))
@@ -200,7 +202,9 @@ def _copied(part: Any) -> Any:
     )
 
 
-def _bfloat16_calls(target: Target, num_rows: int, num_outputs: int, num_inputs: int) -> list[Call]:
+def _bfloat16_calls(
+    target: DeviceUnderTest, num_rows: int, num_outputs: int, num_inputs: int
+) -> list[Call]:
     number = _num_copies(target, 2 * num_outputs * num_inputs)
     rows = torch.randn(num_rows, num_inputs, device=target.device).to(torch.bfloat16)
     shape = number, num_outputs, num_inputs
@@ -209,7 +213,7 @@ def _bfloat16_calls(target: Target, num_rows: int, num_outputs: int, num_inputs:
     return [partial(torch.mm, rows, weight.t(), out=out) for weight in weights]
 
 
-def _float8_calls(target: Target, num_outputs: int, num_inputs: int) -> list[Call]:
+def _float8_calls(target: DeviceUnderTest, num_outputs: int, num_inputs: int) -> list[Call]:
     number = _num_copies(target, num_outputs * num_inputs)
     kind = torch.float8_e4m3fn
     rows = torch.randn(_FP8_ROWS, num_inputs, device=target.device).to(kind)
@@ -226,5 +230,5 @@ def _float8_calls(target: Target, num_outputs: int, num_inputs: int) -> list[Cal
     ]
 
 
-def _num_copies(target: Target, num_bytes: int) -> int:
+def _num_copies(target: DeviceUnderTest, num_bytes: int) -> int:
     return max(2, -(-_CACHES * target.l2_bytes // num_bytes))

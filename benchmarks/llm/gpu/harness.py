@@ -1,9 +1,8 @@
-"""Harness: sections run one after another; a failed section leaves the others intact.
+"""Harness: jobs run one after another; a failed job leaves the others intact.
 
-A measurement on a lent machine ends when its time is up, with or without a result. So a job yields
-its figures one by one, everything is saved after each, and what is left when the limit is reached
-is named as not measured. A job that raises loses its further figures only; one that loses the GPU
-ends all, for nothing would run after it.
+Time on a rented machine is limited. So a job yields its figures one by one, all results are saved
+after each, and the jobs left at the time limit are reported as not begun. A job that raises loses
+only its further figures; after one that loses the GPU no other job is begun.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -21,7 +20,7 @@ Measure = Callable[[], Iterator[Figure]]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something to be measured."""
+    """Named measurement."""
 
     name: str
     measure: Measure
@@ -29,13 +28,13 @@ class Job:
 
 @dataclass(slots=True)
 class Record:
-    """What became of a job."""
+    """Result of a job."""
 
     name: str
     figures: list[Figure] = field(default_factory=list)
     seconds: float = 0.0
     problem: str = ""
-    """Why it has no figures, or not all."""
+    """Reason why figures are missing; empty if none is."""
 
     def as_data(self) -> dict[str, Any]:
         found: dict[str, Any] = {"seconds": round(self.seconds, 2)}
@@ -46,21 +45,21 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a run of jobs is given besides them."""
+    """Clock, time limit and callbacks of a run of jobs."""
 
     clock: Clock
     limit_s: float | None
-    """No figure is begun after so many seconds; None: there is time."""
+    """Time limit in s: no figure is begun after it. None: no limit."""
     mark: Callable[[str], AbstractContextManager[None]]
-    """Around each job: names it in a profiler's timeline."""
+    """Context of each job, which names it in a profiler's timeline."""
     recover: Callable[[], None]
-    """After a job that raised."""
+    """Called after a job that raised."""
     on_change: Callable[[Sequence[Record]], None]
-    """After each figure and each job."""
+    """Called after each figure and each job."""
 
 
 def run_jobs(jobs: Sequence[Job], around: Surroundings) -> list[Record]:
-    """All of them, in order."""
+    """Run all jobs in order. Raises only what the callbacks raise."""
     start_ns = around.clock.now_ns()
     records: list[Record] = []
     lost = ""
@@ -81,7 +80,7 @@ def run_jobs(jobs: Sequence[Job], around: Surroundings) -> list[Record]:
                     if _is_over(start_ns, around):
                         record.problem = f"cut short: {around.limit_s:.0f} s were over"
                         break
-        except Exception as error:  # whatever it is, the others go on
+        except Exception as error:  # the other jobs run
             record.problem = _problem(error)
             if fault_of(error) is Fault.LOST:
                 lost = f"not begun: the GPU was lost in {job.name!r}"
@@ -93,7 +92,7 @@ def run_jobs(jobs: Sequence[Job], around: Surroundings) -> list[Record]:
 
 
 def _checked(job: Job) -> Generator[Figure, None, None]:
-    """A generator whatever the job made: it can be closed."""
+    """Wrap the job's iterator in a generator, which can be closed."""
     yield from job.measure()
 
 

@@ -1,4 +1,4 @@
-"""Models under test: one device, one model on it at a time."""
+"""Device and models under test: one model is on the device at a time."""
 
 import gc
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from llm_engine.cuda.quantization.quantize import BLOCK
 from llm_engine.cuda.steps.graph_runner import CudaGraphs, EagerGraphs, Graphs
 from llm_engine.cuda.weights import WeightFormat, load_model
 
-from .driving import Session
+from .driving import BackendSequence
 from .random_weights import SHAPES, random_model
 from .targets import CARD, Bars
 
@@ -39,30 +39,30 @@ TINY: Final = replace(
     context_length=8192,
     rope_scaling=None,
 )
-"""For a rehearsal without a GPU."""
+"""Shape of the model for a rehearsal without a GPU."""
 
 FORMATS: Final = {
     "fp8": WeightFormat(Precision.FP8),
     "fp8-blocks": WeightFormat(Precision.FP8, block=BLOCK),
     "bfloat16": WeightFormat(),
 }
-"""Of weights, by the names that `--precision` takes. In 8 bits there is a scale for each row, or
-one for 128 x 128, as in the official checkpoints of Qwen3 and DeepSeek. What a file has in 8 bits
-already keeps the scales it has."""
+"""Formats of weights by the names that `--precision` takes. 8-bit weights have a scale for each
+row, or one for each block of 128 x 128, as in the official checkpoints of Qwen3 and DeepSeek.
+Weights that a file has in 8 bits keep their scales."""
 
 _SEED: Final = 1
 
 
 @dataclass(slots=True)
-class Target:
-    """The device, and what was found out about it so far."""
+class DeviceUnderTest:
+    """Device, with its limits as far as they are measured."""
 
     found: Device | None
-    """None: this is a rehearsal on the CPU, whose figures mean nothing."""
+    """GPU; None: a rehearsal on the CPU, whose figures are not valid."""
     bytes_a_s: float | None = None
-    """Of reading."""
+    """Read bandwidth in bytes a second; None: not measured yet."""
     flops: dict[torch.dtype, float] = field(default_factory=dict)
-    """Operations a second of large products, by the type of what is multiplied."""
+    """Operations a second of large products, by the type of the factors."""
     num_steps: int = 10_000
     repeats: int = 20
 
@@ -72,7 +72,7 @@ class Target:
 
     @property
     def has_fp8(self) -> bool:
-        """A processor emulates it."""
+        """True if 8-bit floats are supported; the CPU emulates them."""
         return self.found is None or self.found.capability >= FP8_CAPABILITY
 
     @property
@@ -84,8 +84,8 @@ class Target:
         return self.found.l2_bytes if self.found else 1 << 12
 
     def ops(self, *, flashinfer: bool = True, **options: Any) -> Ops:
-        """As a service has them; without FlashInfer, kernels of our own attend. `options` of
-        `TritonOps`, of no importance to a rehearsal."""
+        """Operations as in the service. `flashinfer=False`: attention by our own kernel.
+        `options`: of `TritonOps`; ignored in a rehearsal."""
         if self.found is None:
             from llm_engine.cuda.ops.reference_ops import ReferenceOps
 
@@ -106,14 +106,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model that may be measured."""
+    """Model to measure."""
 
     shape: str
-    """`8b`, or the name of a file."""
+    """Key of `SHAPES` such as `8b`, or name of a file."""
     weights: WeightFormat
     config: ModelConfig
     checkpoint: "Checkpoint | None" = None
-    """None: random weights."""
+    """Checkpoint; None: random weights."""
 
     @property
     def name(self) -> str:
@@ -125,7 +125,7 @@ class Subject:
 
     @property
     def multiplied(self) -> torch.dtype:
-        """What long prompts' products multiply on both sides."""
+        """Type of both factors in the products of long prompts."""
         return torch.float8_e4m3fn if self.precision is Precision.FP8 else torch.bfloat16
 
     @property
@@ -134,25 +134,25 @@ class Subject:
             return memory.BFLOAT16
         return replace(memory.FP8, scale_block=self.weights.block)
 
-    def bars(self, target: Target) -> Bars:
+    def bars(self, target: DeviceUnderTest) -> Bars:
         is_card = target.found is not None and CARD in target.found.name
         return Bars(self.shape, self.precision.value, is_card)
 
 
 @dataclass(slots=True)
-class Loaded:
-    """A subject on the device."""
+class LoadedModel:
+    """Model on the device."""
 
     subject: Subject
     model: DeviceModel
     ops: Ops
     num_pages: int
-    target: Target
+    target: DeviceUnderTest
     _backend: CudaBackend | None = None
 
     @property
     def backend(self) -> CudaBackend:
-        """Made, and its graphs recorded, when it is first needed."""
+        """Backend, made with its captured graphs at the first access."""
         if self._backend is None:
             self._backend = CudaBackend(
                 self.model,
@@ -163,12 +163,14 @@ class Loaded:
             )
         return self._backend
 
-    def session(self, sampling: SamplingParams | None = None) -> Session:
-        """A sequence, greedy by itself, with room for all of the context."""
+    def session(self, sampling: SamplingParams | None = None) -> BackendSequence:
+        """Make a sequence with pages for the whole context. `sampling` is greedy by default."""
         num_pages = -(-self.model.rope.cos.shape[0] // PAGE_SIZE)
         pages = [PageId(page) for page in range(num_pages)]
         vocab_size = self.subject.config.vocab_size
-        return Session(self.backend, pages, vocab_size, sampling=sampling or SamplingParams())
+        return BackendSequence(
+            self.backend, pages, vocab_size, sampling=sampling or SamplingParams()
+        )
 
     def kv_bytes(self, num_tokens: int) -> int:
         return num_tokens * memory.token_bytes(self.subject.config, self.subject.storage)
@@ -176,16 +178,17 @@ class Loaded:
 
 @dataclass(slots=True)
 class Lab:
-    """Has one subject on the device; asking for another one takes it off."""
+    """Loader that keeps one model on the device and frees it when another one is requested."""
 
-    target: Target
+    target: DeviceUnderTest
     context_length: int
     on_progress: Callable[[str], None]
-    _loaded: Loaded | None = None
+    _loaded: LoadedModel | None = None
     _failed: dict[str, Exception] = field(default_factory=dict)
 
-    def loaded(self, subject: Subject) -> Loaded:
-        """Raises ModelError for one that does not fit, and whatever loading raises: each time."""
+    def loaded(self, subject: Subject) -> LoadedModel:
+        """Load a model, unless it is loaded. Raises ModelError for one that does not fit, and any
+        exception of loading, again at each request."""
         if subject.name in self._failed:
             raise self._failed[subject.name]
         if self._loaded is None or self._loaded.subject is not subject:
@@ -193,19 +196,19 @@ class Lab:
             try:
                 self._loaded = self._load(subject)
             except Exception as error:
-                # Not from where: those frames hold what had been loaded.
+                # Without the traceback, whose frames would keep the loaded tensors alive.
                 self._failed[subject.name] = error.with_traceback(None)
                 raise
         return self._loaded
 
     def clear(self) -> None:
-        """Take everything off the device."""
+        """Free all memory of the device."""
         self._loaded = None
         gc.collect()
         if self.target.is_gpu:
             torch.cuda.empty_cache()
 
-    def _load(self, subject: Subject) -> Loaded:
+    def _load(self, subject: Subject) -> LoadedModel:
         self.on_progress(f"loading {subject.name}")
         num_pages = self._num_pages(subject)
         weights, device = subject.weights, self.target.device
@@ -217,10 +220,11 @@ class Lab:
             model = load_model(
                 subject.checkpoint, weights, device, context_length=self.context_length
             )
-        return Loaded(subject, model, self.target.ops(), num_pages, self.target)
+        return LoadedModel(subject, model, self.target.ops(), num_pages, self.target)
 
     def _num_pages(self, subject: Subject) -> int:
-        """For one full sequence and one that stands beside it. Raises ModelError."""
+        """Number of pages for two sequences of the full context. Raises ModelError if the memory
+        is too small."""
         num_pages = 2 * -(-self.context_length // PAGE_SIZE)
         if self.target.is_gpu:
             page = PAGE_SIZE * memory.token_bytes(subject.config, subject.storage)
@@ -231,13 +235,13 @@ class Lab:
 
 
 def random_subjects(shapes: list[str], formats: list[str]) -> list[Subject]:
-    """Every shape in every one of `FORMATS` that is named."""
+    """Models with random weights: each shape in each of the formats."""
     known = SHAPES | {"tiny": TINY}
     return [Subject(shape, FORMATS[each], known[shape]) for shape in shapes for each in formats]
 
 
 def file_subjects(path: Path, formats: list[str]) -> list[Subject]:
-    """A model from disk. Raises ModelError."""
+    """Model from disk in each of the formats. Raises ModelError."""
     from llm_engine.checkpoints.load import load_checkpoint
 
     checkpoint = load_checkpoint(path)

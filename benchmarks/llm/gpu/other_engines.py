@@ -1,8 +1,8 @@
 """Other engines on the same card, on the same shapes or the same checkpoint.
 
-Each runs in a process of its own, which is told what to do as JSON and prints what it found as
-JSON: none of them lets go of the memory it took, some start processes themselves, and what one of
-them breaks must not end the bench. Where one is not installed, that is said.
+Each runs in a process of its own, which takes its task as JSON and prints its result as JSON: none
+of them frees its memory, some start processes, and a crash must not end the bench. An engine that
+is not installed is reported.
 """
 
 import importlib.util
@@ -21,18 +21,18 @@ from llm_engine.errors import EngineError
 
 from .device_limits import read_bandwidth
 from .figures import Figure, gaps_ms, percentile
-from .models import Subject, Target
+from .models import DeviceUnderTest, Subject
 
 CONTEXT: Final = 1024
 _STEPS: Final = 256
 _TIMEOUT_S: Final = 400.0
-"""Compiling takes one or two minutes, loading as long."""
+"""Timeout in s of a process: compiling takes one or two minutes, loading as long."""
 _CLOCK = SystemClock()
 NAMES: Final = ("transformers", "vllm", "sglang")
 
 
-def compared(name: str, subject: Subject, target: Target) -> Iterator[Figure]:
-    """ITL of one of them. Raises EngineError with what it had to say, or that it is missing."""
+def compared(name: str, subject: Subject, target: DeviceUnderTest) -> Iterator[Figure]:
+    """ITL and TTFT of another engine. Raises EngineError if it is not installed or fails."""
     if importlib.util.find_spec(name) is None:
         raise EngineError(f"{name} is not installed")
     if name == "transformers" and subject.precision is not Precision.BFLOAT16:
@@ -52,7 +52,7 @@ def compared(name: str, subject: Subject, target: Target) -> Iterator[Figure]:
     yield Figure(f"{label}: TTFT of {task['context']} tokens", found["first_ms"], "ms")
 
 
-def _task(subject: Subject, target: Target) -> dict[str, Any]:
+def _task(subject: Subject, target: DeviceUnderTest) -> dict[str, Any]:
     path = subject.checkpoint.path if subject.checkpoint is not None else None
     return {
         "config": huggingface_config(subject.config),
@@ -82,7 +82,7 @@ def _in_process(name: str, task: dict[str, Any]) -> dict[str, Any]:
 
 
 def huggingface_config(config: ModelConfig) -> dict[str, Any]:
-    """A `config.json`. Without the stretching of rotary frequencies, which costs no time."""
+    """Contents of `config.json`, without the scaling of rotary frequencies, which costs no time."""
     names = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
     return {
         "architectures": [f"{names[config.architecture]}ForCausalLM"],
@@ -107,7 +107,8 @@ def huggingface_config(config: ModelConfig) -> dict[str, Any]:
 
 
 def run_transformers(task: dict[str, Any]) -> dict[str, Any]:
-    """A static cache, and decoding compiled with CUDA graphs: the fastest way its manual knows."""
+    """Measure transformers with a static cache and decoding compiled with CUDA graphs, the fastest
+    configuration in its manual."""
     import torch
     import transformers
 
@@ -148,7 +149,7 @@ def run_transformers(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_vllm(task: dict[str, Any]) -> dict[str, Any]:
-    """Time of long replies, less that of short ones."""
+    """Measure vLLM by the difference between long and short replies."""
     import vllm
 
     with tempfile.TemporaryDirectory() as directory:
@@ -170,7 +171,7 @@ def run_vllm(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_sglang(task: dict[str, Any]) -> dict[str, Any]:
-    """The same."""
+    """Measure SGLang by the difference between long and short replies."""
     import sglang
 
     with tempfile.TemporaryDirectory() as directory:
@@ -193,7 +194,7 @@ def run_sglang(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _served(task: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Which model: options that vLLM and SGLang share."""
+    """Options of the model that vLLM and SGLang share."""
     if task["directory"]:
         return {"model": task["directory"], "dtype": "bfloat16"}
     (directory / "config.json").write_text(json.dumps(task["config"]), encoding="utf-8")
@@ -210,7 +211,7 @@ def _prompt(task: dict[str, Any]) -> list[int]:
 
 
 def _by_difference(reply: Callable[[int], None], num_tokens: int) -> dict[str, Any]:
-    """Of five long and five short replies, after one of each."""
+    """ITL and TTFT from five long and five short replies, after a warm-up of one each."""
 
     def ms(number: int) -> float:
         start_ns = _CLOCK.now_ns()
@@ -227,7 +228,7 @@ _RUN: Final = {"transformers": run_transformers, "vllm": run_vllm, "sglang": run
 
 
 def main(argv: Sequence[str]) -> int:
-    """Name and task. Prints one line of JSON, the last one."""
+    """Run an engine's task. `argv`: name and task. Prints the result as the last line, in JSON."""
     name, task = argv
     print(json.dumps(_RUN[name](json.loads(task))))
     return 0

@@ -1,8 +1,8 @@
 """Models of known shapes with random weights: a step's cost does not depend on the values.
 
-Drawn on the device, so that the largest takes seconds. Matrices have a variance of one over their
-inputs, and what is added to the residual is smaller with more layers: activations neither explode
-nor vanish, and every token's logits differ.
+Weights are drawn on the device, which takes seconds for the largest model. Matrices have a variance
+of one over their inputs, and the terms of the residual are smaller with more layers: activations
+neither explode nor vanish, and every token's logits differ.
 """
 
 import math
@@ -22,7 +22,7 @@ from llm_engine.models.medusa_heads import DraftHead, DraftHeads, HeadsShape
 from llm_engine.training.draft_head_training import Recipe
 
 _PIECE = 1 << 26
-"""Numbers that are drawn at a time: 256 MB."""
+"""Number of values drawn at a time: 256 MB."""
 _BIAS_STD = 0.1
 
 
@@ -90,7 +90,8 @@ def random_model(
     seed: int,
     context_length: int,
 ) -> DeviceModel:
-    """A model of this shape. The same seed gives the same weights on the same kind of device."""
+    """Make a model of this shape. The same seed gives the same weights on the same kind of
+    device."""
     with torch.inference_mode():
         draw = _Draw(torch.device(device), weight_format, seed)
         hidden, vocab = config.hidden_size, config.vocab_size
@@ -103,8 +104,8 @@ def random_model(
 
 
 def random_heads(model: DeviceModel, number: int, *, seed: int) -> DraftHeads:
-    """Draft heads for a model, as large as trained ones are by themselves; in the model's own type
-    and on its device, so that a backend copies nothing."""
+    """Make draft heads for a model, of the default size of trained ones, in the model's type and on
+    its device, so that a backend copies nothing."""
     config, like, recipe = model.config, model.embedding, Recipe()
     shape = HeadsShape(
         model="",
@@ -162,6 +163,8 @@ def _layer(draw: "_Draw", config: ModelConfig, index: int) -> DeviceLayer:
 
 @dataclass(slots=True)
 class _Draw:
+    """Random generator of tensors on a device."""
+
     device: torch.device
     weight_format: WeightFormat
     seed: int
@@ -172,7 +175,8 @@ class _Draw:
         self._generator.manual_seed(self.seed)
 
     def floats(self, shape: tuple[int, int], std: float) -> Tensor:
-        """Normal numbers in the activations' type, no more than a piece of them in float32."""
+        """Draw normal values in the activations' type; at most a piece of them is in float32 at a
+        time."""
         values = torch.empty(shape, dtype=self.weight_format.dtype, device=self.device)
         piece = max(1, _PIECE // shape[1])
         for first in range(0, shape[0], piece):
@@ -192,7 +196,7 @@ class _Draw:
         bias: float | None = None,
         precision: Precision | None = None,
     ) -> Matrix:
-        """`bias` is the standard deviation of one; None: without."""
+        """Draw a matrix. `bias`: standard deviation of its bias; None: no bias."""
         values = self.floats(shape, gain / math.sqrt(shape[1]))
         added = None if bias is None else self.floats((shape[0], 1), bias).flatten().float()
         if (precision or self.weight_format.body) is Precision.FP8:

@@ -1,8 +1,8 @@
-"""Token rate beside a busy event loop: the engine's thread while callers use sockets.
+"""ITL beside a busy event loop: the engine's thread while callers use sockets.
 
-Python runs one thread at a time. The engine's thread needs a moment of it for every token, and
-waits for it while the loop has it. Fifty callers in another process send a frame of speech every
-20 ms, as they do in calls; this process takes each apart, looks at it, and answers.
+Python runs one thread at a time. The engine's thread needs the interpreter for every token, and
+waits while the event loop holds it. Fifty callers in another process send a frame of speech every
+20 ms, as in calls; this process parses each, computes its level, and answers.
 """
 
 import asyncio
@@ -27,25 +27,25 @@ from llm_engine.core.request import Request
 
 from .callers import call_all
 from .figures import Figure, gaps_ms, percentile
-from .models import Loaded
+from .models import LoadedModel
 from .steps import CONTEXT
 
 NUM_SOCKETS: Final = 50
 _WARM_UP: Final = 20
-"""Tokens that do not count."""
+"""Number of first tokens that are not counted."""
 _CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to run."""
+    """Number of callers, and settings of threads and of the garbage collector."""
 
     name: str
     num_sockets: int
     is_pinned: bool
-    """The engine's thread has a core to itself, as far as this process goes."""
+    """True if the engine's thread has a core that no other thread of this process uses."""
     is_frozen: bool
-    """What was there before is never looked at by the garbage collector."""
+    """True if the garbage collector skips the objects made before the run."""
 
 
 SETTINGS: Final = (
@@ -57,8 +57,8 @@ SETTINGS: Final = (
 )
 
 
-def jitter(loaded: Loaded) -> Iterator[Figure]:
-    """ITL on the engine's thread in each setting, and as the event loop hears of it."""
+def jitter(loaded: LoadedModel) -> Iterator[Figure]:
+    """ITL in each setting, on the engine's thread and as received by the event loop."""
     bar = loaded.subject.bars(loaded.target).jitter()
     num_tokens = max(loaded.target.num_steps // 5, 2 * _WARM_UP)
     context_length = loaded.model.rope.cos.shape[0]
@@ -74,7 +74,7 @@ def jitter(loaded: Loaded) -> Iterator[Figure]:
         yield Figure(f"{setting.name}: p99 on the loop", percentile(on_loop, 0.99), "ms")
 
 
-def _run(loaded: Loaded, setting: Setting, num_tokens: int) -> tuple[list[float], list[float]]:
+def _run(loaded: LoadedModel, setting: Setting, num_tokens: int) -> tuple[list[float], list[float]]:
     every_core = _cores()
     if setting.is_frozen:
         gc.collect()
@@ -87,7 +87,7 @@ def _run(loaded: Loaded, setting: Setting, num_tokens: int) -> tuple[list[float]
 
 
 async def _measure(
-    loaded: Loaded, setting: Setting, num_tokens: int
+    loaded: LoadedModel, setting: Setting, num_tokens: int
 ) -> tuple[list[float], list[float]]:
     stamped = _Stamped(loaded.backend)
     core = EngineCore(
@@ -124,7 +124,7 @@ async def _measure(
 
 
 async def _reply(worker: EngineThread, core: EngineCore, num_tokens: int) -> list[int]:
-    """When each token of a reply arrived on this loop."""
+    """Generate a reply. Returns the time in ns at which each token arrived on this loop."""
     sequence = await worker.call(core.open_sequence, undo=core.close_sequence)
     request = Request(
         prompt=(1,) * CONTEXT,
@@ -143,7 +143,7 @@ async def _reply(worker: EngineThread, core: EngineCore, num_tokens: int) -> lis
 
 
 class _Stamped(BackendWrapper):
-    """Notes when each step was collected."""
+    """Backend that records the time at which each step was collected."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -156,7 +156,7 @@ class _Stamped(BackendWrapper):
 
 
 _connected: set[asyncio.StreamWriter] = set()
-"""Callers that have been heard. Of the one loop that runs."""
+"""Callers that have sent a frame. Only one event loop runs at a time."""
 
 
 async def _all_here(number: int) -> None:
@@ -165,7 +165,7 @@ async def _all_here(number: int) -> None:
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One caller's frames: taken apart, looked at, answered."""
+    """Parse and answer the frames of one caller."""
     try:
         while line := await reader.readline():
             message: dict[str, Any] = json.loads(line)
@@ -185,6 +185,6 @@ def _cores() -> set[int]:
 
 
 def _pin(cores: set[int]) -> None:
-    """The calling thread."""
+    """Pin the calling thread to these cores."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)

@@ -23,30 +23,30 @@ from llm_engine.cuda.steps.step_inputs import StepInputs
 
 from . import targets as limits
 from .device_limits import matrix_rate, read_bandwidth
-from .driving import Session
+from .driving import BackendSequence
 from .figures import Figure, gaps_ms, percentile
-from .models import Loaded
+from .models import LoadedModel
 from .timing import event
 
 CONTEXT: Final = 1024
-"""Of a reply's first token."""
+"""Context length in tokens of a reply's first token."""
 STRETCH: Final = 256
-"""Tokens until a reply goes back to where it began, so that the context stays near that length."""
+"""Number of tokens after which a reply is restarted, so that the context stays near `CONTEXT`."""
 _LEFT_OUT: Final = 2
-"""Steps after going back that do not count: one was launched in vain."""
+"""Steps after a restart that are not counted: one was launched for the abandoned reply."""
 SAMPLINGS: Final = {
     "temperature": SamplingParams(temperature=0.8),
     "temperature and top_p": SamplingParams(temperature=0.8, top_p=0.9),
 }
-"""By the names of their figures. All other figures are of greedy replies."""
+"""Sampling parameters by the names of their figures. All other figures are of greedy replies."""
 PROMPTS: Final = ((32, 4096), (64, 0), (128, 0), (256, 0), (512, 0), (512, 4096))
-"""New tokens, and those that the cache holds already."""
+"""Number of new tokens, and of tokens already in the cache."""
 _PROMPT_REPEATS: Final = 30
 _CLOCK = SystemClock()
 
 
-def intervals(loaded: Loaded) -> Iterator[Figure]:
-    """ITL through the backend, one step ahead, and of its graph alone."""
+def intervals(loaded: LoadedModel) -> Iterator[Figure]:
+    """ITL through the backend, which launches one step ahead, and time of its graph alone."""
     target, bars = loaded.target, loaded.subject.bars(loaded.target)
     limit = _step_limit_ms(loaded)
     with quiet():
@@ -74,13 +74,13 @@ def intervals(loaded: Loaded) -> Iterator[Figure]:
 
 
 def interval_ms(
-    session: Session,
+    session: BackendSequence,
     num_steps: int,
     between: Callable[[], None] = lambda: None,
     step: Callable[[], object] | None = None,
 ) -> list[float]:
-    """Milliseconds from one step to the next, as the engine's thread sees them. `step` makes one of
-    the session; without it one is a token."""
+    """Intervals in ms between steps, as the engine's thread sees them. `between` is called after
+    each stretch. `step` runs a step of the session; None: `session.step`."""
     step = step or session.step
     first = session.num_tokens
     last = session.last if first else session.read(session.prompt(CONTEXT))
@@ -101,16 +101,17 @@ def interval_ms(
     return found
 
 
-def graph_ms(loaded: Loaded, num_steps: int) -> list[float]:
-    """Milliseconds of the recorded step of one sequence, by the device's clock."""
+def graph_ms(loaded: LoadedModel, num_steps: int) -> list[float]:
+    """Times in ms of the captured step of one sequence, by the device's clock."""
     return lanes_ms(loaded, 1, num_steps)
 
 
 @torch.inference_mode()
 def lanes_ms(
-    loaded: Loaded, num_seqs: int, num_steps: int, sampling: SamplingParams | None = None
+    loaded: LoadedModel, num_seqs: int, num_steps: int, sampling: SamplingParams | None = None
 ) -> list[float]:
-    """The same for so many sequences, which all read the same keys and values."""
+    """Times in ms of the captured step of `num_seqs` sequences, by the device's clock. All read the
+    same keys and values."""
     step, sequences = _recorded(loaded, num_seqs, sampling or SamplingParams())
     choose = partial(step.replay, GraphRunner.choice_for(sequences))
     found: list[float] = []
@@ -124,9 +125,9 @@ def lanes_ms(
 
 
 @torch.inference_mode()
-def part_ms(loaded: Loaded, num_rows: int, repeats: int) -> list[float]:
-    """Milliseconds of the recorded step that reads so many tokens of a prompt, nothing before
-    them."""
+def part_ms(loaded: LoadedModel, num_rows: int, repeats: int) -> list[float]:
+    """Times in ms of the captured step that reads `num_rows` tokens of a prompt with an empty
+    cache."""
     num_pages = -(-num_rows // PAGE_SIZE)
     context = _machinery(loaded, num_rows, num_pages)
     inputs = StepInputs(1, num_rows, num_pages, loaded.target.device)
@@ -138,7 +139,7 @@ def part_ms(loaded: Loaded, num_rows: int, repeats: int) -> list[float]:
         return _timed(loaded, partial(step.replay, num_rows, None), repeats + 2)[2:]
 
 
-def first_tokens(loaded: Loaded) -> Iterator[Figure]:
+def first_tokens(loaded: LoadedModel) -> Iterator[Figure]:
     """TTFT through the backend: from a prompt's tokens to the token after it, on the host."""
     target, subject = loaded.target, loaded.subject
     bars, config = subject.bars(target), subject.config
@@ -157,8 +158,8 @@ def first_tokens(loaded: Loaded) -> Iterator[Figure]:
         yield Figure(name, percentile(times, 0.5), "ms", limit, bar, note=note)
 
 
-def _first_ms(session: Session, num_new: int, num_cached: int) -> float:
-    """What is cached was read once, whatever stands there now."""
+def _first_ms(session: BackendSequence, num_new: int, num_cached: int) -> float:
+    """TTFT in ms. The cached tokens were computed before; their values do not matter."""
     session.num_tokens = num_cached
     prompt = session.prompt(num_new)
     start_ns = _CLOCK.now_ns()
@@ -167,12 +168,12 @@ def _first_ms(session: Session, num_new: int, num_cached: int) -> float:
 
 
 def speculation(
-    loaded: Loaded, acceptances: tuple[float, ...], lengths: tuple[int, ...]
+    loaded: LoadedModel, acceptances: tuple[float, ...], lengths: tuple[int, ...]
 ) -> Iterator[Figure]:
-    """What drafts would bring that are right with a given probability.
+    """Time of a token with drafts that are accepted with a given probability.
 
-    First the reply is written without, which is then known; a drafter that knows it errs on
-    purpose. Drafting itself costs nothing here: a drafter's own time comes on top.
+    First the reply is generated without drafts. Then a drafter that knows it errs on purpose.
+    Drafting is free here: a real drafter's time must be added.
     """
     session = loaded.session()
     num_tokens = max(min(loaded.target.num_steps, 1024), 8)
@@ -200,10 +201,12 @@ def speculation(
             yield Figure(name, ms / num_tokens, "ms", limit, bar, note=note)
 
 
-def drafted_steps(session: Session, reply: list[int], length: int, acceptance: float) -> int:
-    """Write a known reply again with drafts; how many steps that took.
+def drafted_steps(
+    session: BackendSequence, reply: list[int], length: int, acceptance: float
+) -> int:
+    """Generate a known reply again with drafts. Returns the number of steps.
 
-    Raises RuntimeError where it becomes another one: then drafts change what is said.
+    Raises RuntimeError if the reply differs: then drafts change the output.
     """
     chance = random.Random(length)
     written: list[int] = []
@@ -221,8 +224,8 @@ def drafted_steps(session: Session, reply: list[int], length: int, acceptance: f
     return num_steps
 
 
-def memory(loaded: Loaded) -> Iterator[Figure]:
-    """What is taken, beside what was reckoned, and whether it grows."""
+def memory(loaded: LoadedModel) -> Iterator[Figure]:
+    """Memory in use beside the plan, and its growth over 500 steps."""
     target, subject = loaded.target, loaded.subject
     device, num_pages = target.device, loaded.backend.layout.num_pages
     page = loaded.kv_bytes(PAGE_SIZE)
@@ -245,15 +248,15 @@ def memory(loaded: Loaded) -> Iterator[Figure]:
     yield Figure("grown over 500 steps", grown, "bytes", bar=0)
 
 
-def _step_limit_ms(loaded: Loaded) -> float:
+def _step_limit_ms(loaded: LoadedModel) -> float:
     speed = read_bandwidth(loaded.target)
     return limits.step_ms(loaded.model.step_bytes, loaded.kv_bytes(CONTEXT), speed)
 
 
 def _recorded(
-    loaded: Loaded, num_seqs: int, sampling: SamplingParams
+    loaded: LoadedModel, num_seqs: int, sampling: SamplingParams
 ) -> tuple[DecodeStep, list[SequenceRows]]:
-    """A step of its own, apart from the backend's, and what to send to it."""
+    """Capture a step apart from the backend's. Returns it with its sequences."""
     num_pages = -(-(CONTEXT + STRETCH + 1) // PAGE_SIZE)
     context = _machinery(loaded, MAX_ROWS, num_pages)
     with context.graphs.running():
@@ -266,8 +269,8 @@ def _recorded(
     return step, rows
 
 
-def _machinery(loaded: Loaded, num_rows: int, num_pages: int) -> StepContext:
-    """With a cache of random numbers."""
+def _machinery(loaded: LoadedModel, num_rows: int, num_pages: int) -> StepContext:
+    """Make the context of a step, with a cache of random values."""
     model, device = loaded.model, loaded.target.device
     config, like = model.config, model.embedding.dtype
     shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
@@ -283,7 +286,7 @@ def _machinery(loaded: Loaded, num_rows: int, num_pages: int) -> StepContext:
     )
 
 
-def _timed(loaded: Loaded, call: Callable[[], None], repeats: int) -> list[float]:
+def _timed(loaded: LoadedModel, call: Callable[[], None], repeats: int) -> list[float]:
     if not loaded.target.is_gpu:
         marks = [_CLOCK.now_ns()]
         for _ in range(repeats):
@@ -301,7 +304,7 @@ def _timed(loaded: Loaded, call: Callable[[], None], repeats: int) -> list[float
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No collection of garbage, as in a service that has warmed up."""
+    """Disable the garbage collector for the block, as in a service after its warm-up."""
     gc.collect()
     gc.disable()
     try:

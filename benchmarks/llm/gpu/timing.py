@@ -12,13 +12,13 @@ Call = Callable[[], Any]
 
 _CLOCK = SystemClock()
 _MIN_GRAPH_CALLS = 20
-"""Of one graph: its own launch, some 5 us, is spread over so many."""
+"""Least number of calls in a graph: its own launch, some 5 us, is spread over them."""
 
 
 def call_us(calls: Sequence[Call], device: torch.device, *, repeats: int) -> float:
-    """Median microseconds of one call, where `calls` are made in turn.
+    """Median time in us of one call; `calls` are made in turn.
 
-    They should use so much memory together that none finds its operands in the cache.
+    Together they should use enough memory that no call finds its operands in the cache.
     """
     if device.type == "cuda":
         return _graph_us(calls, repeats)
@@ -38,7 +38,7 @@ def _graph_us(calls: Sequence[Call], repeats: int) -> float:
 
 
 def captured(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
-    """A graph of these calls, each of which was made once before: what compiles has compiled."""
+    """Capture a graph of these calls, after one call of each to compile its kernels."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -54,7 +54,7 @@ def captured(calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
 
 
 def replay_ms(graph: torch.cuda.CUDAGraph, repeats: int) -> list[float]:
-    """Milliseconds of each replay, by the device's own clock."""
+    """Time in ms of each replay, by the device's clock."""
     for _ in range(3):
         graph.replay()
     events = [(event(), event()) for _ in range(repeats)]
@@ -67,12 +67,12 @@ def replay_ms(graph: torch.cuda.CUDAGraph, repeats: int) -> list[float]:
 
 
 def event() -> torch.cuda.Event:
-    """That tells when it happened."""
+    """Make an event with a timestamp."""
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def mean_ms(call: Call, device: torch.device, *, repeats: int) -> float:
-    """For calls so long that launching them does not count."""
+    """Mean time in ms of a call that is so long that its launch cost does not matter."""
     call()
     if device.type != "cuda":
         return call_us([call], device, repeats=repeats) / 1e3

@@ -1,4 +1,4 @@
-"""Probe kernels that do only what is measured; imported on a GPU and by tests."""
+"""Triton kernels that do only the measured work; imported on a GPU and by tests."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,18 +12,18 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A way to read, of which the card says which is the fastest."""
+    """Parameters of the read kernel; the fastest set depends on the card."""
 
     block: int
-    """Numbers of 32 bits that a program loads at a time."""
+    """Number of 32-bit values that a program loads at a time."""
     num_stages: int
-    """Blocks on their way at once, through shared memory; 1: through registers."""
+    """Number of blocks loaded concurrently, through shared memory; 1: through registers."""
     programs_per_sm: int
 
 
 READINGS: Final = (Reading(4096, 4, 2), Reading(8192, 4, 1), Reading(2048, 1, 8))
 ALIGNED: Final = 8192
-"""What is read is a multiple of this."""
+"""Number of values that sizes are a multiple of."""
 _WARPS = 8
 
 
@@ -31,7 +31,7 @@ _WARPS = 8
 def read_kernel(  # type: ignore[no-untyped-def]
     values, sums, num_blocks, ROUNDS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
 ):
-    """Each program reads every n-th block; what comes out only keeps the loads alive."""
+    """Read every n-th block in each program; the sum only keeps the loads from being removed."""
     total = tl.zeros((BLOCK,), dtype=tl.int32)
     for turn in tl.range(0, ROUNDS, num_stages=STAGES):
         block = tl.program_id(0) + turn * tl.num_programs(0)
@@ -65,12 +65,12 @@ def read(values: Tensor, sums: Tensor, num_sms: int, reading: Reading) -> None:
 
 
 def read_sums(num_sms: int, device: torch.device) -> Tensor:
-    """One for each program."""
+    """Make the output buffer of `read`, a value for each program."""
     most = max(reading.programs_per_sm for reading in READINGS)
     return torch.zeros(num_sms * most, dtype=torch.int32, device=device)
 
 
 def nothing(touched: Tensor, *, pdl: bool) -> None:
-    """A kernel of one program that stores one number; `pdl`: launched before the one before it has
-    ended (programmatic dependent launch), which it then waits for."""
+    """Launch a kernel of one program that stores one value. `pdl`: launch it before the previous
+    kernel has ended (programmatic dependent launch); it then waits for it."""
     nothing_kernel[(1,)](touched, PDL=pdl, num_warps=1, launch_pdl=pdl)

@@ -90,7 +90,7 @@ def test_the_head_is_the_ridge_regression_of_all_numbers() -> None:
         labels = np.array([one.is_end for one in pauses], float)
         penalty = np.array([0.0] + [fit.HEAD_RIDGE] * size)
         expected = matrix @ fit.newton(matrix, labels, penalty)
-        heard = fit.Heard(pauses, embeddings)
+        heard = fit.EmbeddedPauses(pauses, embeddings)
         assert np.abs(fit.fit_head(heard).log_odds(heard) - expected).max() < 1e-3
 
 

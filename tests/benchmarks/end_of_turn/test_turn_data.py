@@ -12,7 +12,7 @@ from asr.errors import AudioError
 from benchmarks.end_of_turn.turn_data import (
     MIN_APART_S,
     PAUSE_MS,
-    Source,
+    SourceRecording,
     command_turn,
     half_of,
     hesitant_turn,
@@ -39,9 +39,9 @@ def words(count: int, gap_s: float = 0.05) -> tuple[Pcm, list[float], list[float
     return np.concatenate(parts), ends, starts
 
 
-def source(name: str = "hello") -> Source:
+def source(name: str = "hello") -> SourceRecording:
     pcm, ends, starts = words(6)
-    return Source(name, pcm, "a b c d e f", word_boundaries(pcm, ends, starts))
+    return SourceRecording(name, pcm, "a b c d e f", word_boundaries(pcm, ends, starts))
 
 
 def test_boundaries_are_moved_to_where_it_is_quiet() -> None:
@@ -96,7 +96,7 @@ def test_the_seed_and_the_name_decide() -> None:
 
 def test_nowhere_to_hesitate() -> None:
     pcm, _, _ = words(1)
-    assert hesitant_turn(Source("x", pcm, "x", ())) is None
+    assert hesitant_turn(SourceRecording("x", pcm, "x", ())) is None
 
 
 def test_trimmed_to_its_speech() -> None:

@@ -12,7 +12,7 @@ from asr.audio.files import read_file
 from asr.audio.samples import RATE_HZ
 from asr.errors import AudioError
 from asr.speech_detection.turn_model import EMBEDDING
-from benchmarks.end_of_turn.turn_data import Source, command_turn, hesitant_turn
+from benchmarks.end_of_turn.turn_data import SourceRecording, command_turn, hesitant_turn
 from benchmarks.end_of_turn.turn_pauses import Models, main, pauses_of, read_embeddings, read_pauses
 from tests.support.models import model_path
 
@@ -24,7 +24,7 @@ def test_the_pauses_of_a_turn() -> None:
     models = Models(model_path("smart-turn").parent, words=True)
     pcm = read_file(RECORDINGS / "vm-nobodyavail.wav")
     middle = np.argmin(np.convolve(np.abs(pcm[RATE_HZ:-RATE_HZ]), np.ones(800), mode="valid"))
-    source = Source("vm-nobodyavail", pcm, "", (int(middle) + RATE_HZ + 400,))
+    source = SourceRecording("vm-nobodyavail", pcm, "", (int(middle) + RATE_HZ + 400,))
     plain, whole = command_turn(source)
     *_, (end, embedding) = pauses_of(plain, whole, models)
     assert end.is_end
@@ -48,7 +48,7 @@ def test_the_pauses_of_a_turn() -> None:
 @pytest.mark.models
 def test_the_command_writes_pauses_and_embeddings(tmp_path: Path) -> None:
     pcm = read_file(RECORDINGS / "vm-changeto.wav")
-    turn, whole = command_turn(Source("vm-changeto", pcm, "", ()))
+    turn, whole = command_turn(SourceRecording("vm-changeto", pcm, "", ()))
     turns = tmp_path / "turns"
     turns.mkdir()
     soundfile.write(turns / turn.file, whole, RATE_HZ, subtype="PCM_16")

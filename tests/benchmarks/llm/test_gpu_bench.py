@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from benchmarks.llm.__main__ import main
-from benchmarks.llm.gpu.arguments import IN_8_BITS, PROMPT_WAYS, WAYS
+from benchmarks.llm.gpu.arguments import IN_8_BITS, LAUNCH_VARIANTS, PROMPT_VARIANTS
 from benchmarks.llm.gpu.draft_heads import drafted_step, in_graph, session_with
 from benchmarks.llm.gpu.driving import SLOT
 from benchmarks.llm.gpu.figures import Figure, gaps_ms, percentile, table
 from benchmarks.llm.gpu.harness import Job, Record, Surroundings, run_jobs
-from benchmarks.llm.gpu.models import Lab, Loaded, Subject, Target, random_subjects
+from benchmarks.llm.gpu.models import DeviceUnderTest, Lab, LoadedModel, Subject, random_subjects
 from benchmarks.llm.gpu.other_engines import huggingface_config
 from benchmarks.llm.gpu.random_weights import SHAPES, random_heads
 from benchmarks.llm.gpu.steps import drafted_steps
@@ -155,7 +155,7 @@ def test_a_job_that_is_cut_short_is_closed() -> None:
 def test_one_model_at_a_time_and_a_failed_one_is_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lab = Lab(Target(None), context_length=64, on_progress=print)
+    lab = Lab(DeviceUnderTest(None), context_length=64, on_progress=print)
     first, second = random_subjects(["tiny"], ["fp8", "bfloat16"])
     loaded = lab.loaded(first)
     assert lab.loaded(first) is loaded
@@ -174,17 +174,19 @@ def test_one_model_at_a_time_and_a_failed_one_is_not_tried_again(
 
 
 def test_8_bits_by_row_and_by_block_are_two_subjects() -> None:
-    lab = Lab(Target(None), context_length=64, on_progress=print)
+    lab = Lab(DeviceUnderTest(None), context_length=64, on_progress=print)
     rows, blocks = random_subjects(["tiny"], ["fp8", "fp8-blocks"])
     assert [rows.name, blocks.name] == ["tiny fp8", "tiny fp8-blocks"]
     assert lab.loaded(rows).model.layers[0].out.block == (1, 64)
     layer = lab.loaded(blocks).model.layers[0]
     assert layer.out.block == blocks.storage.scale_block == (128, 128)
-    assert replace(blocks, shape="8b").bars(Target(None)) == Bars("8b", "fp8", is_card=False)
+    assert replace(blocks, shape="8b").bars(DeviceUnderTest(None)) == Bars(
+        "8b", "fp8", is_card=False
+    )
 
 
 def test_a_drafter_that_knows_the_reply_saves_steps_and_changes_nothing() -> None:
-    lab = Lab(Target(None), context_length=128, on_progress=print)
+    lab = Lab(DeviceUnderTest(None), context_length=128, on_progress=print)
     (subject,) = random_subjects(["tiny"], ["fp8"])
     session = lab.loaded(subject).session()
     last = session.read(session.prompt(24))
@@ -198,8 +200,8 @@ def test_a_drafter_that_knows_the_reply_saves_steps_and_changes_nothing() -> Non
         drafted_steps(session, random.Random(1).sample(range(320), 40), 3, 1.0)
 
 
-def loaded(precision: str) -> Loaded:
-    target = Target(None, bytes_a_s=1e9, num_steps=12)
+def loaded(precision: str) -> LoadedModel:
+    target = DeviceUnderTest(None, bytes_a_s=1e9, num_steps=12)
     (subject,) = random_subjects(["tiny"], [precision])
     return Lab(target, context_length=1400, on_progress=print).loaded(subject)
 
@@ -209,7 +211,7 @@ def test_heads_are_measured_where_they_draft_in_the_graph_and_ahead(
 ) -> None:
     tiny = loaded("bfloat16")
     graphs = CountingGraphs()
-    monkeypatch.setattr(Target, "graphs", lambda target: graphs)
+    monkeypatch.setattr(DeviceUnderTest, "graphs", lambda target: graphs)
     session = session_with(tiny, random_heads(tiny.model, 3, seed=1))
     backend = session.backend
     assert isinstance(backend, CudaBackend)
@@ -250,18 +252,20 @@ def test_a_token_with_heads_is_reckoned_from_a_step_and_stands_beside_its_limit(
 def test_ways_to_launch_a_step_differ_in_what_their_names_say_and_in_nothing_else() -> None:
     weight = Matrix(torch.empty(28672, 4096, dtype=torch.bfloat16, device="meta"))
     usual = product_tiles(weight, 132, divisible=False)
-    found = {way.name: way.divide(weight, 132, divisible=False) for way in WAYS}
-    assert len(found) == len(WAYS)
+    found = {
+        variant.name: variant.divide(weight, 132, divisible=False) for variant in LAUNCH_VARIANTS
+    }
+    assert len(found) == len(LAUNCH_VARIANTS)
     assert found["as it is"] == found["one kernel after another"] == usual
     assert found["next kernel at 0 of 4 quarters"] == replace(usual, next_at=0)
     assert found["16 lines ahead"] == replace(usual, lines_ahead=16)
-    options = {way.name: way.options for way in WAYS if way.options}
+    options = {variant.name: variant.options for variant in LAUNCH_VARIANTS if variant.options}
     assert options == {"one kernel after another": {"dependent": False}}
     pytest.importorskip("triton", reason="Triton is not installed: its options are NOT tested")
     from llm_engine.cuda.ops.triton_ops import TritonOps
 
-    for way in (*WAYS, IN_8_BITS, *PROMPT_WAYS):
-        TritonOps(torch.device("cpu"), num_floats=1, divide=way.divide, **way.options)
+    for variant in (*LAUNCH_VARIANTS, IN_8_BITS, *PROMPT_VARIANTS):
+        TritonOps(torch.device("cpu"), num_floats=1, divide=variant.divide, **variant.options)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.llm import __main__ as command
 from benchmarks.llm import comparison as bench
 from benchmarks.llm import report, rounds
-from benchmarks.llm.contestant import Remote, Turn
+from benchmarks.llm.contestant import DialogueTurn, Remote
 from llm_engine.errors import EngineError
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
@@ -66,7 +66,7 @@ class Failing:
     def reply(self) -> None:
         raise ValueError("no such thing")
 
-    def dialogue(self, turns: list[Turn]) -> None:
+    def dialogue(self, turns: list[DialogueTurn]) -> None:
         raise SystemExit(3)
 
 

@@ -15,7 +15,7 @@ from agent.errors import BenchError
 from benchmarks.signals.backchannels import WORDS, Backchannel, recorded, synthesized
 from benchmarks.signals.recordings import TurnRecording
 from benchmarks.voice.backchannel_metric import Aside, Asides, Client, aside_figures
-from benchmarks.voice.harness import CallPlan, HeldCall, converse
+from benchmarks.voice.harness import CallerPlan, HeldCall, converse
 from benchmarks.voice.report import figures_of, missed_backchannels, show
 from tests.support.session.scripted_call import (
     MS,
@@ -251,7 +251,7 @@ async def test_when_words_are_said_is_random_but_always_over_a_reply() -> None:
         asides = Asides("ducks")
         sound = Backchannel("yeah", loud(60), RATE_HZ)
         async with scene.running() as caller:
-            plan = CallPlan(aside_seed=seed, backchannels=[sound])
+            plan = CallerPlan(aside_seed=seed, backchannels=[sound])
             await converse(caller, asides, [RECORDING], plan)
         said = [at_ms for at_ms, pcm in scene.call.frames if (pcm == 5000).any()]
         assert len(said) == 3 * len(asides.all)
@@ -266,7 +266,7 @@ async def test_when_words_are_said_is_random_but_always_over_a_reply() -> None:
 async def test_nothing_is_said_over_a_reply_that_is_over(seed: int) -> None:
     scene = Scene({29: [started(), audio(loud(100)), done()]})
     asides = Asides("ducks")
-    plan = CallPlan(aside_seed=seed, backchannels=[Backchannel("yeah", loud(60), RATE_HZ)])
+    plan = CallerPlan(aside_seed=seed, backchannels=[Backchannel("yeah", loud(60), RATE_HZ)])
     async with scene.running() as caller:
         await converse(caller, asides, [RECORDING], plan)
     assert asides.all == []

@@ -130,7 +130,7 @@ def test_what_agrees_what_differs_and_what_cannot_be_compared(
     why = [row["why"] for row in figures["not_compared"]]
     for at_s, reason in zip(
         (15, 20, 25, 30, 28, 31, 1),
-        ("a cut-in", "not told when", "took a pause", "no reply", "no answer there",
+        ("a cut-in", "no report of playback", "took a pause", "no reply", "no answer there",
          "no answer followed", "the agent spoke first"),
         strict=True,
     ):  # fmt: skip

@@ -14,7 +14,7 @@ from benchmarks.signals.recordings import Label, TurnRecording
 from benchmarks.voice import conversations, turns
 from benchmarks.voice.harness import HeldCall, in_batches
 from benchmarks.voice.report import figures_of, missed_gates, show
-from benchmarks.voice.variants import PARTS, WHOLE, ways
+from benchmarks.voice.variants import PARTS, WHOLE, variants
 from tests.support.models import model_path
 
 pytestmark = pytest.mark.slow
@@ -54,14 +54,14 @@ def test_callers_have_about_as_much_to_say(
 
 
 def test_ways_to_answer() -> None:
-    whole, guess, naive = ways(naive=True, without=["guess", "guess"])
+    whole, guess, naive = variants(naive=True, without=["guess", "guess"])
     assert (whole, whole.serve_args, whole.turn_detection) == (WHOLE, [], None)
     assert guess.name == "without guess"
     assert guess.serve_args == ["--set", "agent.guess=false"]
     assert guess.turn_detection is None
     assert naive.turn_detection == {"type": "server_vad", "silence_duration_ms": 500}
     assert naive.serve_args.count("--set") == 7
-    assert ways(naive=False, without=[]) == [WHOLE]
+    assert variants(naive=False, without=[]) == [WHOLE]
 
 
 def test_what_a_way_leaves_out_are_settings_that_exist() -> None:

@@ -26,7 +26,7 @@ from agent.http.hardening.http_protocol import HttpConnection
 from agent.http.hardening.websocket_protocol import WebSocketProtocol
 from agent.realtime import socket
 from agent.realtime.socket import ReceiveLimiter
-from benchmarks.callers.abusive_clients import Target, flood, read_nothing, sit, talk_too_fast
+from benchmarks.callers.abusive_clients import AttackTarget, flood, read_nothing, sit, talk_too_fast
 from latency_budget.account.clock import Clock
 from tests.agent.server.test_leaks import alive, num_tasks, resident_mb
 from tests.support.service.live import LiveServer
@@ -56,8 +56,8 @@ async def witness(live: LiveServer) -> AsyncIterator[LiveCall]:
     assert call.of("error") == []
 
 
-def target(live: LiveServer) -> Target:
-    return Target(live.url)
+def target(live: LiveServer) -> AttackTarget:
+    return AttackTarget(live.url)
 
 
 async def num_connections(live: LiveServer) -> int:
@@ -232,7 +232,7 @@ async def raw_call(live: LiveServer, extra: bytes = b"") -> AsyncIterator[tuple[
     """And the head of the server's answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", live.port)
     try:
-        writer.write(Target(live.url).handshake()[:-2] + extra + b"\r\n")
+        writer.write(AttackTarget(live.url).handshake()[:-2] + extra + b"\r\n")
         async with asyncio.timeout(PATIENCE_S):
             head = await reader.readuntil(b"\r\n\r\n")
         assert b" 101 " in head

@@ -11,7 +11,7 @@ from agent.config.schema import AgentProfile, Example
 from agent.config.sources import read_config
 from agent.session.ports.stage_ports import ChatMessage
 from agent.session.response.opening_clause import cutting, example_messages, shaped, without_opener
-from benchmarks.voice.opening_clause import Answer, figures_of
+from benchmarks.voice.opening_clause import TimedAnswer, figures_of
 from tests.support.models import model_path
 from tts.text_chunker import TextChunker
 
@@ -71,10 +71,10 @@ def test_every_preset_asks_for_a_first_clause(preset: str) -> None:
 
 def test_figures_are_medians_of_what_was_answered() -> None:
     answers = [
-        Answer("A?", "Well, yes.", "Well,", 2, 30.0, 50.0),
-        Answer("B?", "It is so.", "It is so.", 6, 90.0, 130.0),
-        Answer("C?", "Sure, no.", "Sure,", 3, 40.0, 60.0),
-        Answer("D?"),
+        TimedAnswer("A?", "Well, yes.", "Well,", 2, 30.0, 50.0),
+        TimedAnswer("B?", "It is so.", "It is so.", 6, 90.0, 130.0),
+        TimedAnswer("C?", "Sure, no.", "Sure,", 3, 40.0, 60.0),
+        TimedAnswer("D?"),
     ]
     figures = figures_of(answers)
     assert (figures["answers"], figures["steps"]) == (4, {"mean": 2.75, "median": 2.5})
