@@ -27,16 +27,15 @@ from agent.config.schema import Config
 from agent.config.telephony import E164
 from agent.http.auth.telephony_credentials import PREFIX
 from agent.server.startup_checks.telephony import telephony_problems
-from agent.telephony.carriers.registry import CARRIERS, carrier_webhooks
-from agent.telephony.carriers.twilio import SIGNATURE, TwilioWebhook, signature_of
-from agent.telephony.carriers.webhook import FORM
+from agent.telephony.carriers.webhooks import WEBHOOKS
+from agent.telephony.carriers.webhooks.twilio import SIGNATURE, signature_of
+from agent.telephony.carriers.webhooks.webhook import FORM
 from agent.telephony.outbound.twilio_account import INSTALL_PHONE
 from agent.telephony.outbound.twilio_dialer import TwilioDialer
 from agent.telephony.signatures import secret_of
 
 from .doctor import Finding, Section, show
 
-TWILIO: Final = TwilioWebhook()
 TIMEOUT_S: Final = 10.0
 """Time limit of a request. Carriers wait for some fifteen seconds in all."""
 
@@ -84,7 +83,7 @@ def examine(config: Config, tls: ssl.SSLContext | None = None) -> Iterator[Secti
 
 def _as_twilio(config: Config, http: httpx.Client, tls: ssl.SSLContext | None) -> Iterator[Finding]:
     name = config.telephony.twilio_auth_token_env
-    if not secret_of(config.telephony, TWILIO):
+    if not secret_of(config.telephony, WEBHOOKS["twilio"]):
         yield Finding(NOT_TRIED, f"{name} is not set in this shell", "note", "set it as there")
         return
     yield _webhook(config, http)
@@ -190,7 +189,7 @@ def _posted(
 ) -> httpx.Response:
     """Post a signed form. Raises httpx.HTTPError."""
     url = config.telephony.address_of(path)
-    signature = signature_of(url, form.items(), secret_of(config.telephony, TWILIO))
+    signature = signature_of(url, form.items(), secret_of(config.telephony, WEBHOOKS["twilio"]))
     headers = {"Content-Type": FORM, SIGNATURE: signature}
     return http.post(url, content=urlencode(form), headers=headers)
 
@@ -214,7 +213,7 @@ def _instructions(text: str, config: Config) -> Finding:
 def _stream(config: Config, tls: ssl.SSLContext | None) -> Finding:
     """Open a stream without a token, and close it: it belongs to no call."""
     url = config.telephony.address_of(STREAM, is_socket=True)
-    signature = signature_of(url, (), secret_of(config.telephony, TWILIO))
+    signature = signature_of(url, (), secret_of(config.telephony, WEBHOOKS["twilio"]))
     try:
         asyncio.run(_opened(url, {SIGNATURE: signature}, tls))
     except InvalidStatus as error:
@@ -242,7 +241,7 @@ async def _opened(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | No
 
 def _carriers(config: Config) -> Iterator[Finding]:
     settings = config.telephony
-    for name, hook in carrier_webhooks().items():
+    for name, hook in WEBHOOKS.items():
         path = f"{PREFIX}{name}/voice"
         url = settings.address_of(path) if settings.public_url else path
         if not hook.secret_setting:
@@ -254,7 +253,7 @@ def _carriers(config: Config) -> Iterator[Finding]:
         source = named if is_variable else f"telephony.{hook.secret_setting}"
         if not secret_of(settings, hook):
             yield Finding(name, f"{url}  ({source} is not set)", "note")
-        elif CARRIERS[name].signs_by_bearer and importlib.util.find_spec("jwt") is None:
+        elif name == "vonage" and importlib.util.find_spec("jwt") is None:
             yield Finding(name, f"{url}  (PyJWT is missing)", "WRONG", "pip install -e '.[jwt]'")
         else:
             yield Finding(name, f"{url}  ({source} is set)", "ok")

@@ -34,7 +34,7 @@ from agent.observability.trace_export import TraceExporter
 from agent.realtime.endpoint import RealtimeSocket
 from agent.stages.registry import Stages
 from agent.telephony.audiosocket_listener import AudioSockets
-from agent.telephony.routes import bearer_signed_paths, phone_routes
+from agent.telephony.routes import phone_routes
 from agent.tools.server_tools import ServerTools
 from latency_budget.account.clock import Clock
 from latency_budget.storage.store import TurnStore
@@ -112,14 +112,7 @@ def create_app(
             Middleware(LastAnswers),
             Middleware(HeadCheck),
             Middleware(HostCheck, visitors=visitors),
-            Middleware(
-                AuthMiddleware,
-                access,
-                visitors,
-                clock,
-                open_paths(WEB_DEMO),
-                bearer_signed_paths(),
-            ),
+            Middleware(AuthMiddleware, access, visitors, clock, open_paths(WEB_DEMO)),
         ],
     )
     return Application(asgi, calls, AudioSockets(config, calls, clock, call_service))

@@ -9,6 +9,7 @@ caller hears is up to the carrier's own instructions behind the stream.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -22,13 +23,19 @@ from agent.calls.session_start import SessionStart, session_start
 from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.config.schema import Config
 from agent.http.auth.principal import UNPROVEN, Principal, principal_of
-from agent.http.auth.telephony_credentials import PRESENTED_KEY, carrier_in
+from agent.http.auth.telephony_credentials import PREFIX, PRESENTED_KEY
 from agent.http.peer_address import NOWHERE
 from agent.http.refusal import STOPPING, HttpRefusal, shown, turn_away
 from agent.realtime.socket import CallSocket
+from agent.telephony.carriers.asterisk import Asterisk
+from agent.telephony.carriers.exotel import Exotel
+from agent.telephony.carriers.jambonz import Jambonz
 from agent.telephony.carriers.media_stream import MediaStreamProtocol, StreamError, StreamStarted
 from agent.telephony.carriers.phone_numbers import shown_number
-from agent.telephony.carriers.registry import CARRIERS
+from agent.telephony.carriers.plivo import Plivo
+from agent.telephony.carriers.telnyx import Telnyx
+from agent.telephony.carriers.twilio import Twilio
+from agent.telephony.carriers.vonage import Vonage
 from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.outbound.transfer import transfers_by_carrier
 from agent.tools.server_tool import one_line
@@ -36,11 +43,33 @@ from latency_budget.account.clock import Clock
 
 from .call_detail_record import log_call, record_of
 from .call_plan import planned
+from .carriers import asterisk, jambonz
 from .media_session import HungUp, PhoneLine
 from .pending_streams import OpeningStreams
 from .signatures import PhoneSignatures
 from .stream_auth import completed, proven
 from .transport import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
+
+DIALECTS: Final[Mapping[str, Callable[[], MediaStreamProtocol]]] = {
+    "twilio": Twilio,
+    "telnyx": Telnyx,
+    "plivo": Plivo,
+    "exotel": Exotel,
+    "vonage": Vonage,
+    "jambonz": Jambonz,
+    "asterisk": Asterisk,
+}
+
+STREAMS: Final[Mapping[str, Callable[[], MediaStreamProtocol]]] = {
+    f"{PREFIX}{name}/stream": dialect for name, dialect in DIALECTS.items()
+}
+"""By their paths."""
+
+SUBPROTOCOLS: Final[Mapping[str, tuple[str, ...]]] = {
+    Jambonz.name: (jambonz.SUBPROTOCOL,),
+    Asterisk.name: (asterisk.SUBPROTOCOL,),
+}
+"""That are accepted where the carrier offers them, by dialects."""
 
 OPEN_S: Final = 5.0
 """From the handshake to the message that says what call it is; carriers send it at once."""
@@ -90,14 +119,11 @@ class PhoneSocket:
         """Calls that have a stream, and what is to be known of who has answered them."""
 
     async def serve(self, websocket: WebSocket) -> None:
-        """Serve one stream of the carrier that the path names, from handshake to close."""
-        carrier = CARRIERS[carrier_in(websocket.scope["path"])]
-        await self.answer(websocket, carrier.stream(), carrier.subprotocols)
+        """One stream, from handshake to close."""
+        await self.answer(websocket, STREAMS[websocket.scope["path"]]())
 
-    async def answer(
-        self, websocket: WebSocket, dialect: MediaStreamProtocol, subprotocols: tuple[str, ...] = ()
-    ) -> None:
-        """Serve one stream of this protocol, whatever its path."""
+    async def answer(self, websocket: WebSocket, dialect: MediaStreamProtocol) -> None:
+        """One stream, in a dialect that its path need not name."""
         scope = websocket.scope
         principal = self._admitted(scope)
         if isinstance(principal, HttpRefusal):
@@ -106,7 +132,7 @@ class PhoneSocket:
         # Of who sends nothing for a silent caller the connection tells whether it is alive.
         access = self._access if dialect.sends_silence else replace(self._access, idle_s=0)
         socket = CallSocket(websocket, self._clock, access)
-        await socket.accept(*subprotocols)
+        await socket.accept(*SUBPROTOCOLS.get(dialect.name, ()))
         async with asyncio.TaskGroup() as group:
             group.create_task(socket.attend())
             await self._answer(socket, principal, scope, dialect)

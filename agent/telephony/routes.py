@@ -5,15 +5,15 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
 from agent.config.schema import Config
-from agent.http.auth.telephony_credentials import CALLS_PATH, PREFIX
-from agent.telephony.carriers.registry import CARRIERS, carrier_webhooks
+from agent.http.auth.telephony_credentials import CALLS_PATH
+from agent.telephony.carriers.webhooks import WEBHOOKS
 from agent.telephony.outbound.endpoint import Dialing
 from agent.telephony.outbound.twilio_dialer import TwilioDialer
 from latency_budget.account.clock import Clock
 
-from .endpoint import PhoneSocket
+from .endpoint import STREAMS, PhoneSocket
 from .signatures import PhoneSignatures
-from .webhooks import PhoneWebhooks
+from .webhooks import STATUS_PATHS, VOICE_PATHS, PhoneWebhooks
 
 
 def phone_routes(
@@ -25,21 +25,11 @@ def phone_routes(
     hooks = PhoneWebhooks(config, calls, desk, tokens, signatures, phones.answered)
     dialing = Dialing(config, calls, desk, tokens, TwilioDialer(config.telephony))
     return [
-        *(WebSocketRoute(f"{PREFIX}{name}/stream", phones.serve) for name in CARRIERS),
+        *(WebSocketRoute(path, phones.serve) for path in STREAMS),
         *(
-            Route(f"{PREFIX}{name}/{kind}", serve, methods=list(hook.methods))
-            for kind, serve in (("voice", hooks.serve), ("status", hooks.hear))
-            for name, hook in carrier_webhooks().items()
+            Route(path, answer, methods=list(WEBHOOKS[name].methods))
+            for paths, answer in ((VOICE_PATHS, hooks.serve), (STATUS_PATHS, hooks.hear))
+            for path, name in paths.items()
         ),
         Route(CALLS_PATH, dialing.serve, methods=["POST"]),
-    ]
-
-
-def bearer_signed_paths() -> list[str]:
-    """Paths of the webhooks whose Authorization header has the carrier's signature."""
-    return [
-        f"{PREFIX}{name}/{kind}"
-        for name, carrier in CARRIERS.items()
-        if carrier.signs_by_bearer
-        for kind in ("voice", "status")
     ]

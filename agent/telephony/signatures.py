@@ -17,13 +17,15 @@ from starlette.types import Scope
 
 from agent.config.telephony import TelephonySettings
 from agent.http.auth.principal import UNPROVEN, Principal
-from agent.http.auth.telephony_credentials import carrier_in
+from agent.http.auth.telephony_credentials import PREFIX
 from agent.http.refusal import HttpRefusal
-from agent.telephony.carriers.registry import CARRIERS, carrier_webhooks
-from agent.telephony.carriers.webhook import SignatureError, Webhook, WebhookRequest
+from agent.telephony.carriers.webhooks import WEBHOOKS, twilio
+from agent.telephony.carriers.webhooks.webhook import SignatureError, Webhook, WebhookRequest
 
 MAX_SHOWN_CHARS: Final = 400
 """Of an address that somebody called."""
+
+TWILIO_STREAM: Final = f"{PREFIX}twilio/stream"
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +44,7 @@ class PhoneSignatures:
 
     def __init__(self, settings: TelephonySettings) -> None:
         self._settings = settings
-        self._webhooks = carrier_webhooks()
-        self._secrets = {name: secret_of(settings, hook) for name, hook in self._webhooks.items()}
+        self._secrets = {name: secret_of(settings, hook) for name, hook in WEBHOOKS.items()}
 
     def url_of(self, scope: Scope, *, is_socket: bool = False) -> str:
         """As the carrier called it."""
@@ -56,14 +57,14 @@ class PhoneSignatures:
     def may_ask(self, carrier: str, principal: Principal) -> HttpRefusal | None:
         """Why nobody without a key gets an answer here, whatever he sends."""
         if principal is UNPROVEN and not self._secrets[carrier]:
-            return _nothing_to_check_by(self._webhooks[carrier])
+            return _nothing_to_check_by(WEBHOOKS[carrier])
         return None
 
     def of_webhook(
         self, carrier: str, principal: Principal, request: WebhookRequest
     ) -> Asker | HttpRefusal:
         """Who asks. Raises WebhookError for what can't be read."""
-        hook, secret = self._webhooks[carrier], self._secrets[carrier]
+        hook, secret = WEBHOOKS[carrier], self._secrets[carrier]
         if not secret or principal.kind not in ("open", "carrier"):
             return Asker(principal)
         try:
@@ -78,22 +79,19 @@ class PhoneSignatures:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        carrier = carrier_in(scope["path"])
-        upgrade = CARRIERS[carrier].signed_upgrade if carrier in CARRIERS else None
-        if upgrade is None or upgrade.header not in headers:
-            return principal
-        name, secret = self._webhooks[carrier].name, self._secrets[carrier]
-        if not secret or not self._settings.public_url:
+        is_signed = scope["path"] == TWILIO_STREAM and twilio.SIGNATURE in headers
+        secret = self._secrets["twilio"]
+        if not is_signed or not secret or not self._settings.public_url:
             return principal
         url = self.url_of(scope, is_socket=True)
         try:
-            upgrade.check(url, headers, secret)
+            twilio.check_signature(twilio.upgrade_spellings(url), (), headers, secret)
         except SignatureError as error:
-            refusal = _not_signed(name, url, str(error))
-            _log.warning("%s: refused a stream: %s", carrier, refusal.message)
+            refusal = _not_signed("Twilio", url, str(error))
+            _log.warning("twilio: refused a stream: %s", refusal.message)
             return refusal
         is_enough = self._settings.own_twiml and principal.kind in ("open", "carrier")
-        return carrier_principal(name) if is_enough else principal
+        return carrier_principal("Twilio") if is_enough else principal
 
 
 def carrier_principal(name: str) -> Principal:

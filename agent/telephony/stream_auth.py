@@ -9,11 +9,14 @@ Twilio's signature of the upgrade alone is believed only where the operator want
 """
 
 from dataclasses import replace
+from typing import Final
 
 from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.http.auth.principal import UNPROVEN, Principal
 from agent.telephony.carriers.media_stream import StreamStarted
-from agent.telephony.carriers.registry import CARRIERS
+
+TOKEN_NAMES: Final = ("token", "x-telnyx-streaming-auth-token", "X-PH-token")
+"""Of the parameter that holds a call's token, with whichever carrier."""
 
 
 def proven(
@@ -25,8 +28,7 @@ def proven(
 ) -> ExpectedCall | None:
     """Whose call a stream is. None where nothing shows who sent it. `principal`: as the door, or a
     signature, made the carrier known. `presented`: a token that came with the handshake."""
-    names = dict.fromkeys(name for each in CARRIERS.values() for name in each.token_parameters)
-    offered = [presented, *(started.parameters.get(name) for name in names)]
+    offered = [presented, *(started.parameters.get(name) for name in TOKEN_NAMES)]
     for token in filter(None, offered):
         if (found := tokens.redeem(token, carrier, started)) is not None:
             return found

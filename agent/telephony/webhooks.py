@@ -13,7 +13,7 @@ believed gets an error, which its own debugger shows.
 
 import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,11 +26,11 @@ from agent.calls.session_start import session_start
 from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.config.schema import Config
 from agent.http.auth.principal import Principal, principal_of
-from agent.http.auth.telephony_credentials import PREFIX, carrier_in
+from agent.http.auth.telephony_credentials import PREFIX
 from agent.http.refusal import STOPPING, HttpRefusal, shown
 from agent.stages.stall_timeout import stall_timeout
-from agent.telephony.carriers.registry import carrier_webhooks
-from agent.telephony.carriers.webhook import (
+from agent.telephony.carriers.webhooks import WEBHOOKS
+from agent.telephony.carriers.webhooks.webhook import (
     Answer,
     CarrierCall,
     WebhookError,
@@ -54,6 +54,9 @@ BUSY_WORDS: Final = "All lines are busy. Please call again later."
 CLOSED_WORDS: Final = "We can't take your call at the moment. Please call again later."
 UNANSWERED_WORDS: Final = "Nobody answers there at the moment. Please call again later."
 """To whom was transferred, and finds no line where he comes back."""
+
+VOICE_PATHS: Final[Mapping[str, str]] = {f"{PREFIX}{name}/voice": name for name in WEBHOOKS}
+STATUS_PATHS: Final[Mapping[str, str]] = {f"{PREFIX}{name}/status": name for name in WEBHOOKS}
 
 MAX_ANSWERED: Final = 4096
 """Signed questions that are remembered, of all calls; then the oldest is forgotten. Some carriers
@@ -104,17 +107,16 @@ class PhoneWebhooks:
         self._tokens = tokens
         self._signatures = signatures
         self._on_answered = on_answered
-        self._webhooks = carrier_webhooks()
         self._answered: dict[bytes, Answer] = {}
         """By the digests of what carriers asked and signed."""
 
     async def serve(self, request: Request) -> Response:
         """One question."""
-        return await self._respond(request, carrier_in(request.scope["path"]), self._answer)
+        return await self._respond(request, VOICE_PATHS[request.scope["path"]], self._answer)
 
     async def hear(self, request: Request) -> Response:
         """News of a call. A line that was kept for one that is over is free again."""
-        return await self._respond(request, carrier_in(request.scope["path"]), self._note)
+        return await self._respond(request, STATUS_PATHS[request.scope["path"]], self._note)
 
     async def _respond(self, request: Request, carrier: str, dealt_with: _Dealing) -> Response:
         try:
@@ -155,7 +157,7 @@ class PhoneWebhooks:
 
     def _answer(self, asked: _Asked, request: Request) -> Answer:
         """Raises WebhookError."""
-        hook = self._webhooks[asked.carrier]
+        hook = WEBHOOKS[asked.carrier]
         # Carriers ask once more about a caller who has hung up: Twilio where he was transferred,
         # Plivo where its application has no other address for that.
         if hook.news(asked.question).is_over:
@@ -176,7 +178,7 @@ class PhoneWebhooks:
 
     def _note(self, asked: _Asked, request: Request) -> Answer:
         """Raises WebhookError."""
-        hook = self._webhooks[asked.carrier]
+        hook = WEBHOOKS[asked.carrier]
         news = hook.news(asked.question)
         if not news.call_id:
             return NOTED
@@ -190,7 +192,7 @@ class PhoneWebhooks:
         self, carrier: str, asker: Principal, call: CarrierCall, request: Request
     ) -> Answer:
         """For somebody who is believed."""
-        hook, settings = self._webhooks[carrier], self._config.telephony
+        hook, settings = WEBHOOKS[carrier], self._config.telephony
         if call.is_over:
             return hook.turn_away(call, "", is_busy=False)
         url = settings.address_of(f"{PREFIX}{carrier}/stream", is_socket=True)

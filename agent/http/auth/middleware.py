@@ -33,7 +33,7 @@ from .telephony_credentials import (
     PRESENTED_KEY,
     basic_password,
     is_call_token,
-    is_web_token,
+    is_signature,
     is_webhook,
 )
 from .throttle import AuthThrottle
@@ -87,16 +87,13 @@ class AuthMiddleware:
         visitors: OriginCheck,
         clock: Clock,
         open_paths: Collection[str],
-        signed_by_bearer: Collection[str] = (),
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`open_paths` need no key. `signed_by_bearer`: as in `take_credential`."""
         self._app = app
         self._access = access
         self._visitors = visitors
         self._clock = clock
         self._open_paths = frozenset(open_paths)
-        self._signed_by_bearer = frozenset(signed_by_bearer)
         self._pause = pause
         self._wrong = AuthThrottle()
         self._num_held = 0
@@ -104,7 +101,7 @@ class AuthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
-        credential, scope = take_credential(scope, self._signed_by_bearer)
+        credential, scope = take_credential(scope)
         if credential and scope["path"].startswith(PREFIX) and is_call_token(credential):
             scope[PRESENTED_KEY], credential = credential, None
         entered = await self._enter(scope, credential)
@@ -151,20 +148,13 @@ class AuthMiddleware:
         return _wrong_key(credential)
 
 
-def take_credential(
-    scope: Scope, signed_by_bearer: Collection[str] = ()
-) -> tuple[str | None, Scope]:
-    """Take the key out of a request. Returns it ("" for what is no key) and the request without it.
-
-    `signed_by_bearer`: paths of webhooks whose Authorization header has the carrier's signature, a
-    web token, for the endpoint to check.
-    """
-    is_signed = scope["path"] in signed_by_bearer
+def take_credential(scope: Scope) -> tuple[str | None, Scope]:
+    """The key that a request presents, "" for what is none, and the request without it."""
     found: str | None = None
     kept: list[tuple[bytes, bytes]] = []
     for name, value in scope["headers"]:
         text = value.decode("latin-1")
-        if name == b"authorization" and not (is_signed and is_web_token(text)):
+        if name == b"authorization" and not is_signature(scope["path"], text):
             found = _key_in(text, scope["path"])
         elif name == b"sec-websocket-protocol":
             kept.append((name, _without_keys(value)))

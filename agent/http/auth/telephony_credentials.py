@@ -12,20 +12,19 @@ PRESENTED_KEY: Final = "halfsec.call_token"
 """Where the door puts into the ASGI scope what was presented as a call's token."""
 
 
+SIGNED_BY_BEARER: Final = (f"{PREFIX}vonage/voice", f"{PREFIX}vonage/status")
+"""There a web token in the Authorization header is the carrier's signature, and no key of ours."""
+
+
 def is_webhook(path: str) -> bool:
     """Whether carriers ask there about a call, or tell of one."""
     return path.startswith(PREFIX) and path.endswith(("/voice", "/status"))
 
 
-def carrier_in(path: str) -> str:
-    """Name of the carrier in a path like `/telephony/twilio/voice`."""
-    return path.removeprefix(PREFIX).partition("/")[0]
-
-
-def is_web_token(header: str) -> bool:
-    """Whether an Authorization header has a web token, as carriers sign with."""
+def is_signature(path: str, header: str) -> bool:
+    """Whether an Authorization header is a carrier's signature, to be checked by the endpoint."""
     scheme, _, token = header.strip().partition(" ")
-    return scheme.lower() == "bearer" and token.count(".") == 2
+    return path in SIGNED_BY_BEARER and scheme.lower() == "bearer" and token.count(".") == 2
 
 
 def basic_password(header: str) -> str | None:

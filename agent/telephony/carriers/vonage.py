@@ -1,31 +1,16 @@
-"""Vonage: WebSocket endpoint, answer URL, signatures.
+"""Vonage's WebSocket endpoint.
 
-*WebSocket endpoint*, from https://developer.vonage.com/en/voice/voice-api/concepts/websockets.
-Traps: audio is binary, 16-bit samples, little-endian, and goes back in packets of 20 ms exactly;
-the headers of our own NCCO stand among the fields of the first message; there is no `stop`, the
-socket closes.
-
-*Answer URL*: a query or JSON in, an NCCO out, from
-https://developer.vonage.com/en/voice/voice-api/webhook-reference and
-https://developer.vonage.com/en/voice/voice-api/ncco-reference#connect. Traps: the headers of a
-WebSocket endpoint have room for 512 bytes; the stream tells nothing of its call but these headers.
-
-*Signatures*, from
-https://developer.vonage.com/en/getting-started/concepts/webhooks#decoding-signed-webhooks: a web
-token (HS256, the account's signature secret) in the Authorization header, whose `payload_hash` is
-the SHA-256 of the body, or of the query as JSON without white space.
+Written from https://developer.vonage.com/en/voice/voice-api/concepts/websockets. Traps: audio is
+binary, 16-bit samples, little-endian, and goes back in packets of 20 ms exactly; the headers of our
+own NCCO stand among the fields of the first message; there is no `stop`, the socket closes.
 """
 
-import hashlib
-import hmac
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
-from agent.telephony.carriers.carrier import Carrier
-from agent.telephony.carriers.json_media_stream import fields_of, pressed, text_at, texts_of
-from agent.telephony.carriers.media_stream import (
+from .json_media_stream import fields_of, pressed, text_at, texts_of
+from .media_stream import (
     CallerAudio,
     Frame,
     MarkReached,
@@ -34,34 +19,13 @@ from agent.telephony.carriers.media_stream import (
     StreamError,
     StreamStarted,
 )
-from agent.telephony.carriers.webhook import (
-    Answer,
-    CallNews,
-    CarrierCall,
-    SignatureError,
-    WebhookError,
-    WebhookRequest,
-    call_news,
-    check_time,
-    json_answer,
-    text_of,
-)
 
-STREAM_CONTENT_TYPE: Final = re.compile(r"audio/l16;\s*rate=(8000|16000|24000)")
+CONTENT_TYPE: Final = re.compile(r"audio/l16;\s*rate=(8000|16000|24000)")
 PACKET_MS: Final = 20
 
 
-CONTENT_TYPE: Final = "audio/l16;rate=8000"
-"""Format that is asked for: telephones carry no more."""
-
-MAX_HEADER: Final = 64
-"""Characters of a header; an id has 36."""
-
-MAX_JWT_CHARS: Final = 4096
-
-
 class Vonage:
-    """One media stream of Vonage."""
+    """One stream."""
 
     name = "Vonage"
     says_stop = False
@@ -90,7 +54,7 @@ class Vonage:
     def _start(self, content_type: str, headers: dict[str, str]) -> StreamStarted:
         if self._media is not None:
             raise StreamError("websocket:connected came twice")
-        found = STREAM_CONTENT_TYPE.fullmatch(content_type.lower())
+        found = CONTENT_TYPE.fullmatch(content_type.lower())
         if found is None:
             raise StreamError(f"audio as {content_type}; what is taken is audio/l16;rate=16000")
         self._media = MediaFormat("pcm16", int(found[1]))
@@ -127,95 +91,3 @@ class Vonage:
 
     def hang_up(self) -> list[Frame]:
         return []
-
-
-class VonageWebhook:
-    """Voice and status webhook of Vonage."""
-
-    name = "Vonage"
-    methods: Sequence[str] = ("GET", "POST")
-    secret_setting = "vonage_signature_secret_env"
-    stream_has_call_id = True
-
-    def check(self, request: WebhookRequest, secret: str) -> bytes:
-        """Returns the hash of the body, which may be laid out in any way, or of the query; where
-        there is none what is signed of the web token. Raises SignatureError, WebhookError."""
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not token or len(token) > MAX_JWT_CHARS:
-            raise SignatureError("there is no web token in the Authorization header")
-        claims = _claims(token.strip(), secret)
-        check_time(str(claims.get("iat", "")), request.now_unix_s)
-        promised = claims.get("payload_hash")
-        if promised is None and request.method == "POST":
-            raise SignatureError("the web token has no payload_hash: nothing signs the body")
-        if promised is not None and not any(
-            hmac.compare_digest(hashlib.sha256(each).hexdigest(), str(promised).lower())
-            for each in _payloads(request)
-        ):
-            raise SignatureError("the web token is of another body or query")
-        told = token.strip().rpartition(".")[0] if promised is None else str(promised).lower()
-        return told.encode("utf-8", "replace")
-
-    def read(self, request: WebhookRequest) -> CarrierCall:
-        """Raises WebhookError."""
-        fields = self._fields(request)
-        return CarrierCall(
-            text_of(fields, "uuid", "conversation_uuid"),
-            text_of(fields, "from", optional=True),
-            text_of(fields, "to", optional=True),
-        )
-
-    def news(self, request: WebhookRequest) -> CallNews:
-        """Raises WebhookError."""
-        return call_news(self._fields(request), "uuid", "status")
-
-    def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
-        told = {"call_uuid": call.call_id, "from": call.caller, "to": call.called}
-        headers = {name: value[:MAX_HEADER] for name, value in told.items() if value}
-        endpoint = {
-            "type": "websocket",
-            "uri": stream_url,
-            "content-type": CONTENT_TYPE,
-            "headers": {"token": token, **headers},
-        }
-        return json_answer([{"action": "connect", "endpoint": [endpoint]}])
-
-    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
-        return json_answer([{"action": "talk", "text": words}])
-
-    def _fields(self, request: WebhookRequest) -> Mapping[str, Any]:
-        """Raises WebhookError."""
-        return request.json if request.method == "POST" else dict(request.query)
-
-
-def _claims(token: str, secret: str) -> Mapping[str, Any]:
-    """Raises SignatureError."""
-    try:
-        import jwt  # only here: PyJWT is an extra
-    except ImportError:
-        raise SignatureError(
-            "Vonage's signatures can't be checked without PyJWT: pip install -e '.[jwt]'"
-        ) from None
-    options: Any = {"verify_iat": False, "verify_exp": False, "verify_nbf": False}
-    try:
-        claims: Mapping[str, Any] = jwt.decode(token, secret, algorithms=["HS256"], options=options)
-    except (jwt.PyJWTError, RecursionError):
-        raise SignatureError("the web token is not signed with this signature secret") from None
-    return claims
-
-
-def _payloads(request: WebhookRequest) -> Iterator[bytes]:
-    if request.method == "POST":
-        yield request.body
-        try:
-            value: object = dict(request.json)
-        except WebhookError:
-            return
-    else:
-        value = dict(request.query)
-    yield json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(
-        "utf-8", "surrogatepass"
-    )
-
-
-CARRIER: Final = Carrier(Vonage, VonageWebhook(), signs_by_bearer=True)

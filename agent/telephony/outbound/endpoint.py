@@ -32,8 +32,8 @@ from agent.http.json_body import JsonBodies
 from agent.http.refusal import STOPPING, HttpRefusal, shown
 from agent.http.responses import guarded
 from agent.telephony.carriers.phone_numbers import shown_numbers
-from agent.telephony.carriers.twilio import TwilioWebhook
-from agent.telephony.carriers.webhook import CarrierCall
+from agent.telephony.carriers.webhooks.twilio import TwilioWebhook
+from agent.telephony.carriers.webhooks.webhook import CarrierCall
 from llm_engine.errors import RequestError
 
 from .order import NUMBER, Dialer, DialError, OutboundCall, number_of

@@ -16,8 +16,8 @@ from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.session.api.ids import new_session_id
 from agent.stages.registry import Status
 from agent.telephony import webhooks
-from agent.telephony.carriers.registry import carrier_webhooks
-from agent.telephony.carriers.webhook import FORM
+from agent.telephony.carriers.webhooks import WEBHOOKS
+from agent.telephony.carriers.webhooks.webhook import FORM
 from agent.telephony.webhooks import BUSY_WORDS, CLOSED_WORDS, MAX_BODY_BYTES, UNANSWERED_WORDS
 from latency_budget.account.clock import unix_ns
 from tests.agent.telephony.carriers.test_twilio import CALL, start
@@ -285,14 +285,12 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
     assert answer.status_code == 408
 
 
-@pytest.mark.parametrize("carrier", carrier_webhooks())
+@pytest.mark.parametrize("carrier", WEBHOOKS)
 async def test_other_methods_are_refused(house: House, carrier: str) -> None:
     key = {"Authorization": f"Bearer {await house.key()}"}
     answer = await house.http.put(f"/telephony/{carrier}/voice", headers=key)
     assert answer.status_code == 405
-    assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == set(
-        carrier_webhooks()[carrier].methods
-    )
+    assert set(answer.headers["allow"].split(", ")) - {"HEAD"} == set(WEBHOOKS[carrier].methods)
 
 
 # --- no line ---

@@ -26,7 +26,7 @@ from agent.http.auth.principal import KeyLimits
 from agent.server.app import Application, create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages, Status
-from agent.telephony.carriers.webhook import FORM
+from agent.telephony.carriers.webhooks.webhook import FORM
 from latency_budget.account.clock import SystemClock, unix_ns
 from tests.agent.telephony.carriers.test_twilio import CALL
 

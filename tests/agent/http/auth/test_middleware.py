@@ -62,9 +62,7 @@ class House:
         )
         visitors = OriginCheck(self.config.agent)
         paths = open_paths(WEB_DEMO)
-        self.door = AuthMiddleware(
-            self._app, self.access, visitors, self.clock, paths, pause=self._pause
-        )
+        self.door = AuthMiddleware(self._app, self.access, visitors, self.clock, paths, self._pause)
         return self
 
     def key(self, name: str = "ana", limits: KeyLimits | None = None) -> str:

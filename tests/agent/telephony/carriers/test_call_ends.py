@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.telephony.carriers.registry import carrier_webhooks
-from agent.telephony.carriers.webhook import CallNews, WebhookRequest
+from agent.telephony.carriers.webhooks import WEBHOOKS
+from agent.telephony.carriers.webhooks.webhook import CallNews, WebhookRequest
 from tests.agent.telephony.carriers.test_webhooks import AT, post, sent
 
 
@@ -24,12 +24,10 @@ from tests.agent.telephony.carriers.test_webhooks import AT, post, sent
     ],
 )
 def test_the_end_of_a_call_is_read(carrier: str, request_: WebhookRequest, ended: str) -> None:
-    news = carrier_webhooks()[carrier].news(request_)
+    news = WEBHOOKS[carrier].news(request_)
     assert (news.is_over, news.call_id if news.is_over else "") == (bool(ended), ended)
 
 
 def test_what_has_answered_is_read() -> None:
-    news = carrier_webhooks()["twilio"].news(
-        post({"CallSid": "CA1", "AnsweredBy": "machine_start"})
-    )
+    news = WEBHOOKS["twilio"].news(post({"CallSid": "CA1", "AnsweredBy": "machine_start"}))
     assert news == CallNews("CA1", False, "machine_start")

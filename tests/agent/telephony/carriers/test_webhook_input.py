@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.telephony.carriers import plivo, twilio
-from agent.telephony.carriers.registry import carrier_webhooks
-from agent.telephony.carriers.webhook import (
+from agent.telephony.carriers.webhooks import WEBHOOKS, plivo, twilio
+from agent.telephony.carriers.webhooks.webhook import (
     FORM,
     MAX_ESCAPES,
     MAX_FIELDS,
@@ -27,7 +26,7 @@ from tests.agent.telephony.carriers.test_webhooks import (
 )
 
 
-@pytest.mark.parametrize("carrier", carrier_webhooks())
+@pytest.mark.parametrize("carrier", WEBHOOKS)
 @pytest.mark.parametrize(
     "request_",
     [
@@ -47,7 +46,7 @@ from tests.agent.telephony.carriers.test_webhooks import (
 )
 def test_what_is_no_webhook_is_told_so(carrier: str, request_: WebhookRequest) -> None:
     with pytest.raises(WebhookError):
-        carrier_webhooks()[carrier].read(request_)
+        WEBHOOKS[carrier].read(request_)
 
 
 @pytest.mark.parametrize("carrier", ["twilio", "plivo"])
@@ -61,7 +60,7 @@ def test_what_is_long_to_decode_is_not_decoded_for_strangers(carrier: str) -> No
     for letters, error in ((MAX_ESCAPES, SignatureError), (MAX_ESCAPES + 1, WebhookError)):
         request = WebhookRequest("POST", AT, headers, b"a=" + b"%41" * letters, NOW)
         with pytest.raises(error):
-            carrier_webhooks()[carrier].check(request, SECRET)
+            WEBHOOKS[carrier].check(request, SECRET)
 
 
 @pytest.mark.parametrize("status", [[], {}, 5, None, ["completed"]])
@@ -70,11 +69,11 @@ def test_a_status_that_is_no_text_is_no_end(status: Any) -> None:
         ("jambonz", ("call_sid", "call_status")),
         ("vonage", ("uuid", "status")),
     ):
-        news = carrier_webhooks()[carrier].news(sent(dict(zip(fields, ("u", status), strict=True))))
+        news = WEBHOOKS[carrier].news(sent(dict(zip(fields, ("u", status), strict=True))))
         assert (news.call_id, news.is_over) == ("u", False)
 
 
-@pytest.mark.parametrize("carrier", [each for each in carrier_webhooks() if each != "exotel"])
+@pytest.mark.parametrize("carrier", [each for each in WEBHOOKS if each != "exotel"])
 @given(body=st.binary(max_size=60), header=st.text(max_size=60), query=st.text(max_size=20))
 def test_garbage_is_refused_and_never_worse(
     carrier: str, body: bytes, header: str, query: str
@@ -92,4 +91,4 @@ def test_garbage_is_refused_and_never_worse(
     request = WebhookRequest("POST", f"{AT}?{query}", signed, body, NOW)
     secret = {"telnyx": TELNYX_PUBLIC, "vonage": VONAGE_SECRET}.get(carrier, SECRET)
     with pytest.raises((SignatureError, WebhookError)):
-        carrier_webhooks()[carrier].check(request, secret)
+        WEBHOOKS[carrier].check(request, secret)

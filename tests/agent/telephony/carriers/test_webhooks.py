@@ -1,6 +1,6 @@
 """Who signed a webhook, what it asks, and what it is answered: each carrier as its documentation,
 or its own library, has it. The pages are named in the modules of
-`agent/telephony/carriers`."""
+`agent/telephony/carriers/webhooks`."""
 
 import base64
 import hashlib
@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from twilio.request_validator import RequestValidator
 from twilio.twiml.voice_response import Connect, Stream, VoiceResponse
 
-from agent.telephony.carriers import plivo, twilio
-from agent.telephony.carriers.registry import carrier_webhooks
-from agent.telephony.carriers.webhook import (
+from agent.telephony.carriers.webhooks import WEBHOOKS, plivo, twilio
+from agent.telephony.carriers.webhooks.webhook import (
     FORM,
     TOLERANCE_S,
     CarrierCall,
@@ -65,7 +64,7 @@ def test_the_example_of_twilios_documentation() -> None:
     }
     url = "https://mycompany.com/myapp.php?foo=1&bar=2"
     assert twilio.signature_of(url, fields.items(), SECRET) == "RSOYDt4T1cUTdK1PDd93/VVr8B8="
-    carrier_webhooks()["twilio"].check(
+    WEBHOOKS["twilio"].check(
         post(fields, url=url, x_twilio_signature="RSOYDt4T1cUTdK1PDd93/VVr8B8="), SECRET
     )
 
@@ -99,10 +98,10 @@ def test_the_port_may_stand_in_what_was_signed_or_not(url: str) -> None:
         signature = judge.compute_signature(signed, {"a": "b"})
         request = post({"a": "b"}, url=url, x_twilio_signature=signature)
         if judge.validate(url, {"a": "b"}, signature):
-            carrier_webhooks()["twilio"].check(request, SECRET)
+            WEBHOOKS["twilio"].check(request, SECRET)
         else:
             with pytest.raises(SignatureError, match="another address"):
-                carrier_webhooks()["twilio"].check(request, SECRET)
+                WEBHOOKS["twilio"].check(request, SECRET)
 
 
 def test_a_streams_upgrade_is_signed_with_its_own_address() -> None:
@@ -120,7 +119,7 @@ def test_twilio_may_sign_with_a_shared_key() -> None:
     form, settings = {"CallSid": "CA1"}, "key=webhooks_sharedkey_1,algorithm=HMAC_SHA256"
     signature = RequestValidator(SECRET).compute_signature(AT, form, "HMAC_SHA256")
     headers = {"x_twilio_signature": signature}
-    hook = carrier_webhooks()["twilio"]
+    hook = WEBHOOKS["twilio"]
     hook.check(post(form, **headers, x_twilio_webhooks_signature_settings=settings), SECRET)
     unknown = settings.replace("256", "512")
     for wrong in (
@@ -148,7 +147,7 @@ def test_twilio_is_not_believed(changes: dict[str, Any]) -> None:
     secret = changes.pop("secret", SECRET)
     given = {"form": form, "url": AT, "x_twilio_signature": signature, **changes}
     with pytest.raises(SignatureError):
-        carrier_webhooks()["twilio"].check(post(**given), secret)
+        WEBHOOKS["twilio"].check(post(**given), secret)
 
 
 def test_twilio_is_answered_in_its_own_language() -> None:
@@ -157,14 +156,14 @@ def test_twilio_is_answered_in_its_own_language() -> None:
     stream.parameter(name="token", value="ct12")
     connect.append(stream)
     response.append(connect)
-    answer = carrier_webhooks()["twilio"].connect(CALL, STREAM, "ct12")
+    answer = WEBHOOKS["twilio"].connect(CALL, STREAM, "ct12")
     assert ElementTree.canonicalize(answer.text) == ElementTree.canonicalize(str(response))
     assert answer.media_type == "application/xml"
     assert "?" not in answer.text, "nothing of it is in a query"
-    busy = carrier_webhooks()["twilio"].turn_away(CALL, "Busy.", is_busy=True)
+    busy = WEBHOOKS["twilio"].turn_away(CALL, "Busy.", is_busy=True)
     assert busy.text == '<Response><Reject reason="busy" /></Response>'
     for call, is_busy in ((CALL, False), (OUTBOUND, True)):
-        words = carrier_webhooks()["twilio"].turn_away(call, "a < b & \x00c", is_busy=is_busy)
+        words = WEBHOOKS["twilio"].turn_away(call, "a < b & \x00c", is_busy=is_busy)
         assert words.text == "<Response><Say>a &lt; b &amp; c</Say><Hangup /></Response>"
 
 
@@ -207,7 +206,7 @@ def test_plivos_signatures(url: str, form: dict[str, str], signature: str) -> No
     secret = "MAMZQ0MTVHZJGTYTA5Mz"
     method = "POST" if form else "GET"
     request = post(form, url=url, **headers) if form else sent({}, method, url, **headers)
-    hook = carrier_webhooks()["plivo"]
+    hook = WEBHOOKS["plivo"]
     hook.check(request, secret)
     others = post({**form, "x": "y"}, url=url, **headers)
     elsewhere = post(form, url=url.replace("voice.", "evil."), **headers)
@@ -226,13 +225,13 @@ def telnyx(body: WebhookRequest, at: int = NOW, key: Ed25519PrivateKey = TELNYX_
 
 
 def test_telnyx_is_told_the_format_of_both_directions() -> None:
-    answer = carrier_webhooks()["telnyx"].connect(CALL, STREAM, "ct1")
+    answer = WEBHOOKS["telnyx"].connect(CALL, STREAM, "ct1")
     (stream,) = ElementTree.fromstring(answer.text).iter("Stream")
     assert (stream.get("codec"), stream.get("bidirectionalCodec")) == ("PCMU", "PCMU")
 
 
 def test_telnyx_signs_time_and_body() -> None:
-    hook, asked = carrier_webhooks()["telnyx"], post({"CallSid": "v3:x", "To": "+15550199"})
+    hook, asked = WEBHOOKS["telnyx"], post({"CallSid": "v3:x", "To": "+15550199"})
     hook.check(telnyx(asked), TELNYX_PUBLIC)
     hook.check(telnyx(asked, NOW - TOLERANCE_S), TELNYX_PUBLIC)
     signed = telnyx(asked)
@@ -259,7 +258,7 @@ def jambonz(request: WebhookRequest, at: str = str(NOW), secret: str = SECRET) -
 
 
 def test_jambonz_signs_time_and_body() -> None:
-    hook, asked = carrier_webhooks()["jambonz"], sent({"call_sid": "5f3e", "to": "+15550199"})
+    hook, asked = WEBHOOKS["jambonz"], sent({"call_sid": "5f3e", "to": "+15550199"})
     hook.check(jambonz(asked), SECRET)
     for wrong, why in [
         (jambonz(asked, str(NOW - TOLERANCE_S - 1)), "clock"),
@@ -286,7 +285,7 @@ def sha256(text: str | bytes) -> str:
 
 
 def test_vonage_signs_with_a_web_token() -> None:
-    hook, asked = carrier_webhooks()["vonage"], sent({"uuid": "aaa", "to": "15550199"})
+    hook, asked = WEBHOOKS["vonage"], sent({"uuid": "aaa", "to": "15550199"})
     queried = sent({}, "GET", f"{AT}?to=15550199&uuid=aaa")
     hook.check(vonage(asked, payload_hash=sha256(asked.body)), VONAGE_SECRET)
     asked_for = sha256('{"to":"15550199","uuid":"aaa"}')
@@ -310,7 +309,7 @@ def test_vonage_signs_with_a_web_token() -> None:
 
 
 def test_vonages_question_is_the_same_in_another_layout() -> None:
-    hook, asked = carrier_webhooks()["vonage"], sent({"uuid": "aaa", "to": "1"})
+    hook, asked = WEBHOOKS["vonage"], sent({"uuid": "aaa", "to": "1"})
     signed = vonage(asked, payload_hash=sha256('{"uuid":"aaa","to":"1"}'))
     written = replace(signed, body=b'{"uuid": "\\u0061aa",  "to": "1"}')
     assert hook.check(written, VONAGE_SECRET) == hook.check(signed, VONAGE_SECRET)
@@ -341,11 +340,11 @@ def test_vonages_question_is_the_same_in_another_layout() -> None:
     ],
 )
 def test_calls_are_read(carrier: str, request_: WebhookRequest, call: tuple[Any, ...]) -> None:
-    assert carrier_webhooks()[carrier].read(request_) == CarrierCall(*call)
+    assert WEBHOOKS[carrier].read(request_) == CarrierCall(*call)
 
 
 def test_what_is_known_of_a_call_of_ours() -> None:
     asked = post({"CallSid": "CA1", "Direction": "outbound-api", "AnsweredBy": "machine_start"})
-    call = carrier_webhooks()["twilio"].read(asked)
+    call = WEBHOOKS["twilio"].read(asked)
     assert call.told == {"direction": "outbound", "answered_by": "machine_start"}
     assert CALL.told == {}
