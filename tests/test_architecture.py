@@ -23,8 +23,7 @@ LAYERS = {
         "errors cli/setup",
         "session/api",
         "codec config turn_taking",
-        "realtime/protocol session/ports stages/model_store telephony/carriers/webhooks "
-        "telephony/carriers",
+        "realtime/protocol session/ports stages/model_store telephony/carriers",
         "client observability session/context stages telephony/media",
         "http tools",
         "http/auth http/openai session/response",
@@ -98,7 +97,6 @@ PURE = {
     "agent/stages": "openai_tools",
     "agent/telephony": "media_output media_session",
     "agent/telephony/carriers": "*",
-    "agent/telephony/carriers/webhooks": "*",
     "agent/telephony/media": "dtmf dtmf_aggregator dtmf_redaction paced_sender reorder_buffer",
     "agent/tools": "api mcp_sanitize offered server_tool",
     "agent/turn_taking": "*",

@@ -27,9 +27,10 @@ from agent.config.schema import Config
 from agent.config.telephony import E164
 from agent.http.auth.telephony_credentials import PREFIX
 from agent.server.startup_checks.telephony import telephony_problems
-from agent.telephony.carriers.webhooks import WEBHOOKS
-from agent.telephony.carriers.webhooks.twilio import SIGNATURE, signature_of
-from agent.telephony.carriers.webhooks.webhook import FORM
+from agent.telephony.carriers.table import CARRIERS
+from agent.telephony.carriers.twilio import CARRIER as TWILIO
+from agent.telephony.carriers.twilio import SIGNATURE, signature_of
+from agent.telephony.carriers.webhook import FORM
 from agent.telephony.outbound.twilio_account import INSTALL_PHONE
 from agent.telephony.outbound.twilio_dialer import TwilioDialer
 from agent.telephony.signatures import secret_of
@@ -39,9 +40,9 @@ from .doctor import Finding, Section, show
 TIMEOUT_S: Final = 10.0
 """Time limit of a request. Carriers wait for some fifteen seconds in all."""
 
-VOICE: Final = f"{PREFIX}twilio/voice"
-STREAM: Final = f"{PREFIX}twilio/stream"
-STATUS: Final = f"{PREFIX}twilio/status"
+VOICE: Final = f"{PREFIX}{TWILIO.key}/voice"
+STREAM: Final = f"{PREFIX}{TWILIO.key}/stream"
+STATUS: Final = f"{PREFIX}{TWILIO.key}/status"
 RESTART: Final = "start halfsec serve again, in an environment and with settings like these"
 
 TWILIO_PORT: Final = 443
@@ -83,7 +84,7 @@ def examine(config: Config, tls: ssl.SSLContext | None = None) -> Iterator[Secti
 
 def _as_twilio(config: Config, http: httpx.Client, tls: ssl.SSLContext | None) -> Iterator[Finding]:
     name = config.telephony.twilio_auth_token_env
-    if not secret_of(config.telephony, WEBHOOKS["twilio"]):
+    if not secret_of(config.telephony, TWILIO):
         yield Finding(NOT_TRIED, f"{name} is not set in this shell", "note", "set it as there")
         return
     yield _webhook(config, http)
@@ -189,7 +190,7 @@ def _posted(
 ) -> httpx.Response:
     """Post a signed form. Raises httpx.HTTPError."""
     url = config.telephony.address_of(path)
-    signature = signature_of(url, form.items(), secret_of(config.telephony, WEBHOOKS["twilio"]))
+    signature = signature_of(url, form.items(), secret_of(config.telephony, TWILIO))
     headers = {"Content-Type": FORM, SIGNATURE: signature}
     return http.post(url, content=urlencode(form), headers=headers)
 
@@ -213,7 +214,7 @@ def _instructions(text: str, config: Config) -> Finding:
 def _stream(config: Config, tls: ssl.SSLContext | None) -> Finding:
     """Open a stream without a token, and close it: it belongs to no call."""
     url = config.telephony.address_of(STREAM, is_socket=True)
-    signature = signature_of(url, (), secret_of(config.telephony, WEBHOOKS["twilio"]))
+    signature = signature_of(url, (), secret_of(config.telephony, TWILIO))
     try:
         asyncio.run(_opened(url, {SIGNATURE: signature}, tls))
     except InvalidStatus as error:
@@ -241,20 +242,24 @@ async def _opened(url: str, headers: Mapping[str, str], tls: ssl.SSLContext | No
 
 def _carriers(config: Config) -> Iterator[Finding]:
     settings = config.telephony
-    for name, hook in WEBHOOKS.items():
+    for name, carrier in CARRIERS.items():
+        if carrier.webhook is None:
+            continue
         path = f"{PREFIX}{name}/voice"
         url = settings.address_of(path) if settings.public_url else path
-        if not hook.secret_setting:
+        if not carrier.secret_setting:
             with_key = url.replace("https://", "https://halfsec:KEY@")
             yield Finding(name, f"{with_key}  (signs nothing: a key of halfsec keys add)")
             continue
-        named: str = getattr(settings, hook.secret_setting)
-        is_variable = hook.secret_setting.endswith("_env")
-        source = named if is_variable else f"telephony.{hook.secret_setting}"
-        if not secret_of(settings, hook):
+        named: str = getattr(settings, carrier.secret_setting)
+        is_variable = carrier.secret_setting.endswith("_env")
+        source = named if is_variable else f"telephony.{carrier.secret_setting}"
+        library = carrier.library
+        if not secret_of(settings, carrier):
             yield Finding(name, f"{url}  ({source} is not set)", "note")
-        elif name == "vonage" and importlib.util.find_spec("jwt") is None:
-            yield Finding(name, f"{url}  (PyJWT is missing)", "WRONG", "pip install -e '.[jwt]'")
+        elif library is not None and importlib.util.find_spec(library.module) is None:
+            remedy = f"pip install -e '.[{library.extra}]'"
+            yield Finding(name, f"{url}  ({library.package} is missing)", "WRONG", remedy)
         else:
             yield Finding(name, f"{url}  ({source} is set)", "ok")
     yield Finding(

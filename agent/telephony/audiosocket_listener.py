@@ -22,6 +22,8 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from starlette.types import Message, Scope
@@ -34,7 +36,14 @@ from agent.config.schema import Config
 from agent.errors import CLOSE_NORMAL, CLOSE_TIMEOUT_S, ConfigError
 from agent.http.auth.principal import SCOPE_KEY, Principal
 from agent.http.peer_address import is_within, networks_of
-from agent.telephony.carriers.audiosocket import CLEAR, END, HANG_UP, AudioSocket, message
+from agent.telephony.carriers.audiosocket import (
+    CARRIER,
+    CLEAR,
+    END,
+    HANG_UP,
+    AudioSocket,
+    message,
+)
 from agent.telephony.carriers.media_stream import Frame
 from agent.telephony.media.paced_sender import PacedSender
 from latency_budget.account.clock import Clock
@@ -90,13 +99,14 @@ class AudioSockets:
         """Raises ConfigError."""
         settings = config.telephony
         self._allowed = networks_of(settings.audiosocket_allow, ALLOW, ALLOW_ADVICE)
-        self._agent = settings.audiosocket_agent
-        if self._agent and self._agent not in config.agents:
+        agent = settings.audiosocket_agent
+        if agent and agent not in config.agents:
             raise ConfigError(
-                f"telephony.audiosocket_agent: there is no agent {self._agent!r}; there are "
+                f"telephony.audiosocket_agent: there is no agent {agent!r}; there are "
                 f"{', '.join(config.agents)}.",
                 key="telephony.audiosocket_agent",
             )
+        self._carrier = replace(CARRIER, media_stream=partial(AudioSocket, agent))
         signatures = PhoneSignatures(settings)
         self._phones = PhoneSocket(config, calls, clock, desk, CallTokens(clock), signatures)
         self._clock = clock
@@ -146,7 +156,7 @@ class AudioSockets:
             async with asyncio.TaskGroup() as group:
                 playing = group.create_task(stream.play())
                 websocket = WebSocket(_scope(peer), stream.receive, stream.send)
-                await self._phones.answer(websocket, AudioSocket(self._agent))
+                await self._phones.serve(websocket, self._carrier)
                 playing.cancel()
         except Exception:
             _log.exception("AudioSocket: a connection from %s failed", peer[0])

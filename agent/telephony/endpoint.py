@@ -9,7 +9,6 @@ caller hears is up to the carrier's own instructions behind the stream.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -23,19 +22,13 @@ from agent.calls.session_start import SessionStart, session_start
 from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.config.schema import Config
 from agent.http.auth.principal import UNPROVEN, Principal, principal_of
-from agent.http.auth.telephony_credentials import PREFIX, PRESENTED_KEY
+from agent.http.auth.telephony_credentials import PRESENTED_KEY
 from agent.http.peer_address import NOWHERE
 from agent.http.refusal import STOPPING, HttpRefusal, shown, turn_away
 from agent.realtime.socket import CallSocket
-from agent.telephony.carriers.asterisk import Asterisk
-from agent.telephony.carriers.exotel import Exotel
-from agent.telephony.carriers.jambonz import Jambonz
-from agent.telephony.carriers.media_stream import MediaStreamProtocol, StreamError, StreamStarted
+from agent.telephony.carriers.carrier import Carrier
+from agent.telephony.carriers.media_stream import StreamError, StreamStarted
 from agent.telephony.carriers.phone_numbers import shown_number
-from agent.telephony.carriers.plivo import Plivo
-from agent.telephony.carriers.telnyx import Telnyx
-from agent.telephony.carriers.twilio import Twilio
-from agent.telephony.carriers.vonage import Vonage
 from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.outbound.transfer import transfers_by_carrier
 from agent.tools.server_tool import one_line
@@ -43,33 +36,11 @@ from latency_budget.account.clock import Clock
 
 from .call_detail_record import log_call, record_of
 from .call_plan import planned
-from .carriers import asterisk, jambonz
 from .media_session import HungUp, PhoneLine
 from .pending_streams import OpeningStreams
 from .signatures import PhoneSignatures
 from .stream_auth import completed, proven
 from .transport import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
-
-DIALECTS: Final[Mapping[str, Callable[[], MediaStreamProtocol]]] = {
-    "twilio": Twilio,
-    "telnyx": Telnyx,
-    "plivo": Plivo,
-    "exotel": Exotel,
-    "vonage": Vonage,
-    "jambonz": Jambonz,
-    "asterisk": Asterisk,
-}
-
-STREAMS: Final[Mapping[str, Callable[[], MediaStreamProtocol]]] = {
-    f"{PREFIX}{name}/stream": dialect for name, dialect in DIALECTS.items()
-}
-"""By their paths."""
-
-SUBPROTOCOLS: Final[Mapping[str, tuple[str, ...]]] = {
-    Jambonz.name: (jambonz.SUBPROTOCOL,),
-    Asterisk.name: (asterisk.SUBPROTOCOL,),
-}
-"""That are accepted where the carrier offers them, by dialects."""
 
 OPEN_S: Final = 5.0
 """From the handshake to the message that says what call it is; carriers send it at once."""
@@ -118,24 +89,21 @@ class PhoneSocket:
         self._streamed: dict[_Stream, AnsweringMachineDetector | None] = {}
         """Calls that have a stream, and what is to be known of who has answered them."""
 
-    async def serve(self, websocket: WebSocket) -> None:
-        """One stream, from handshake to close."""
-        await self.answer(websocket, STREAMS[websocket.scope["path"]]())
-
-    async def answer(self, websocket: WebSocket, dialect: MediaStreamProtocol) -> None:
-        """One stream, in a dialect that its path need not name."""
+    async def serve(self, websocket: WebSocket, carrier: Carrier) -> None:
+        """Serve one stream of a carrier, from handshake to close."""
         scope = websocket.scope
-        principal = self._admitted(scope)
+        principal = self._admitted(scope, carrier)
         if isinstance(principal, HttpRefusal):
             await turn_away(scope, websocket.receive, websocket.send, principal)
             return
-        # Of who sends nothing for a silent caller the connection tells whether it is alive.
-        access = self._access if dialect.sends_silence else replace(self._access, idle_s=0)
+        line = PhoneLine(carrier.media_stream(), hears_keys=self._config.telephony.key_tones)
+        # Where silence is not sent, the connection itself shows whether the peer is alive.
+        access = self._access if line.sends_silence else replace(self._access, idle_s=0)
         socket = CallSocket(websocket, self._clock, access)
-        await socket.accept(*SUBPROTOCOLS.get(dialect.name, ()))
+        await socket.accept(*carrier.subprotocols)
         async with asyncio.TaskGroup() as group:
             group.create_task(socket.attend())
-            await self._answer(socket, principal, scope, dialect)
+            await self._answer(socket, principal, scope, carrier, line)
 
     def answered(self, carrier: str, call_id: str, answered_by: str) -> None:
         """A carrier tells what has answered a call of ours. It may be over."""
@@ -143,9 +111,9 @@ class PhoneSocket:
             if watch is not None and (stream.carrier, stream.call_id) == (carrier, call_id):
                 watch.told(answered_by)
 
-    def _admitted(self, scope: Scope) -> Principal | HttpRefusal:
-        """Whose stream it is, as far as the handshake tells."""
-        principal = self._signatures.of_stream(scope, principal_of(scope))
+    def _admitted(self, scope: Scope, carrier: Carrier) -> Principal | HttpRefusal:
+        """Principal of the stream, as far as the handshake shows."""
+        principal = self._signatures.of_stream(scope, carrier, principal_of(scope))
         if isinstance(principal, HttpRefusal):
             return principal
         if self._calls.draining:
@@ -165,21 +133,25 @@ class PhoneSocket:
         return refusal
 
     async def _answer(
-        self, socket: CallSocket, principal: Principal, scope: Scope, dialect: MediaStreamProtocol
+        self,
+        socket: CallSocket,
+        principal: Principal,
+        scope: Scope,
+        carrier: Carrier,
+        line: PhoneLine,
     ) -> None:
         """Nothing is left of the stream when this returns, but for its socket's close."""
-        line = PhoneLine(dialect, hears_keys=self._config.telephony.key_tones)
         code, reason = errors.CLOSE_NORMAL, ""
         try:
             started = await self._opened(socket, principal, scope, line)
-            await self._hold(socket, principal, scope, line, started)
+            await self._hold(socket, principal, scope, carrier, line, started)
         except (HungUp, WebSocketDisconnect) as gone:
             why = gone if isinstance(gone, HungUp) else STREAM_CLOSED
-            _log.info("%s: a stream ended before its call began: %s", dialect.name, why)
+            _log.info("%s: a stream ended before its call began: %s", carrier.name, why)
         except (StreamError, errors.IdleClientError, TimeoutError) as error:
             code = errors.CLOSE_POLICY
             reason = one_line(error) or "the stream does not say what call it is"
-            _log.warning("%s: refused a stream: %s", dialect.name, reason)
+            _log.warning("%s: refused a stream: %s", carrier.name, reason)
         finally:
             socket.release(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
 
@@ -199,12 +171,13 @@ class PhoneSocket:
         socket: CallSocket,
         principal: Principal,
         scope: Scope,
+        carrier: Carrier,
         line: PhoneLine,
         started: StreamStarted,
     ) -> None:
         """One call. Raises StreamError where it is refused."""
         presented = scope.get(PRESENTED_KEY)
-        expected = proven(principal, line.carrier, started, self._tokens, presented)
+        expected = proven(principal, carrier, started, self._tokens, presented)
         if expected is None:
             raise StreamError(NOT_OURS)
         principal = expected.principal

@@ -46,6 +46,7 @@ class PhoneLine:
         self._ear: DtmfDetector | None = None
         self.carrier: Final = dialect.name
         self.says_stop: Final = dialect.says_stop
+        self.sends_silence: Final = dialect.sends_silence
         self.media = MediaFormat("pcmu", 8_000)
         """Once it is open, how its audio travels."""
         self.started: StreamStarted | None = None

@@ -1,19 +1,21 @@
 """Routes below `/telephony/`."""
 
+from functools import partial
+
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
 from agent.config.schema import Config
-from agent.http.auth.telephony_credentials import CALLS_PATH
-from agent.telephony.carriers.webhooks import WEBHOOKS
+from agent.http.auth.telephony_credentials import CALLS_PATH, PREFIX
+from agent.telephony.carriers.table import CARRIERS
 from agent.telephony.outbound.endpoint import Dialing
 from agent.telephony.outbound.twilio_dialer import TwilioDialer
 from latency_budget.account.clock import Clock
 
-from .endpoint import STREAMS, PhoneSocket
+from .endpoint import PhoneSocket
 from .signatures import PhoneSignatures
-from .webhooks import STATUS_PATHS, VOICE_PATHS, PhoneWebhooks
+from .webhooks import PhoneWebhooks
 
 
 def phone_routes(
@@ -24,12 +26,12 @@ def phone_routes(
     phones = PhoneSocket(config, calls, clock, desk, tokens, signatures)
     hooks = PhoneWebhooks(config, calls, desk, tokens, signatures, phones.answered)
     dialing = Dialing(config, calls, desk, tokens, TwilioDialer(config.telephony))
-    return [
-        *(WebSocketRoute(path, phones.serve) for path in STREAMS),
-        *(
-            Route(path, answer, methods=list(WEBHOOKS[name].methods))
-            for paths, answer in ((VOICE_PATHS, hooks.serve), (STATUS_PATHS, hooks.hear))
-            for path, name in paths.items()
-        ),
-        Route(CALLS_PATH, dialing.serve, methods=["POST"]),
-    ]
+    routes: list[BaseRoute] = [Route(CALLS_PATH, dialing.serve, methods=["POST"])]
+    for carrier in CARRIERS.values():
+        path = f"{PREFIX}{carrier.key}"
+        routes.append(WebSocketRoute(f"{path}/stream", partial(phones.serve, carrier=carrier)))
+        if (webhook := carrier.webhook) is not None:
+            for name, serve in (("voice", hooks.voice), ("status", hooks.status)):
+                endpoint = partial(serve, carrier=carrier, webhook=webhook)
+                routes.append(Route(f"{path}/{name}", endpoint, methods=list(webhook.methods)))
+    return routes

@@ -17,15 +17,13 @@ from starlette.types import Scope
 
 from agent.config.telephony import TelephonySettings
 from agent.http.auth.principal import UNPROVEN, Principal
-from agent.http.auth.telephony_credentials import PREFIX
 from agent.http.refusal import HttpRefusal
-from agent.telephony.carriers.webhooks import WEBHOOKS, twilio
-from agent.telephony.carriers.webhooks.webhook import SignatureError, Webhook, WebhookRequest
+from agent.telephony.carriers.carrier import Carrier
+from agent.telephony.carriers.table import CARRIERS
+from agent.telephony.carriers.webhook import SignatureError, Webhook, WebhookRequest
 
 MAX_SHOWN_CHARS: Final = 400
 """Of an address that somebody called."""
-
-TWILIO_STREAM: Final = f"{PREFIX}twilio/stream"
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +42,7 @@ class PhoneSignatures:
 
     def __init__(self, settings: TelephonySettings) -> None:
         self._settings = settings
-        self._secrets = {name: secret_of(settings, hook) for name, hook in WEBHOOKS.items()}
+        self._secrets = {key: secret_of(settings, carrier) for key, carrier in CARRIERS.items()}
 
     def url_of(self, scope: Scope, *, is_socket: bool = False) -> str:
         """As the carrier called it."""
@@ -54,44 +52,49 @@ class PhoneSignatures:
         url = self._settings.address_of(path, is_socket=is_socket)
         return f"{url}?{query.decode('latin-1')}" if query else url
 
-    def may_ask(self, carrier: str, principal: Principal) -> HttpRefusal | None:
+    def may_ask(self, carrier: Carrier, principal: Principal) -> HttpRefusal | None:
         """Why nobody without a key gets an answer here, whatever he sends."""
-        if principal is UNPROVEN and not self._secrets[carrier]:
-            return _nothing_to_check_by(WEBHOOKS[carrier])
+        if principal is UNPROVEN and not self._secrets[carrier.key]:
+            return _nothing_to_check_by(carrier)
         return None
 
     def of_webhook(
-        self, carrier: str, principal: Principal, request: WebhookRequest
+        self, carrier: Carrier, webhook: Webhook, principal: Principal, request: WebhookRequest
     ) -> Asker | HttpRefusal:
         """Who asks. Raises WebhookError for what can't be read."""
-        hook, secret = WEBHOOKS[carrier], self._secrets[carrier]
+        secret = self._secrets[carrier.key]
         if not secret or principal.kind not in ("open", "carrier"):
             return Asker(principal)
         try:
-            return Asker(carrier_principal(hook.name), hook.check(request, secret))
+            return Asker(carrier_principal(carrier.name), webhook.check(request, secret))
         except SignatureError as error:
-            return _not_signed(hook.name, request.url, str(error))
+            return _not_signed(carrier.name, request.url, str(error))
 
-    def of_stream(self, scope: Scope, principal: Principal) -> Principal | HttpRefusal:
+    def of_stream(
+        self, scope: Scope, carrier: Carrier, principal: Principal
+    ) -> Principal | HttpRefusal:
         """Who opens a stream. An upgrade that is signed wrong is refused; one that is signed right
         shows who it is only where there can be no token: there is no time in it, so it can be sent
         again by whoever has seen it."""
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        is_signed = scope["path"] == TWILIO_STREAM and twilio.SIGNATURE in headers
-        secret = self._secrets["twilio"]
-        if not is_signed or not secret or not self._settings.public_url:
+        upgrade = carrier.signed_upgrade
+        if upgrade is None or upgrade.header not in headers:
+            return principal
+        secret = self._secrets[carrier.key]
+        if not secret or not self._settings.public_url:
             return principal
         url = self.url_of(scope, is_socket=True)
         try:
-            twilio.check_signature(twilio.upgrade_spellings(url), (), headers, secret)
+            upgrade.check(url, headers, secret)
         except SignatureError as error:
-            refusal = _not_signed("Twilio", url, str(error))
-            _log.warning("twilio: refused a stream: %s", refusal.message)
+            refusal = _not_signed(carrier.name, url, str(error))
+            _log.warning("%s: refused a stream: %s", carrier.key, refusal.message)
             return refusal
-        is_enough = self._settings.own_twiml and principal.kind in ("open", "carrier")
-        return carrier_principal("Twilio") if is_enough else principal
+        is_trusted: bool = getattr(self._settings, upgrade.trust_setting)
+        is_enough = is_trusted and principal.kind in ("open", "carrier")
+        return carrier_principal(carrier.name) if is_enough else principal
 
 
 def carrier_principal(name: str) -> Principal:
@@ -99,26 +102,26 @@ def carrier_principal(name: str) -> Principal:
     return Principal(name, "carrier", key_id=f"carrier:{name}")
 
 
-def secret_of(settings: TelephonySettings, hook: Webhook) -> str:
-    """Empty where there is none."""
-    if not hook.secret_setting:
+def secret_of(settings: TelephonySettings, carrier: Carrier) -> str:
+    """Secret of a carrier's signatures; empty without one."""
+    if not carrier.secret_setting:
         return ""
-    named: str = getattr(settings, hook.secret_setting)
-    if not hook.secret_setting.endswith("_env"):
+    named: str = getattr(settings, carrier.secret_setting)
+    if not carrier.secret_setting.endswith("_env"):
         return named
     return os.environ.get(named, "").strip()
 
 
-def _nothing_to_check_by(hook: Webhook) -> HttpRefusal:
-    if not hook.secret_setting:
+def _nothing_to_check_by(carrier: Carrier) -> HttpRefusal:
+    name, setting = carrier.name, carrier.secret_setting
+    if not setting:
         way = (
-            f"{hook.name} signs nothing, so its address needs a key in it, like "
-            "https://halfsec:KEY@..."
+            f"{name} signs nothing, so its address needs a key in it, like https://halfsec:KEY@..."
         )
     else:
         way = (
-            f"{hook.name}'s signature can't be checked before telephony.{hook.secret_setting} "
-            "says by what; or put a key into the address, like https://halfsec:KEY@..."
+            f"{name}'s signature can't be checked before telephony.{setting} says by what; or put "
+            "a key into the address, like https://halfsec:KEY@..."
         )
     return HttpRefusal(
         401, f"This server needs a key. {way} (halfsec keys add NAME makes one).", "no_signature"

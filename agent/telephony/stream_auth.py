@@ -9,28 +9,25 @@ Twilio's signature of the upgrade alone is believed only where the operator want
 """
 
 from dataclasses import replace
-from typing import Final
 
 from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.http.auth.principal import UNPROVEN, Principal
+from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.media_stream import StreamStarted
-
-TOKEN_NAMES: Final = ("token", "x-telnyx-streaming-auth-token", "X-PH-token")
-"""Of the parameter that holds a call's token, with whichever carrier."""
 
 
 def proven(
     principal: Principal,
-    carrier: str,
+    carrier: Carrier,
     started: StreamStarted,
     tokens: CallTokens,
     presented: str | None = None,
 ) -> ExpectedCall | None:
     """Whose call a stream is. None where nothing shows who sent it. `principal`: as the door, or a
     signature, made the carrier known. `presented`: a token that came with the handshake."""
-    offered = [presented, *(started.parameters.get(name) for name in TOKEN_NAMES)]
+    offered = [presented, *(started.parameters.get(name) for name in carrier.token_names)]
     for token in filter(None, offered):
-        if (found := tokens.redeem(token, carrier, started)) is not None:
+        if (found := tokens.redeem(token, carrier.name, started)) is not None:
             return found
     return None if principal is UNPROVEN else ExpectedCall(principal)
 

@@ -13,7 +13,7 @@ believed gets an error, which its own debugger shows.
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,10 +29,11 @@ from agent.http.auth.principal import Principal, principal_of
 from agent.http.auth.telephony_credentials import PREFIX
 from agent.http.refusal import STOPPING, HttpRefusal, shown
 from agent.stages.stall_timeout import stall_timeout
-from agent.telephony.carriers.webhooks import WEBHOOKS
-from agent.telephony.carriers.webhooks.webhook import (
+from agent.telephony.carriers.carrier import Carrier
+from agent.telephony.carriers.webhook import (
     Answer,
     CarrierCall,
+    Webhook,
     WebhookError,
     WebhookRequest,
 )
@@ -55,9 +56,6 @@ CLOSED_WORDS: Final = "We can't take your call at the moment. Please call again 
 UNANSWERED_WORDS: Final = "Nobody answers there at the moment. Please call again later."
 """To whom was transferred, and finds no line where he comes back."""
 
-VOICE_PATHS: Final[Mapping[str, str]] = {f"{PREFIX}{name}/voice": name for name in WEBHOOKS}
-STATUS_PATHS: Final[Mapping[str, str]] = {f"{PREFIX}{name}/status": name for name in WEBHOOKS}
-
 MAX_ANSWERED: Final = 4096
 """Signed questions that are remembered, of all calls; then the oldest is forgotten. Some carriers
 sign no time, so no question of theirs is ever too old."""
@@ -71,7 +69,8 @@ _log = logging.getLogger(__name__)
 class _Asked:
     """A question of somebody who is believed."""
 
-    carrier: str
+    carrier: Carrier
+    webhook: Webhook
     by: Principal
     question: WebhookRequest
     signed: bytes | None
@@ -82,7 +81,7 @@ class _Asked:
         """The same for the same question, however it is written; None where nobody signed it."""
         if self.signed is None:
             return None
-        return hashlib.sha256(f"{self.carrier}\n".encode() + self.signed).digest()
+        return hashlib.sha256(f"{self.carrier.key}\n".encode() + self.signed).digest()
 
 
 _Dealing = Callable[[_Asked, Request], Answer]
@@ -110,29 +109,33 @@ class PhoneWebhooks:
         self._answered: dict[bytes, Answer] = {}
         """By the digests of what carriers asked and signed."""
 
-    async def serve(self, request: Request) -> Response:
-        """One question."""
-        return await self._respond(request, VOICE_PATHS[request.scope["path"]], self._answer)
+    async def voice(self, request: Request, carrier: Carrier, webhook: Webhook) -> Response:
+        """Answer a request for a call's instructions."""
+        return await self._respond(request, carrier, webhook, self._answer)
 
-    async def hear(self, request: Request) -> Response:
-        """News of a call. A line that was kept for one that is over is free again."""
-        return await self._respond(request, STATUS_PATHS[request.scope["path"]], self._note)
+    async def status(self, request: Request, carrier: Carrier, webhook: Webhook) -> Response:
+        """Take a call's new status. The line reserved for a call that is over is released."""
+        return await self._respond(request, carrier, webhook, self._note)
 
-    async def _respond(self, request: Request, carrier: str, dealt_with: _Dealing) -> Response:
+    async def _respond(
+        self, request: Request, carrier: Carrier, webhook: Webhook, dealt_with: _Dealing
+    ) -> Response:
         try:
-            asked = await self._asked(request, carrier)
+            asked = await self._asked(request, carrier, webhook)
             answer = asked if isinstance(asked, HttpRefusal) else dealt_with(asked, request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         except WebhookError as error:
             answer = _unreadable(str(error))
         if isinstance(answer, HttpRefusal):
-            _log.warning("%s: refused a webhook: %d %s", carrier, answer.status, answer.message)
+            _log.warning("%s: refused a webhook: %d %s", carrier.key, answer.status, answer.message)
             return answer.response()
         headers = {"cache-control": "no-store"}  # there is a token in it
         return Response(answer.text, answer.status, headers, answer.media_type)
 
-    async def _asked(self, request: Request, carrier: str) -> _Asked | HttpRefusal:
+    async def _asked(
+        self, request: Request, carrier: Carrier, webhook: Webhook
+    ) -> _Asked | HttpRefusal:
         """By somebody who is believed. Raises WebhookError, ClientDisconnect."""
         if not self._config.telephony.public_url:
             return NO_PUBLIC_URL
@@ -150,14 +153,14 @@ class PhoneWebhooks:
             body,
             unix_ns() // 10**9,
         )
-        asker = self._signatures.of_webhook(carrier, principal, question)
+        asker = self._signatures.of_webhook(carrier, webhook, principal, question)
         if isinstance(asker, HttpRefusal):
             return asker
-        return _Asked(carrier, asker.principal, question, asker.signed)
+        return _Asked(carrier, webhook, asker.principal, question, asker.signed)
 
     def _answer(self, asked: _Asked, request: Request) -> Answer:
         """Raises WebhookError."""
-        hook = WEBHOOKS[asked.carrier]
+        hook = asked.webhook
         # Carriers ask once more about a caller who has hung up: Twilio where he was transferred,
         # Plivo where its application has no other address for that.
         if hook.news(asked.question).is_over:
@@ -167,7 +170,7 @@ class PhoneWebhooks:
         if known is not None:
             return known
         call = hook.read(asked.question)
-        answer = self._connected(asked.carrier, asked.by, call, request)
+        answer = self._connected(asked, call, request)
         # Who has a key may ask what he likes; who comes back from a transfer may do so twice, in
         # the same words, and these say until when.
         if digest and not call.transfer:
@@ -178,32 +181,30 @@ class PhoneWebhooks:
 
     def _note(self, asked: _Asked, request: Request) -> Answer:
         """Raises WebhookError."""
-        hook = WEBHOOKS[asked.carrier]
-        news = hook.news(asked.question)
+        news = asked.webhook.news(asked.question)
         if not news.call_id:
             return NOTED
         if news.is_over:
-            self._tokens.ended(asked.by, hook.name, news.call_id)
+            self._tokens.ended(asked.by, asked.carrier.name, news.call_id)
         elif news.answered_by and asked.by.kind == "carrier":
-            self._on_answered(hook.name, news.call_id, news.answered_by)
+            self._on_answered(asked.carrier.name, news.call_id, news.answered_by)
         return NOTED
 
-    def _connected(
-        self, carrier: str, asker: Principal, call: CarrierCall, request: Request
-    ) -> Answer:
-        """For somebody who is believed."""
-        hook, settings = WEBHOOKS[carrier], self._config.telephony
+    def _connected(self, asked: _Asked, call: CarrierCall, request: Request) -> Answer:
+        """Instructions for a call: connect it to a stream, or turn it away."""
+        carrier, hook, asker = asked.carrier, asked.webhook, asked.by
+        settings = self._config.telephony
         if call.is_over:
             return hook.turn_away(call, "", is_busy=False)
-        url = settings.address_of(f"{PREFIX}{carrier}/stream", is_socket=True)
-        if (token := self._tokens.issued_for(asker, hook.name, call.call_id)) is not None:
+        url = settings.address_of(f"{PREFIX}{carrier.key}/stream", is_socket=True)
+        if (token := self._tokens.issued_for(asker, carrier.name, call.call_id)) is not None:
             return hook.connect(call, url, token)  # the answer was lost on its way
         wanted = call.agent or settings.agent_at(call.caller if call.is_outbound else call.called)
         start = self._no_line(asker, request) or session_start(self._config, asker, wanted)
         if isinstance(start, HttpRefusal):
             is_busy = start.code in BUSY_CODES
             _log.warning(
-                "%s: turned call %s away: %s", hook.name, shown(call.call_id), start.message
+                "%s: turned call %s away: %s", carrier.name, shown(call.call_id), start.message
             )
             words = BUSY_WORDS if is_busy else CLOSED_WORDS
             words = UNANSWERED_WORDS if call.transfer else words
@@ -214,12 +215,12 @@ class PhoneWebhooks:
             call.caller,
             call.called,
             call.told,
-            hook.name,
+            carrier.name,
             call.call_id,
             hook.stream_has_call_id,
         )
         _log.info(
-            "%s asks about call %s: %s is to answer", hook.name, shown(call.call_id), start.agent
+            "%s asks about call %s: %s is to answer", carrier.name, shown(call.call_id), start.agent
         )
         return hook.connect(call, url, self._tokens.issue(expected))
 

@@ -27,7 +27,7 @@ from agent.server import event_loop
 from agent.session.api import conversation
 from agent.stages import openai_tools
 from agent.telephony import endpoint, pending_streams, webhooks
-from agent.telephony.carriers.webhooks.webhook import MAX_ESCAPES, TOLERANCE_S
+from agent.telephony.carriers.webhook import MAX_ESCAPES, TOLERANCE_S
 from asr.audio.files import FileLimits
 
 _ACCESS: Final = AccessSettings()

@@ -5,15 +5,13 @@ import binascii
 import re
 from typing import Final
 
+from agent.telephony.carriers.table import CARRIERS
+
 PREFIX: Final = "/telephony/"
 
 
 PRESENTED_KEY: Final = "halfsec.call_token"
 """Where the door puts into the ASGI scope what was presented as a call's token."""
-
-
-SIGNED_BY_BEARER: Final = (f"{PREFIX}vonage/voice", f"{PREFIX}vonage/status")
-"""There a web token in the Authorization header is the carrier's signature, and no key of ours."""
 
 
 def is_webhook(path: str) -> bool:
@@ -22,9 +20,14 @@ def is_webhook(path: str) -> bool:
 
 
 def is_signature(path: str, header: str) -> bool:
-    """Whether an Authorization header is a carrier's signature, to be checked by the endpoint."""
+    """True where an Authorization header is a carrier's signature (a JSON web token), to be checked
+    by the endpoint, and not a key."""
+    if not is_webhook(path):
+        return False
+    carrier = CARRIERS.get(path.removeprefix(PREFIX).rpartition("/")[0])
     scheme, _, token = header.strip().partition(" ")
-    return path in SIGNED_BY_BEARER and scheme.lower() == "bearer" and token.count(".") == 2
+    is_signed = carrier is not None and carrier.is_signed_by_bearer
+    return is_signed and scheme.lower() == "bearer" and token.count(".") == 2
 
 
 def basic_password(header: str) -> str | None:

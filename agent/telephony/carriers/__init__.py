@@ -1,6 +1,7 @@
-"""What carriers and switchboards say on their media sockets, one module for each.
+"""Telephone carriers and switchboards: media stream protocol and webhook, one module for each.
 
-A dialect turns a carrier's frames into `line.PhoneEvent`s, and audio, marks and orders into the
-carrier's frames. It is pure: no I/O, no clock, nothing of turns or models.
-`agent/telephony/media_session.py` couples one to a session.
+A media stream protocol turns a carrier's frames into `media_stream.PhoneEvent`s, and audio, marks
+and commands into the carrier's frames. A webhook reads a carrier's request about a call, checks its
+signature, and writes the answer. All are pure: no I/O, no clock, no knowledge of turns or models.
+Each module ends in a `Carrier`, its row of `table.CARRIERS`.
 """

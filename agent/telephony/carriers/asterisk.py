@@ -17,6 +17,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from .carrier import Carrier
 from .json_media_stream import MAX_FRAME, MAX_TEXT, fields_of, number_at, pressed, text_at, texts_of
 from .media_stream import (
     CallerAudio,
@@ -151,3 +152,8 @@ def words_of(line: str) -> dict[str, str]:
         name, found, value = word.partition(":")
         fields[name if found else "correlation_id"] = (value if found else word)[:MAX_TEXT]
     return fields
+
+
+CARRIER: Final = Carrier(
+    key="asterisk", name=Asterisk.name, media_stream=Asterisk, subprotocols=(SUBPROTOCOL,)
+)

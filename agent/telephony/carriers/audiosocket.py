@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from .carrier import Carrier
 from .json_media_stream import pressed
 from .media_stream import (
     CallerAudio,
@@ -180,3 +181,7 @@ def _check(kind: int, length: int) -> None:
         raise StreamError(f"a message of kind 0x{kind:02x}, which AudioSocket does not have")
     if length > MAX_PAYLOAD:
         raise StreamError(f"a message of {length} bytes; at most {MAX_PAYLOAD} are taken")
+
+
+CARRIER: Final = Carrier(key="audiosocket", name=AudioSocket.name, media_stream=AudioSocket)
+"""Not in `table.CARRIERS`: `audiosocket_listener.py` serves it, on a port of its own."""

@@ -1,14 +1,33 @@
-"""Exotel's AgentStream for its Voicebot applet.
+"""Exotel: AgentStream for its Voicebot applet, and the applet's request for the stream's address.
 
-Written from https://developer.exotel.com/docs/agentstream/websocket-protocol. Traps: audio is
+Media stream, from https://developer.exotel.com/docs/agentstream/websocket-protocol. Traps: audio is
 16-bit samples, little-endian, under the name of `audio/x-raw`; a frame has a multiple of 320 bytes.
+
+Webhook, from https://docs.exotel.com/exotel-agentstream/stream-applet (an https address answers
+with `{"url": "wss://..."}`) and
+https://developer.exotel.com/docs/agentstream/stream-voicebot-applet (user and password in that
+address become an Authorization header). Exotel signs nothing: the applet's address has a key in it,
+and the stream's address has the token as its password, which no log keeps.
 """
 
 import base64
 import json
+from collections.abc import Sequence
+from typing import Final
 
+from .carrier import Carrier
 from .json_media_stream import FieldNames, JsonStream
 from .media_stream import Frame
+from .webhook import (
+    Answer,
+    CallNews,
+    CarrierCall,
+    SignatureError,
+    WebhookRequest,
+    call_news,
+    json_answer,
+    text_of,
+)
 
 
 class Exotel(JsonStream):
@@ -38,3 +57,41 @@ class Exotel(JsonStream):
 
     def _frame(self, event: str, **fields: dict[str, str]) -> str:
         return json.dumps({"event": event, "stream_sid": self.stream_id, **fields})
+
+
+class ExotelWebhook:
+    """Voice and status webhooks."""
+
+    methods: Sequence[str] = ("GET",)
+    stream_has_call_id = True
+
+    def check(self, request: WebhookRequest, secret: str) -> bytes:
+        """Raises SignatureError."""
+        raise SignatureError("Exotel signs nothing")
+
+    def read(self, request: WebhookRequest) -> CarrierCall:
+        """Raises WebhookError."""
+        fields = dict(request.query)
+        return CarrierCall(
+            text_of(fields, "CallSid"),
+            text_of(fields, "CallFrom", "From", optional=True),
+            text_of(fields, "CallTo", "To", optional=True),
+        )
+
+    def news(self, request: WebhookRequest) -> CallNews:
+        """Raises WebhookError."""
+        return call_news(dict(request.query), "CallSid", "Status")
+
+    def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
+        scheme, _, rest = stream_url.partition("://")
+        return json_answer({"url": f"{scheme}://halfsec:{token}@{rest}"})
+
+    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+        """The flow goes on with what stands behind the applet."""
+        answer = json_answer({"error": words})
+        return Answer(answer.text, answer.media_type, 503)
+
+
+CARRIER: Final = Carrier(
+    key="exotel", name=Exotel.name, media_stream=Exotel, webhook=ExotelWebhook()
+)

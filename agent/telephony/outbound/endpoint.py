@@ -32,14 +32,14 @@ from agent.http.json_body import JsonBodies
 from agent.http.refusal import STOPPING, HttpRefusal, shown
 from agent.http.responses import guarded
 from agent.telephony.carriers.phone_numbers import shown_numbers
-from agent.telephony.carriers.webhooks.twilio import TwilioWebhook
-from agent.telephony.carriers.webhooks.webhook import CarrierCall
+from agent.telephony.carriers.twilio import CARRIER, TwilioWebhook
+from agent.telephony.carriers.webhook import CarrierCall
 from llm_engine.errors import RequestError
 
 from .order import NUMBER, Dialer, DialError, OutboundCall, number_of
 
-STREAM_PATH: Final = f"{PREFIX}twilio/stream"
-STATUS_PATH: Final = f"{PREFIX}twilio/status"
+STREAM_PATH: Final = f"{PREFIX}{CARRIER.key}/stream"
+STATUS_PATH: Final = f"{PREFIX}{CARRIER.key}/status"
 FIELDS: Final = ("to", "from", "agent")
 
 KEY_NEEDED: Final = HttpRefusal(
@@ -134,7 +134,7 @@ class Dialing:
         hook = TwilioWebhook()
         call = CarrierCall("", wish.shown_number, wish.to, is_outbound=True)
         expected = ExpectedCall(
-            principal, start.agent, call.caller, call.called, call.told, hook.name
+            principal, start.agent, call.caller, call.called, call.told, CARRIER.name
         )
         token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
         self._ringing[token] = principal.key_id

@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 from agent.config.telephony import TelephonySettings
 from agent.http.auth.telephony_credentials import PREFIX
 from agent.telephony.carriers.phone_numbers import shown_numbers
+from agent.telephony.carriers.twilio import CARRIER
 from agent.tools.server_tool import one_line
 from latency_budget.account.clock import unix_ns
 
@@ -140,15 +141,15 @@ class TwilioTransfer:
         if self._settings.public_url:  # else nobody knows where to ask
             back = {"agent": handover.agent, UNTIL: unix_ns() // 10**9 + left_s}
             rules["action"] = (
-                f"{self._settings.address_of(f'{PREFIX}twilio/voice')}?{urlencode(back)}"
+                f"{self._settings.address_of(f'{PREFIX}{CARRIER.key}/voice')}?{urlencode(back)}"
             )
             rules["method"] = "POST"
         return rules
 
 
 def transfers_by_carrier(settings: TelephonySettings) -> Mapping[str, Move]:
-    """By the name of the dialect."""
-    return {"Twilio": TwilioTransfer(settings)}
+    """Means of transfer by the carrier's name."""
+    return {CARRIER.name: TwilioTransfer(settings)}
 
 
 def _said(error: Exception) -> str:

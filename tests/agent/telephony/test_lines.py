@@ -10,7 +10,7 @@ from agent.calls.service import AdmittedCall, CallService
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.session.api.ids import new_session_id
 from agent.telephony import endpoint, webhooks
-from agent.telephony.carriers.webhooks.webhook import FORM
+from agent.telephony.carriers.webhook import FORM
 from agent.telephony.pending_streams import CROWDED_OUT, MAX_STREAMS
 from tests.agent.telephony.carriers.test_served import plivo_start
 from tests.agent.telephony.carriers.test_twilio import CALL, start

@@ -16,11 +16,11 @@ from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.session.api.ids import new_session_id
 from agent.stages.registry import Status
 from agent.telephony import webhooks
-from agent.telephony.carriers.webhooks import WEBHOOKS
-from agent.telephony.carriers.webhooks.webhook import FORM
+from agent.telephony.carriers.webhook import FORM
 from agent.telephony.webhooks import BUSY_WORDS, CLOSED_WORDS, MAX_BODY_BYTES, UNANSWERED_WORDS
 from latency_budget.account.clock import unix_ns
 from tests.agent.telephony.carriers.test_twilio import CALL, start
+from tests.agent.telephony.carriers.test_webhooks import WEBHOOKS
 from tests.support.telephony.phone_house import (
     AUTH_TOKEN,
     PUBLIC,

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from agent.http.auth.principal import KeyLimits
 from agent.server.app import Application, create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages, Status
-from agent.telephony.carriers.webhooks.webhook import FORM
+from agent.telephony.carriers.webhook import FORM
 from latency_budget.account.clock import SystemClock, unix_ns
 from tests.agent.telephony.carriers.test_twilio import CALL
 
@@ -127,9 +127,14 @@ class House:
         )
 
     async def stream(
-        self, carrier: str, *frames: str, headers: Mapping[str, str] | None = None
+        self,
+        carrier: str,
+        *frames: str,
+        headers: Mapping[str, str] | None = None,
+        replies: Callable[[str], str | None] | None = None,
     ) -> Stream:
-        """A stream from handshake to close."""
+        """A stream from handshake to close. `replies`: the carrier's frame in reply to one of ours,
+        if any."""
         stream = Stream()
         named = {"host": "voice.example.com", **(headers or {})}
         path = f"/telephony/{carrier}/stream"
@@ -150,6 +155,9 @@ class House:
 
         async def send(message: Message) -> None:
             stream.sent.append(message)
+            text = message.get("text")
+            if replies is not None and text and (reply := replies(text)) is not None:
+                stream.say(reply)
             if message["type"] == "websocket.close":
                 stream.inbox.put_nowait({"type": "websocket.disconnect", "code": message["code"]})
 

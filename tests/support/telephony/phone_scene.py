@@ -21,6 +21,7 @@ from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import ANYONE, SCOPE_KEY, Principal
 from agent.session.ports.stage_ports import VoicePort
 from agent.stages.registry import Stages
+from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.media_stream import MediaStreamProtocol
 from agent.telephony.carriers.twilio import Twilio
 from agent.telephony.endpoint import PhoneSocket
@@ -194,7 +195,7 @@ class PhoneScene:
             if not silent:
                 beside.append(group.create_task(carrier.be_quiet()))
             serving = self.serving = group.create_task(
-                self.sockets.answer(carrier.socket, dialect or Twilio())
+                self.sockets.serve(carrier.socket, _carrier(dialect or Twilio()))
             )
             beside.append(group.create_task(self._tell(story, carrier)))
             await asyncio.wait({serving})
@@ -216,3 +217,8 @@ class PhoneScene:
 
 def play(story: Callable[[ManualClock], Awaitable[None]]) -> None:
     virtual_time.run(story)
+
+
+def _carrier(dialect: MediaStreamProtocol) -> Carrier:
+    """A carrier whose only stream speaks this dialect."""
+    return Carrier("scripted", dialect.name, lambda: dialect)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from agent.telephony.carriers.webhooks import WEBHOOKS
-from agent.telephony.carriers.webhooks.webhook import CallNews, WebhookRequest
-from tests.agent.telephony.carriers.test_webhooks import AT, post, sent
+from agent.telephony.carriers.webhook import CallNews, WebhookRequest
+from tests.agent.telephony.carriers.test_webhooks import AT, WEBHOOKS, post, sent
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from agent.errors import CLOSE_POLICY
 from agent.telephony.carriers.media_stream import StreamStarted
 from agent.telephony.carriers.plivo import Plivo
 from agent.telephony.carriers.vonage import Vonage
-from agent.telephony.carriers.webhooks.webhook import FORM
+from agent.telephony.carriers.webhook import FORM
 from agent.telephony.webhooks import CLOSED_WORDS
 from latency_budget.account.clock import unix_ns
 from tests.agent.telephony.carriers.test_webhooks import TELNYX_KEY, VONAGE_SECRET

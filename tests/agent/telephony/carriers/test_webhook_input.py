@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.telephony.carriers.webhooks import WEBHOOKS, plivo, twilio
-from agent.telephony.carriers.webhooks.webhook import (
+from agent.telephony.carriers import plivo, twilio
+from agent.telephony.carriers.webhook import (
     FORM,
     MAX_ESCAPES,
     MAX_FIELDS,
@@ -21,6 +21,7 @@ from tests.agent.telephony.carriers.test_webhooks import (
     SECRET,
     TELNYX_PUBLIC,
     VONAGE_SECRET,
+    WEBHOOKS,
     post,
     sent,
 )

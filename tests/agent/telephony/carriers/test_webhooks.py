@@ -1,6 +1,6 @@
 """Who signed a webhook, what it asks, and what it is answered: each carrier as its documentation,
 or its own library, has it. The pages are named in the modules of
-`agent/telephony/carriers/webhooks`."""
+`agent/telephony/carriers`."""
 
 import base64
 import hashlib
@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from twilio.request_validator import RequestValidator
 from twilio.twiml.voice_response import Connect, Stream, VoiceResponse
 
-from agent.telephony.carriers.webhooks import WEBHOOKS, plivo, twilio
-from agent.telephony.carriers.webhooks.webhook import (
+from agent.telephony.carriers import plivo, twilio
+from agent.telephony.carriers.table import CARRIERS
+from agent.telephony.carriers.webhook import (
     FORM,
     TOLERANCE_S,
     CarrierCall,
@@ -28,6 +29,9 @@ from agent.telephony.carriers.webhooks.webhook import (
     WebhookRequest,
 )
 
+WEBHOOKS = {
+    key: carrier.webhook for key, carrier in CARRIERS.items() if carrier.webhook is not None
+}
 NOW = 1_700_000_000
 AT = "https://voice.example.com/telephony/twilio/voice"
 STREAM = "wss://voice.example.com/telephony/twilio/stream"

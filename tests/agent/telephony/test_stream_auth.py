@@ -8,6 +8,8 @@ import pytest
 from agent.calls.stream_tokens import TOKEN_S, CallTokens, ExpectedCall
 from agent.http.auth.principal import ANYONE, UNPROVEN, Principal
 from agent.http.auth.telephony_credentials import TOKEN, basic_password
+from agent.telephony.carriers import plivo, telnyx, twilio
+from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.media_stream import MULAW, StreamStarted
 from agent.telephony.stream_auth import completed, proven
 from latency_budget.account.clock import ManualClock
@@ -22,7 +24,7 @@ def stream(call_id: str = "CA1", **parameters: str) -> StreamStarted:
 
 
 def shown(
-    tokens: CallTokens, token: str, call_id: str = "CA1", carrier: str = "Twilio"
+    tokens: CallTokens, token: str, call_id: str = "CA1", carrier: Carrier = twilio.CARRIER
 ) -> ExpectedCall | None:
     """Whose call a stream is that has nothing but a token."""
     return proven(UNPROVEN, carrier, stream(call_id, token=token), tokens)
@@ -41,7 +43,9 @@ def test_a_token_is_good_for_one_stream_and_half_a_minute() -> None:
     assert shown(tokens, late) is None
     rings = tokens.issue(CALL, life_s=10 * TOKEN_S)
     clock.advance_ms(9000 * TOKEN_S)
-    assert proven(UNPROVEN, "Twilio", stream(), tokens, presented=rings) == CALL, "as a password"
+    assert proven(UNPROVEN, twilio.CARRIER, stream(), tokens, presented=rings) == CALL, (
+        "as a password"
+    )
 
 
 def test_a_token_of_another_call_opens_nothing_and_stays_good_for_its_own() -> None:
@@ -49,11 +53,11 @@ def test_a_token_of_another_call_opens_nothing_and_stays_good_for_its_own() -> N
     token = tokens.issue(NAMED)
     assert shown(tokens, token, "CA2") is None
     assert shown(tokens, token, "") is None
-    assert shown(tokens, token, carrier="Plivo") is None
+    assert shown(tokens, token, carrier=plivo.CARRIER) is None
     assert tokens.holds(token)
     assert shown(tokens, token) == NAMED
     loose = tokens.issue(replace(CALL, carrier="Telnyx", call_id="CA1"))
-    assert shown(tokens, loose, "v3:other", carrier="Telnyx") is not None, "its stream has no such"
+    assert shown(tokens, loose, "v3:other", telnyx.CARRIER) is not None, "its stream has no such"
 
 
 def test_a_call_of_ours_gets_its_id_later() -> None:
@@ -118,9 +122,9 @@ def test_a_token_can_be_handed_on_by_every_carrier() -> None:
 def test_who_came_in_by_a_key_needs_no_token() -> None:
     tokens = CallTokens(ManualClock())
     guessed = stream(token="ct_guessed")
-    assert proven(SALES, "Twilio", stream(), tokens) == ExpectedCall(SALES)
-    assert proven(ANYONE, "Twilio", guessed, tokens) == ExpectedCall(ANYONE)
-    assert proven(UNPROVEN, "Twilio", guessed, tokens) is None
+    assert proven(SALES, twilio.CARRIER, stream(), tokens) == ExpectedCall(SALES)
+    assert proven(ANYONE, twilio.CARRIER, guessed, tokens) == ExpectedCall(ANYONE)
+    assert proven(UNPROVEN, twilio.CARRIER, guessed, tokens) is None
 
 
 def test_tokens_that_nobody_uses_are_forgotten() -> None:

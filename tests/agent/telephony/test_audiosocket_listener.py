@@ -7,6 +7,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -25,7 +26,15 @@ from agent.telephony.audiosocket_listener import (
     AudioStream,
     _probe,
 )
-from agent.telephony.carriers.audiosocket import CLEAR, END, HANG_UP, MARK, UUID, message
+from agent.telephony.carriers.audiosocket import (
+    CLEAR,
+    END,
+    HANG_UP,
+    MARK,
+    UUID,
+    AudioSocket,
+    message,
+)
 from agent.telephony.media.paced_sender import FRAME_NS
 from latency_budget.account.clock import ManualClock
 from tests.agent.telephony.test_live import turns_of
@@ -47,9 +56,10 @@ AUDIO = message(SLIN, bytes(2 * FRAME))
 def reader(live: LiveServer) -> Iterator[LiveServer]:
     """A server where calls by AudioSocket are answered with a long greeting."""
     sockets = live.audio_sockets
-    sockets._agent = "reader"
+    carrier = sockets._carrier
+    sockets._carrier = replace(carrier, media_stream=partial(AudioSocket, "reader"))
     yield live
-    sockets._agent = ""
+    sockets._carrier = carrier
 
 
 @pytest.mark.models

@@ -134,10 +134,8 @@ class Answer:
 class Webhook(Protocol):
     """One carrier's. Without state."""
 
-    name: str
     methods: Sequence[str]
-    secret_setting: str
-    """Of `[telephony]`: what says by what its signatures are checked; empty: it signs nothing."""
+    """HTTP methods."""
     stream_has_call_id: bool
     """The stream's first message has the id of the call that the webhook has."""
 
