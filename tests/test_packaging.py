@@ -31,7 +31,7 @@ def test_every_folder_with_code_is_listed() -> None:
         for package in PACKAGES
         for path in (ROOT / package).rglob("__init__.py")
     }
-    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == on_disk
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == on_disk | {"web_demo"}
     without_init = {
         str(path.parent.relative_to(ROOT))
         for package in PACKAGES
@@ -45,11 +45,15 @@ def test_every_file_that_is_no_code_is_in_the_wheel() -> None:
     """What is read at run time and not listed is missing only where it is installed."""
     patterns = PYPROJECT["tool"]["setuptools"]["package-data"]
     listed = {
-        path for name in patterns for each in patterns[name] for path in (ROOT / name).glob(each)
+        path
+        for name in patterns
+        for each in patterns[name]
+        for path in (ROOT / name).glob(each)
+        if path.is_file() and path.suffix != ".md"
     }
     on_disk = {
         path
-        for package in PACKAGES
+        for package in (*PACKAGES, "web_demo")
         for path in (ROOT / package).rglob("*")
         if path.is_file() and path.suffix not in (".py", ".pyc", ".md")
         if path.parent != ROOT / "benchmarks" / "results"  # data for readers of the repository

@@ -26,7 +26,7 @@ from agent.config.schema import Config
 from agent.config.suggestions import nearest
 from agent.errors import HalfsecError
 
-CATALOGUE_PATH: Final = Path(__file__).resolve().parents[3] / "models.toml"
+CATALOGUE_PATH: Final = Path(__file__).with_name("models.toml")
 
 STAMPS_NAME: Final = ".verified.json"
 HUB_COMPLETE_NAME: Final = ".complete"
@@ -158,7 +158,7 @@ def load_catalogue(home: Path) -> dict[str, Model]:
             catalogue |= parse_catalogue(path.read_text(encoding="utf-8"), str(path))
     if not catalogue:
         raise ModelStoreError(
-            f"{CATALOGUE_PATH} is missing. Run halfsec from a checkout: pip install -e ."
+            f"{CATALOGUE_PATH} is missing: install halfsec again."
         )
     return catalogue
 
