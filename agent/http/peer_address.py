@@ -43,7 +43,7 @@ def networks_of(
 
 
 def is_within(address: str, networks: Sequence[Network]) -> bool:
-    """Whether an address lies in one of these."""
+    """True if an address lies in one of these networks."""
     if not networks:
         return False
     try:

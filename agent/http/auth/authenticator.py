@@ -46,15 +46,15 @@ class Authenticator:
         self._stamp = keys.stamp()
         self._ring = KeyRing(keys.read())
         self.closed = needs_key(config, has_keys=keys.exists())
-        """Whether a key is needed."""
+        """True if a key is needed."""
         self._news = asyncio.Event()
         """Set, and replaced, when the keys have changed."""
         self.on_news: Callable[[], None] = lambda: None
         """Called then."""
 
     async def identify(self, credential: str | None) -> Principal | None:
-        """Who presents this; None where it opens nothing. An open server lets in whoever has no
-        key, or one that means nothing to it: SDKs don't go without.
+        """Principal of a credential; None if it is not valid. An open server accepts a missing
+        credential, and one that it does not know: SDKs always send one.
 
         Raises IssuerUnreachableError.
         """
@@ -76,7 +76,7 @@ class Authenticator:
         return stranger
 
     def holds(self, principal: Principal) -> bool:
-        """Whether the key behind a principal has not been revoked."""
+        """True while the key behind a principal is not revoked."""
         return not principal.key_id.startswith(FILE_KEY) or principal.key_id in self._ring
 
     async def until_revoked(self, principal: Principal) -> None:
@@ -116,7 +116,7 @@ class Authenticator:
         return self._limited(Principal(key.name, "key", key.limits, key_id=key.key_id))
 
     def _limited(self, principal: Principal) -> Principal:
-        """With the limit of all keys where its own key has none."""
+        """Limits of a key, with the limit of all keys where it has none of its own."""
         limits = with_default(principal.limits, self._settings.calls_per_key)
         return replace(principal, limits=limits)
 

@@ -20,7 +20,7 @@ class CliCredentials:
     given: str | None = None
     """The key to show; None: what a server on this machine left for us, if it did."""
     local_port: int | None = None
-    """Of that server."""
+    """Key of that server."""
     tls: ssl.SSLContext | None = None
     """None: what the system trusts."""
 
@@ -31,7 +31,7 @@ class CliCredentials:
         return self.given
 
     def headers(self) -> dict[str, str]:
-        """Of a request that shows it; none without one."""
+        """Headers of a request that presents the key; empty without a key."""
         key = self.api_key()
         return {} if key is None else {"Authorization": f"Bearer {key}"}
 

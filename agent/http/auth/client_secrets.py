@@ -23,7 +23,7 @@ MAX_OF_A_KEY: Final = 2000
 """Made with one key, so that it leaves room for others: a hundred calls a minute, with secrets of
 twenty minutes."""
 MAX_BYTES: Final = 64 << 20
-"""Of their sessions as JSON; one has at most half a megabyte."""
+"""Largest memory of the secrets' sessions as JSON, in bytes; one has at most half a megabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ClientSecrets:
         """Heap of when which expires."""
         self._num_bytes = 0
         self._num_of: Counter[str] = Counter()
-        """By the key that made them."""
+        """Number of secrets by the key that made them."""
 
     def __len__(self) -> int:
         return len(self._secrets)
@@ -72,7 +72,7 @@ class ClientSecrets:
         return token.text
 
     def find(self, text: str, now_ns: int) -> Principal | None:
-        """Who holds this secret; None where it is unknown or has expired. One comparison."""
+        """Principal of a secret; None if it is unknown or has expired. One comparison."""
         self._forget(now_ns)
         secret = self._secrets.get(id_in(SECRET_PREFIX, text))
         if not is_token(text, None if secret is None else secret.digest) or secret is None:

@@ -1,10 +1,11 @@
 """JSON web tokens of an external identity provider: signature, issuer, audience, expiry.
 
-PyJWT (the extra `jwt`) does the cryptography. What is decided here: only algorithms with a public
-key, so that nobody signs with what everybody can read (RFC 8725, section 3.1); and when the keys of
-the issuer are fetched. That is for the first token, every ten minutes, and for a token signed with
-an unknown key, but not more often than twice a minute, or whoever sends invented key names would
-make us flood the issuer. Where fetching fails, keys that are there stay good.
+PyJWT (the extra `jwt`) does the cryptography. Two decisions are made here. Only algorithms with a
+public key are accepted, so that no token is signed with a key that every reader of the list has
+(RFC 8725, section 3.1). The issuer's keys are fetched for the first token, every ten minutes, and
+for a token signed with an unknown key, but at most twice a minute: otherwise a client that invents
+key names would make this server flood the issuer. Where fetching fails, the keys at hand stay
+valid.
 """
 
 import asyncio
@@ -32,12 +33,13 @@ RETRY_S: Final = 30
 MAX_JWKS_BYTES: Final = 1 << 18
 FETCH_TIMEOUT_S: Final = 5.0
 LEEWAY_S: Final = 30
-"""By how much the issuer's clock may differ from ours."""
+"""Largest difference between the issuer's clock and the server's, in s."""
 _KINDS: Final = ("RSA", "EC", "OKP")
-"""Of keys with a public part. A secret one ("oct") in a public list is a mistake or an attack."""
+"""Types of keys with a public part. A secret one ("oct") in a public list is a mistake or an
+attack."""
 _OF_ANY_RSA: Final = tuple(name for name in ALGORITHMS if name.startswith(("RS", "PS")))
-"""What an RSA key is good for whose set does not say (RFC 7517, section 4.4: it need not). The
-others' curves say it."""
+"""Algorithms of an RSA key whose set does not name one (RFC 7517, section 4.4: it need not). The
+curves of other keys name theirs."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,9 +47,9 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Key:
     public: Any
-    """As PyJWT's algorithms take it."""
+    """Key in the form that PyJWT's algorithms take."""
     algorithms: tuple[str, ...]
-    """That it may have signed by."""
+    """Algorithms that the key may have signed with."""
 
 
 class JwtTokens:
@@ -68,8 +70,7 @@ class JwtTokens:
         self._fetching = asyncio.Lock()
 
     async def read(self, text: str) -> Principal | None:
-        """Who the token speaks of; None where it is not to be believed. Raises
-        IssuerUnreachableError."""
+        """Principal of a token; None if it is not valid. Raises IssuerUnreachableError."""
         if len(text) > MAX_JWT_CHARS:
             return None
         try:
@@ -144,7 +145,7 @@ async def _document(http: httpx.AsyncClient, url: str) -> object:
 
 
 def _keys_of(document: object) -> dict[str, _Key]:
-    """By name. Raises ValueError where there is none that can be used."""
+    """Keys by name. Raises ValueError if none can be used."""
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise ValueError("it is no JSON web key set")

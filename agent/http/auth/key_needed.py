@@ -5,7 +5,7 @@ from agent.config.schema import Config
 
 
 def needs_key(config: Config, *, has_keys: bool) -> bool:
-    """Whether a server with these settings asks for a key. `has_keys`: one was ever made."""
+    """True if a server with these settings asks for a key. `has_keys`: one was ever made."""
     setting = config.access.require_key
     if setting != "auto":
         return setting == "always"
@@ -13,5 +13,5 @@ def needs_key(config: Config, *, has_keys: bool) -> bool:
 
 
 def is_reachable_by_others(config: Config) -> bool:
-    """Whether other machines do: by its own address, or by what stands in front of it."""
+    """True if other machines reach the server: by its own address, or through a proxy."""
     return not is_loopback(config.agent.host) or bool(config.telephony.public_url)

@@ -1,9 +1,9 @@
 """API keys: the file of hashes that `halfsec keys` writes, and the set that the server checks.
 
 The file is only ever replaced whole, under a lock that the commands share, so that a reader finds
-it as it was or as it is, and two commands at once lose nothing. It has names, limits and hashes;
-whoever reads it can't call. That it is there at all means that a key was made once: a server that
-was closed by its first key does not open again because the last one is revoked.
+it as it was or as it is, and two commands at once lose nothing. It has names, limits and hashes,
+from which no key can be made. Its existence means that a key was made once: a server that its first
+key has closed does not open again because the last key is revoked.
 """
 
 import contextlib
@@ -146,7 +146,7 @@ class KeyFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[tuple[Key, ...]]:
-        """The keys, which nobody else changes meanwhile."""
+        """Keys under the lock, which no other process changes meanwhile."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
@@ -187,7 +187,7 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def keys_path() -> Path:
-    """Where the keys are kept."""
+    """Path of the file of keys."""
     return halfsec_home() / "keys.json"
 
 

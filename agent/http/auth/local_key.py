@@ -1,8 +1,8 @@
 """Local key: lets commands on this machine call the server that runs on it.
 
-A server makes one at each start and leaves it in HALFSEC_HOME, readable by its owner alone: who can
-read that file can read the models, the turns and the settings as well. So `halfsec talk` works at a
-closed server without being told a key.
+A server makes one at each start and leaves it in HALFSEC_HOME, readable by its owner alone: an
+account that can read that file can read the models, the turns and the settings as well. So `halfsec
+talk` works at a closed server without a key on the command line.
 """
 
 import contextlib

@@ -1,14 +1,15 @@
 """Authentication middleware (ASGI): where a key is required, no request passes without one.
 
-Middleware behind the check of the Host header. It reads who calls (`Authorization: Bearer KEY`, or
-on a WebSocket the subprotocol `openai-insecure-api-key.KEY`, for browsers can't set headers there),
-puts a `Principal` into the scope, and takes the key out of it: nothing behind can echo or log it.
-What is open without a key is listed path by path: the pages, and whether the service lives. A path
-that nobody thought of is closed. Carriers of telephone calls come in without one, as somebody
-unproven: what is behind their paths asks for other proof (`agent/telephony/stream_auth.py`).
+It stands behind the check of the Host header. It reads the credential (`Authorization: Bearer KEY`,
+or on a WebSocket the subprotocol `openai-insecure-api-key.KEY`, because browsers can't set headers
+there), stores a `Principal` in the scope, and takes the key out of it: nothing behind it can echo
+or log the key. Paths that are open without a key are listed one by one: the pages and the health
+probes. Every other path is closed. Carriers of telephone calls enter unproven: their endpoints ask
+for another proof (`agent/telephony/stream_auth.py`).
 
-Refusals come before a WebSocket is accepted, as HTTP. There are no cookies: a page elsewhere can
-make a browser send them. Nor are keys read from the query, where logs and histories keep them.
+Refusals come before a WebSocket is accepted, as HTTP. There are no cookies: another site's page can
+make a browser send them. Keys are not read from the query either, where logs and histories keep
+them.
 """
 
 import asyncio
@@ -171,7 +172,7 @@ def take_credential(scope: Scope) -> tuple[str | None, Scope]:
 
 
 def open_paths(pages: Path) -> frozenset[str]:
-    """What needs no key: probes, and the pages with their files."""
+    """Paths that need no key: probes, and the pages with their files."""
     files = ("/" + path.relative_to(pages).as_posix() for path in pages.rglob("*"))
     return frozenset((*PROBES, "/", *(f"/{name}" for name in PAGES), *files))
 
@@ -194,7 +195,7 @@ def _is_reading(scope: Scope) -> bool:
 
 
 def _not_for(principal: Principal, scope: Scope) -> HttpRefusal | None:
-    """What somebody who is known may not do all the same."""
+    """Refusal of a request that its principal may not make; None if it may."""
     if principal.kind == "ephemeral" and scope["path"].startswith(PREFIX):
         return CLIENTS_ONLY
     if scope["type"] == "websocket":

@@ -26,7 +26,7 @@ from agent.http.refusal import MAX_SHOWN_CHARS, HttpRefusal, shown, turn_away
 
 _NOT_IN_A_HOST: Final = frozenset("@/\\?#")
 """Parts of an address that stand around a host (RFC 3986, section 3). A browser sends none of them;
-whoever reads `user@localhost` another way than we do sees another host."""
+a proxy that parses `user@localhost` in another way than this server sees another host."""
 
 _WILDCARDS: Final = ("0.0.0.0", "::", "")
 _log = logging.getLogger(__name__)

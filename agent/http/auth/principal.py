@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from agent.config.schema import Config
 
 SCOPE_KEY: Final = "halfsec.principal"
-"""Where the door puts it into the ASGI scope."""
+"""Key of the ASGI scope under which the authentication middleware stores the principal."""
 
 FILE_KEY: Final = "key:"
 """Begins the `key_id` of a key that `halfsec keys` made: those can be revoked."""
@@ -15,7 +15,7 @@ FILE_KEY: Final = "key:"
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What a key may not go beyond."""
+    """Limits of a key."""
 
     max_calls: int | None = None
     """At once. None: as `access.calls_per_key` says."""
@@ -29,40 +29,40 @@ class KeyLimits:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who was let in."""
+    """Authenticated peer."""
 
     name: str
-    """For people: the key's name, the token's subject. Never the key."""
+    """Name for people: the key's name or the token's subject. Never the key."""
     kind: Literal["open", "key", "local", "jwt", "ephemeral", "carrier"]
-    """open: nobody in particular, at a server that asks for no key. local: a command on this
-    machine. ephemeral: with a client secret (`ek_`), which opens voice sockets only. carrier: of
-    telephone calls."""
+    """Kind of credential. open: none, at a server that asks for no key. local: a command on this
+    machine. ephemeral: a client secret (`ek_`), which opens voice sockets only. carrier: a carrier
+    of telephone calls."""
     limits: KeyLimits = field(default_factory=KeyLimits)
     session: Mapping[str, Any] | None = None
     """The session that a client secret is bound to, as in `session.update`."""
     key_id: str = ""
-    """Whose calls are counted together; "": of nobody in particular. Of a client secret: of the key
-    that made it."""
+    """Id under which calls are counted together; "" without a key. For a client secret, that of the
+    key that made it."""
 
 
 ANYONE: Final = Principal("anyone", "open")
 
 UNPROVEN: Final = Principal("a carrier without a key", "carrier")
-"""Whoever calls at a path for carriers. What proves that it is one comes later: a signature that
-the endpoint checks, a token in the stream."""
+"""Peer at a path for carriers that has shown no key. Its proof comes later: a signature that the
+endpoint checks, or a token in the stream."""
 
 
 def principal_of(scope: Mapping[str, Any]) -> Principal:
-    """Of a request that came through the door."""
+    """Principal of a request that passed the authentication middleware."""
     principal: Principal = scope[SCOPE_KEY]
     return principal
 
 
 def agent_for(principal: Principal, wanted: str | None, config: Config) -> str | None:
-    """Which agent answers who asks for `wanted`; None where his key allows none that there is.
+    """Agent that answers a request for `wanted`; None if the key allows no agent that exists.
 
-    A client secret's own model counts before what its holder asks for. Unknown names are served by
-    the default agent, or by the first that the key allows.
+    A client secret's own model has precedence over what its holder asks for. Unknown names are
+    served by the default agent, or by the first that the key allows.
     """
     bound = (principal.session or {}).get("model")
     name, _ = config.profile(bound if isinstance(bound, str) else wanted)

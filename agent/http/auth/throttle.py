@@ -1,8 +1,8 @@
 """Throttle of failed authentication by address: each wrong key delays the next answer.
 
-Guessing 256 bits is hopeless at any speed; this keeps it from costing the server anything, and a
-key that leaked in part from being tried out. Only wrong keys wait: a right one is answered at once,
-whoever else guesses behind the same address.
+Guessing 256 bits is hopeless at any speed; the throttle keeps guesses from costing the server
+anything, and a partly leaked key from being completed by trial. Only wrong keys wait: a right one
+is answered at once, even if another client at the same address guesses.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,7 @@ class AuthThrottle:
 
     def __init__(self) -> None:
         self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()
-        """By address: wrong keys not forgotten, and when that was so."""
+        """Wrong keys by address: how many are not forgotten, and the time of that count in ns."""
 
     def __len__(self) -> int:
         return len(self._levels)

@@ -1,9 +1,9 @@
-"""TLS: the server's certificate, given or self-signed, and how our clients come to trust it.
+"""TLS: the server's certificate, given or self-signed, and how this project's clients trust it.
 
-A certificate of our own is for a network without names: it is signed with its own key, names
-localhost and the addresses that this machine has, and is kept, so that a browser that was told once
-to trust it is not asked again. When the machine has got another address it is made anew, with the
-old addresses in it too: a laptop that moves between two networks has one for both.
+A self-signed certificate is for a network without names: it names localhost and the addresses of
+this machine, and is kept, so that a browser that was once made to trust it does not ask again. When
+the machine's address changes, the certificate is made anew, with the old addresses in it too: a
+laptop that moves between two networks has one for both.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ _ANYWHERE: Final = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INE
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What the server shows."""
+    """Certificate and key that the server presents."""
 
     cert: Path
     key: Path
@@ -149,7 +149,7 @@ def _trusting(*, cadata: str, check_hostname: bool) -> ssl.SSLContext:
 
 
 def own_addresses() -> list[str]:
-    """By which others in the network reach this machine: at most one of each family."""
+    """Addresses of this machine in its network: at most one of each family."""
     found = []
     for elsewhere, family in _ANYWHERE:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -171,7 +171,7 @@ def _names(config: Config) -> list[str]:
 
 
 def _names_in(certificate: Certificate) -> list[str] | None:
-    """Of the certificate that was kept; None where there is none that is good for a while yet."""
+    """Names in the stored certificate; None if there is none that stays valid for a while."""
     try:
         found = x509.load_pem_x509_certificate(certificate.cert.read_bytes())
         server_context(certificate)

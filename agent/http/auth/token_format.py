@@ -31,7 +31,8 @@ class NewToken:
 
 
 def new_token(prefix: str) -> NewToken:
-    """Of letters, digits, "-" and "_" only: it has to fit into a WebSocket's subprotocol."""
+    """New token of letters, digits, "-" and "_" only: it has to fit into a WebSocket's
+    subprotocol."""
     token_id = secrets.token_hex(_ID_BYTES)
     text = f"{prefix}{token_id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
     return NewToken(token_id, text, digest_of(text))
@@ -48,7 +49,7 @@ def digest_of(text: str) -> bytes:
 
 
 def is_token(text: str, digest: bytes | None) -> bool:
-    """Whether `text` is the key with this digest; None: there is none with its id."""
+    """True if `text` is the key with this digest; None: no key has its id."""
     presented = digest_of(text[:MAX_TOKEN_CHARS])
     matches = compare_digest(presented, _NOBODY if digest is None else digest)
     return matches and digest is not None and len(text) <= MAX_TOKEN_CHARS

@@ -102,7 +102,7 @@ def _shown(start: SessionStart) -> dict[str, Any]:
 
 
 def _wish(body: object) -> _Wish:
-    """What a body asks for. Raises RequestError and ClientError."""
+    """Parse a request's body. Raises RequestError and ClientError."""
     if not isinstance(body, dict):
         raise RequestError("body", "must be a JSON object")
     try:

@@ -101,7 +101,7 @@ class Endpoints:
 
 
 async def _beginning(path: Path, num_bytes: int) -> AsyncIterator[bytes]:
-    """Of a file that grows meanwhile."""
+    """Body of a file that grows meanwhile."""
     with await asyncio.to_thread(path.open, "rb") as file:
         while num_bytes > 0:
             chunk = await finished_on_thread(partial(file.read, min(num_bytes, CHUNK_BYTES)))

@@ -33,7 +33,7 @@ DEFAULT_PAGE: Final = 100
 Found = TypeVar("Found")
 
 FLUSH_S: Final = 1.0
-"""For turns of the last moment to reach the file."""
+"""Time in s that the turns of the last moment get to reach the file."""
 
 
 class LatencyEndpoints:
@@ -43,7 +43,8 @@ class LatencyEndpoints:
         self._calls = calls
         self._access = access
         self._reading = asyncio.Lock()
-        """One look into the store at a time: whoever asks for many waits, and not the calls."""
+        """Lock of the store: one query at a time, so that a client that asks for many waits, and no
+        call does."""
 
     async def summary(self, request: Request) -> Response:
         """Percentiles, by stage, profile and, with `window` (in seconds), stretch of time."""
@@ -66,7 +67,7 @@ class LatencyEndpoints:
             return error_response(400, str(error))
 
     def _policy(self) -> dict[str, Any]:
-        """What is foreseen now, and what is done about it."""
+        """Current prediction, and the actions in effect."""
         policy = self._calls.policy
         return {
             "predicted_ms": policy.predicted_ms(),
@@ -93,7 +94,7 @@ class LatencyEndpoints:
         return JSONResponse(body)
 
     async def events(self, request: Request) -> Response:
-        """What happens, as it happens, as server-sent events. A stream ends after some minutes."""
+        """Live events as server-sent events. A stream ends after some minutes."""
         events = self._calls.events
         if events.full:
             return error_response(503, "Too many listen already; try again when one has gone.")
@@ -127,11 +128,11 @@ class LatencyEndpoints:
         )
 
     async def refusals(self, request: Request) -> Response:
-        """Who could not join."""
+        """Calls that were refused."""
         return JSONResponse(self._calls.refusals.listing())
 
     async def _read(self, look: Callable[[Path], Found]) -> Found:
-        """What `look` finds in the store, on a thread."""
+        """Run a query of the store on a thread."""
         store = self._calls.store
         if store is None:
             raise StoreError(
@@ -144,7 +145,7 @@ class LatencyEndpoints:
 
 
 def error_response(status: int, message: str) -> JSONResponse:
-    """As OpenAI's API tells errors."""
+    """Error response in OpenAI's shape."""
     body = {"error": {"message": message, "type": "invalid_request_error", "code": None}}
     return JSONResponse(body, status_code=status)
 
@@ -202,7 +203,7 @@ def _whole(text: str, name: str) -> int:
 
 
 def _kept(stored: StoredTurn) -> dict[str, Any]:
-    """What the store knows of a turn beside its account."""
+    """JSON of a stored turn beside its account."""
     return {
         "row": stored.row,
         "at": iso_of(stored.at_unix_ns),

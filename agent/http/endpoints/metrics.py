@@ -1,9 +1,9 @@
 """`GET /metrics`: metrics in the text format of Prometheus.
 
-Everything is counted elsewhere, by those who own it; here it is read when somebody asks, and
-written in Prometheus' text format: half a millisecond of the event loop, a scrape. What the engine
-counts belongs to its thread, which gives a copy of it between two steps (8 us of its time). While
-the model is loaded, or does not answer, its figures are left out: a scrape always succeeds.
+Counters live with their owners; they are read at a scrape, and written in Prometheus' text format:
+half a millisecond of the event loop. The engine's counters belong to its thread, which hands out a
+copy between two steps (8 us of its time). While the model is loaded, or does not answer, its
+figures are left out: a scrape always succeeds.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ from latency_budget.enforcement.policy import Policy
 from latency_budget.statistics.histogram import Buckets, Histogram
 
 BUCKET_STEP: Final = 5
-"""Of a histogram's buckets, which are a tenth apart, every fifth bound is told: 30 of them, each
-1.6 times the one before. All 150 would make 450 lines of every scrape."""
+"""Every fifth bound of a histogram's buckets, which are a tenth apart, is exported: 30 of them,
+each 1.6 times the one before. All 150 would make 450 lines of every scrape."""
 
 
 TELL_EVERY_S: Final = 1.0
-"""Of the engine's state, while somebody listens."""
+"""Interval in s between reports of the engine's state, while a client listens."""
 
 
 async def engine_stats(stages: Stages) -> llm_engine.EngineStats | None:
@@ -56,7 +56,8 @@ async def engine_stats(stages: Stages) -> llm_engine.EngineStats | None:
 
 
 async def tell_of_engine(stages: Stages, calls: CallRegistry) -> None:
-    """For ever: how the engine is, and what became of guesses, for those who listen."""
+    """Publish the engine's state and the outcome of preemptive generation to listeners, until
+    cancelled."""
     events = calls.events
     while True:
         await asyncio.sleep(TELL_EVERY_S)
@@ -167,7 +168,7 @@ class Metrics:
             yield from _exports(calls.exporter)
 
     def _latency(self) -> Iterator[Metric]:
-        """Of turns, in bounds around the budget, and what guesses in vain cost."""
+        """Histograms of turns with bounds around the budget, and the cost of discarded guesses."""
         found = self._calls.history.histograms
         turns = HistogramMetricFamily(
             "halfsec_turn_e2e_seconds",
@@ -224,7 +225,7 @@ def _stages(stages: Stages) -> Iterator[Metric]:
 
 
 def _tool_calls(counts: Mapping[tuple[str, ToolState], int]) -> Metric:
-    """Of tools that run on the server: how many were started, and how those ended that did."""
+    """Counters of the server's tools: calls started, and how they ended."""
     family = CounterMetricFamily(
         "halfsec_tool_calls", "Calls of tools of the server.", labels=["tool", "state"]
     )
@@ -234,7 +235,7 @@ def _tool_calls(counts: Mapping[tuple[str, ToolState], int]) -> Metric:
 
 
 def _policy(policy: Policy) -> Iterator[Metric]:
-    """What is done about turns that are about to be late, and what comes of it."""
+    """Metrics of the actions against late turns, and of their effect."""
     predicted_ms = policy.predicted_ms()
     if predicted_ms is not None:
         text = "What the next turn is predicted to take, but for the wait for its end."

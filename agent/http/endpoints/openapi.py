@@ -23,7 +23,7 @@ def description() -> dict[str, Any]:
 
     Raises ValueError where two files describe the same thing.
     """
-    import yaml  # only here: nobody needs it before somebody asks
+    import yaml  # imported here: the server needs it for this request only
 
     whole: dict[str, Any] = {"openapi": "3.1.0"}
     for path in sorted(_PARTS.glob("*.yaml")):

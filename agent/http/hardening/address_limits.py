@@ -33,7 +33,7 @@ class _Paces:
 
 
 class AddressLimits:
-    """Of connections and requests. Belongs to the event loop."""
+    """Limits of connections and requests by address. Belongs to the event loop."""
 
     def __init__(self, settings: AccessSettings) -> None:
         """Raises ConfigError where the trusted proxies are none."""
@@ -47,16 +47,17 @@ class AddressLimits:
         return len(self._paces.keys() | self._num_open.keys())
 
     def place(self, address: str) -> str | None:
-        """By what this peer is judged; None: not at all."""
+        """Key under which this peer is counted; None: it is not limited."""
         return None if is_within(address, self._proxies) else place_of(address)
 
     def may_connect(self, place: str | None, now_s: float) -> bool:
-        """Whether one more connection is not too soon after the others."""
+        """True if one more connection fits the rate of its address."""
         paces = self._of(place, now_s)
         return paces is None or paces.connections is None or paces.connections.take(1, now_s)
 
     def is_full(self, place: str | None) -> bool:
-        """Whether it holds all connections that it may hold, those that it opens now included."""
+        """True if the address holds as many connections as it may, those that are being opened
+        included."""
         most = self._settings.connections_per_address
         return place is not None and bool(most) and self._num_open[place] >= most
 
@@ -91,14 +92,14 @@ class AddressLimits:
 
 
 class CallsByAddress:
-    """Who holds how many calls. Belongs to the event loop."""
+    """Calls in progress by address. Belongs to the event loop."""
 
     def __init__(self, settings: AccessSettings) -> None:
         self._most = settings.calls_per_address
         self._num_held: Counter[str] = Counter()
 
     def are_all_held(self, scope: Mapping[str, Any]) -> bool:
-        """Whether who asks holds as many as he may."""
+        """True if the address of the request holds as many calls as it may."""
         return bool(self._most) and self._num_held[_place(scope)] >= self._most
 
     def begun(self, scope: Mapping[str, Any]) -> None:
@@ -113,5 +114,5 @@ def _pace(per_s: int, now_s: float) -> LeakyBucket | None:
 
 
 def _place(scope: Mapping[str, Any]) -> str:
-    """Of who calls, or of him for whom a trusted proxy speaks."""
+    """Address of the client, behind a trusted proxy as the proxy reports it."""
     return place_of(str((scope.get("client") or (NOWHERE, 0))[0]))

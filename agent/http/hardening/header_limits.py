@@ -1,9 +1,10 @@
 """Limits of request heads: their size, and headers that could be read in two ways.
 
-Size is the parser's business (h11 refuses with 400 what is longer than `MAX_HEAD_BYTES`, two hosts,
-two lengths that differ, and whatever is not HTTP). Left for here is what one parser takes and two
-may take differently: a body that has a length and comes in chunks (RFC 9112, 6.3, calls that an
-attempt at smuggling), numbers of headers that are nobody's, and targets that name a host as well.
+Size is the parser's business (h11 refuses with 400 heads longer than `MAX_HEAD_BYTES`, two hosts,
+two lengths that differ, and whatever is not HTTP). Left for this module is what one parser accepts
+and two may read differently: a body that has a length and comes in chunks (RFC 9112, 6.3, calls
+that an attempt at smuggling), more headers than any client sends, and targets that name a host as
+well.
 """
 
 from typing import Final

@@ -37,7 +37,7 @@ REQUEST_TIMEOUT_S: Final = 10.0
 open connections ahead of need; they open another where one was closed."""
 
 STALL_TIMEOUT_S: Final = 30.0
-"""For the peer to read on once 64 kB wait for it. Of these it has to take 48 then."""
+"""Time in s for the peer to read on once 64 kB wait for it. It has to take 48 kB of these then."""
 
 SPARE_CONNECTIONS: Final = 256
 """Besides those of the calls. Pages, metrics and probes need a dozen; together with the models'
@@ -173,7 +173,7 @@ class HttpConnection(H11Protocol):
 def connection_types(
     settings: AccessSettings,
 ) -> tuple[Callable[..., HttpConnection], Callable[..., WebSocketProtocol]]:
-    """What makes the connections of one server, which has these limits. Raises ConfigError."""
+    """Connection classes of one server with these limits. Raises ConfigError."""
     limits = AddressLimits(settings)
     return partial(HttpConnection, limits=limits), partial(WebSocketProtocol, limits=limits)
 

@@ -5,7 +5,7 @@ Pure: time is an argument, in seconds on any clock that never goes back.
 
 
 class LeakyBucket:
-    """What leaks out at `per_s` a second; up to `burst` of it fits in at any moment."""
+    """Leaky bucket: drains at `per_s` a second, and holds up to `burst`."""
 
     __slots__ = ("_burst", "_level", "_per_s", "_then_s")
 
@@ -16,8 +16,8 @@ class LeakyBucket:
         self._then_s = now_s
 
     def take(self, amount: float, now_s: float) -> bool:
-        """Whether this much still fits. Where it does not, nothing has changed: who tries too often
-        is not kept out for the longer."""
+        """True if this much still fits, and is added. Otherwise nothing changes: trying too often
+        does not prolong the wait."""
         level = self._leaked(now_s)
         if level + amount > self._burst:
             return False

@@ -18,8 +18,8 @@ ENDING: Final = HttpRefusal(
 
 
 class LastAnswers:
-    """Middleware around everything that works. A response that has begun is broken off, so that
-    nobody takes it for whole."""
+    """Middleware around everything that works. A response that has begun is broken off, so that no
+    client takes it for complete."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

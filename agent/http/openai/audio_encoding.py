@@ -1,8 +1,8 @@
 """Streaming audio encoders: int16 mono at 24 kHz in, bytes of a file (mp3, opus, wav ...) out.
 
-A file's header often wants to know how long it is; here nobody knows yet, and what was sent can
-not be changed. So: WAV says "unknown" as programs do that write to a pipe; Ogg Opus and raw PCM say
-nothing. MP3 has a constant bit rate, from which players tell the length; of a variable one they
+Many headers state the length of a file; here it is not known yet, and what was sent can't be
+changed. So: WAV says "unknown" as programs do that write to a pipe; Ogg Opus and raw PCM state
+none. MP3 has a constant bit rate, from which players compute the length; with a variable one they
 guess wrongly without a table at the start, and at 56 kbit/s libsndfile writes no table. FLAC may
 say "unknown" (RFC 9639, section 8.2), but libsndfile itself then fails at the end of the file, so
 FLAC is sent when it is complete.
@@ -46,7 +46,7 @@ class Encoder(Protocol):
     """One stream. Any one thread at a time; encoding a sentence takes some milliseconds."""
 
     def push(self, pcm: npt.NDArray[np.int16]) -> bytes:
-        """What can be sent now: possibly nothing."""
+        """Encoded bytes that can be sent now; may be empty."""
         ...
 
     def finish(self) -> Iterator[bytes]:
@@ -68,7 +68,7 @@ def encoder_for(form: SpeechFormat) -> Encoder:
 
 
 def _wav_header() -> bytes:
-    """Of 16-bit mono, as long as may be."""
+    """Header of a WAV file of 16-bit mono with the largest length."""
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
         *(b"RIFF", _UNKNOWN_BYTES, b"WAVE", b"fmt ", 16, 1, 1, RATE_HZ, 2 * RATE_HZ, 2, 16),

@@ -58,7 +58,7 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What a client asks for."""
+    """Parsed request for a chat completion."""
 
     model: str
     messages: tuple[ChatMessage | CallingMessage, ...]
@@ -67,7 +67,7 @@ class ChatRequest:
     tools: ToolUse | None
     """None where nothing may be called."""
     answer: Schema | None
-    """What the answer must look like."""
+    """Format that the answer must have."""
     stream: bool
     include_usage: bool
 

@@ -1,8 +1,8 @@
 """Concurrency limit of requests beside the calls: the number in progress, and the refusal beyond.
 
-Those that wait for a model hold an upload or a sentence of audio, and a client that reads slowly
-holds on to both. So the number is bounded, and who comes when it is reached is told to try again,
-which stock clients do by themselves.
+Requests that wait for a model hold an upload or a sentence of audio, and a client that reads slowly
+holds both. So the number is bounded, and a request beyond it gets an error to try again, which
+stock clients do by themselves.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ MAX_AT_ONCE: Final = 16
 
 
 class ConcurrencyLimit:
-    """Of one kind of request. For one event loop."""
+    """Limit of one kind of request. For one event loop."""
 
     def __init__(self, max_at_once: int = MAX_AT_ONCE) -> None:
         self._free = max_at_once

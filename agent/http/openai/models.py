@@ -1,8 +1,8 @@
 """`GET /v1/models`: the names that a client may send as `model`.
 
-Agents are for calls; the names of recognizer, voices and language model are for whoever wants to
-know what answers him. Every other name is served by the default, since stock clients ask for
-OpenAI's models without being told to.
+Agents are for calls; the names of recognizer, voices and language model show which models answer.
+Every other name is served by the default, because stock clients ask for OpenAI's models of their
+own accord.
 """
 
 from pathlib import PurePath
@@ -50,7 +50,8 @@ class ModelList:
 
 
 def _shown(model: str) -> str:
-    """A name as it stands, a path without the directories: they are nobody's business."""
+    """Public name of a model: a name as it stands, a path without its directories, which are
+    private."""
     path = PurePath(model)
     return path.name if path.is_absolute() or model.startswith(("~", ".")) else model
 

@@ -34,8 +34,9 @@ _PIECE_CHARS: Final = 200
 """Without a mark it is cut between words here."""
 
 _WORD_CHARS: Final = 40
-"""What is longer without a blank is divided: each digit of a number may be a word, and one number
-is never spoken in two steps. Four thousand digits took the voice for a minute and a half."""
+"""Longest text without a blank, in characters; longer ones are divided. Each digit of a number may
+become a word, and one number is never spoken in two steps: four thousand digits took the voice a
+minute and a half."""
 
 
 async def read_aloud(
@@ -59,7 +60,8 @@ async def read_aloud(
 
 
 def pieces_of(text: str, share: float = 1.0) -> list[tts.SpeakablePiece]:
-    """What is spoken in one go each. `share` below 1 makes them shorter by that."""
+    """Pieces of a text that are spoken in one step each. `share` below 1 makes them shorter by
+    that."""
     cutter = TextChunker(
         CutterConfig(
             long_sentence_chars=round(_SENTENCE_CHARS * share),

@@ -22,8 +22,8 @@ from asr.speech_detection.file_segments import FilePiece, SpeechFinder, cut_into
 from .segments import Passage, shifted
 
 OFFLINE_TIMEOUT_S: Final = 60.0
-"""For a job and, before it begins, for those of the calls. Busy calls leave a gap every second;
-with none in a minute the machine can't do this as well."""
+"""Limit in s for a job and, before it begins, for the jobs of the calls. Busy calls leave a gap
+every second; without one in a minute the machine is too busy for this work."""
 
 
 class FileTranscription:
@@ -43,10 +43,10 @@ class FileTranscription:
         self._with_words = with_words
         self._vad_state = asr.VadState()
         self.num_samples = 0
-        """Of the recording so far."""
+        """Seconds of the recording so far."""
 
     async def passages(self, path: Path, limits: FileLimits) -> AsyncGenerator[Passage, None]:
-        """What is said in a file, in order. Raises AudioError and StageError."""
+        """Segments of the speech in a file, in order. Raises AudioError and StageError."""
         async with aclosing(_pieces(path, limits)) as pieces:
             async for piece in pieces:
                 self.num_samples = piece.first_sample + len(piece.pcm)
@@ -65,7 +65,7 @@ class FileTranscription:
         return finder.speech()
 
     async def num_prompt_tokens(self) -> int:
-        """Of the words that the client gave beforehand. Raises StageError."""
+        """Tokens of the prompt that the client gave. Raises StageError."""
         if not self._options.prompt:
             return 0
         return await self._recognizer.call(

@@ -14,7 +14,7 @@ _SENTENCE_ENDS: Final = (".", "?", "!", "。", "？", "！")
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """What was said in one stretch of a recording. Samples count from its start, at 16 kHz."""
+    """Transcript of one stretch of a recording. Samples count from its start, at 16 kHz."""
 
     text: str
     first_sample: int
@@ -23,7 +23,7 @@ class Passage:
     avg_logprob: float
     no_speech_prob: float
     words: tuple[TimedWord, ...] = ()
-    """Where they were asked for."""
+    """Words with their times, if the request asked for them."""
 
 
 def shifted(words: Sequence[TimedWord], by_samples: int) -> tuple[TimedWord, ...]:

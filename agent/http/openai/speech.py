@@ -29,10 +29,10 @@ from .offline_synthesis import read_aloud
 from .speech_request import SpeechRequest, parse_speech
 
 TOKENS_PER_S: Final = 50
-"""Of audio, as they are counted in transcripts."""
+"""Tokens of audio per second, as transcripts count them."""
 
 MAX_EVENT_BYTES: Final = 48_000
-"""Of audio in one event: a second of PCM."""
+"""Samples of audio in one event: a second of PCM."""
 
 
 class SpeechEndpoint:

@@ -14,7 +14,7 @@ FORMATS: Final = get_args(SpeechFormat)
 """The first is the default."""
 
 MAX_INPUT_CHARS: Final = 4096
-"""As at OpenAI. Five minutes of speech."""
+"""Longest input in characters, OpenAI's own limit. Five minutes of speech."""
 
 MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0
@@ -22,7 +22,7 @@ MAX_SPEED: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class SpeechRequest:
-    """What a client asks for."""
+    """Parsed request for speech."""
 
     text: str
     voice: str | None

@@ -31,20 +31,20 @@ _FALSE: Final = ("false", "0")
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
-    """What a client asks for."""
+    """Parsed request for a transcription."""
 
     language: str | None
     """A code in lower case; None: the recognizer's own."""
     prompt: str
     answer: TranscriptFormat
     words: bool
-    """Of `verbose_json`: words with their times."""
+    """`verbose_json` includes words with their times."""
     segments: bool
     stream: bool
 
     @property
     def timed(self) -> bool:
-        """Whether the answer says when something was said."""
+        """True if the answer contains times."""
         return self.answer in ("srt", "vtt", "verbose_json")
 
 

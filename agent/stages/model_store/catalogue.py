@@ -157,9 +157,7 @@ def load_catalogue(home: Path) -> dict[str, Model]:
         if path.exists():
             catalogue |= parse_catalogue(path.read_text(encoding="utf-8"), str(path))
     if not catalogue:
-        raise ModelStoreError(
-            f"{CATALOGUE_PATH} is missing: install halfsec again."
-        )
+        raise ModelStoreError(f"{CATALOGUE_PATH} is missing: install halfsec again.")
     return catalogue
 
 
