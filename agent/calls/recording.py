@@ -145,7 +145,7 @@ class CallRecording:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any audio was recorded."""
+        """True once any audio was recorded."""
         return self._timeline is not None
 
     def stretch(self, from_ns: int, to_ns: int) -> tuple[float, float] | None:
@@ -286,7 +286,7 @@ class Recorder:
 
     @property
     def problem(self) -> str | None:
-        """What keeps calls from being recorded as they should, in words; None: nothing."""
+        """Reason why calls are not recorded as they should be, in words; None: no problem."""
         lost_s = sum(recording.lost_s for recording in list(self._open.values()))
         if self._writer.problem is None and lost_s:
             return (
@@ -307,7 +307,7 @@ class Recorder:
         return max(self._peak_waiting_s, *peaks_s, 0.0)
 
     def begin(self, session: str) -> CallRecording:
-        """Of a new call."""
+        """Begin the recording of a call."""
         recording = CallRecording(self._path(session), self._max_bytes, self._writer.wake)
         self._open[session] = recording
         return recording
@@ -324,7 +324,7 @@ class Recorder:
         return (path, status) if stat.S_ISREG(status.st_mode) and status.st_size else None
 
     def is_open(self, session: str) -> bool:
-        """Whether its file may still grow."""
+        """True while the recording's file can grow."""
         return session in self._open
 
     def start(self) -> None:
@@ -368,7 +368,7 @@ class Recorder:
         return self.directory / f"{session}{_SUFFIX}"
 
     def _probe(self) -> None:
-        """Whether a file can be written here."""
+        """Check that a file can be written to the directory."""
         path = self.directory / f".probe-{os.getpid()}"
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -51,7 +51,7 @@ class Axis:
 
     rate_hz: int
     begin_ns: int | None = None
-    """When sample 0 was; None: not known yet."""
+    """Time of sample 0 in ns; None: not known yet."""
 
     def place(self, at_ns: int) -> int:
         """Sample at a time. `begin_ns` has to be known."""
@@ -96,12 +96,12 @@ class _Caller:
 
     @property
     def is_laid(self) -> bool:
-        """Whether all received audio is placed."""
+        """True if all received audio is placed."""
         return not self._received
 
     def begin_ns(self) -> int | None:
-        """When sample 0 of the axis was, by the least delayed piece of its first second. Asked
-        once, before anything is laid."""
+        """Time of sample 0 of the axis in ns, by the least delayed piece of its first second. Asked
+        once, before anything is placed."""
         end, begins_ns = 0, []
         for at_ns, pcm in self._soon():
             end += len(pcm)
@@ -121,7 +121,7 @@ class _Caller:
             axis.begin_ns = min(axis.begin_ns, at_ns - axis.ns(self.end))
 
     def _soon(self) -> Iterator[tuple[int, Int16]]:
-        """What was received, as far as it came soon enough to make up for a pause before it."""
+        """Received audio, as far as it came soon enough to make up for a pause before it."""
         for at_ns, pcm in self._received:
             if at_ns > self._received[0][0] + LOOK_AHEAD_NS:
                 return
@@ -157,9 +157,9 @@ class _Reply:
     """Audio of one reply. Samples count from its first, at the axis' rate."""
 
     paced_ns: int
-    """When its first sample is played (ns), by the server's pacing."""
+    """Time in ns at which the first sample is played, by the server's pacing."""
     begin_ns: int
-    """When its first sample is played (ns), by the client's report if there is one."""
+    """Time in ns at which the first sample is played, by the client's report if there is one."""
     resampler: StreamResampler
     begin: int | None = None
     """On the axis; fixed once something of it was given out."""
@@ -183,7 +183,8 @@ class _Reply:
             self.add(self.num_samples, rest)
 
     def sound(self, begin: int, last: int | None) -> Iterator[tuple[int, Int16]]:
-        """What was heard of it, up to a sample of the axis: place on the axis, and samples."""
+        """Played samples of the reply up to a sample of the axis, each with its position on the
+        axis."""
         end = self.num_samples if self.end is None else self.end
         for first, gap, pcm in self.pieces:
             at = begin + first + gap
@@ -234,7 +235,7 @@ class _Agent:
         return [found.begin_ns for found in self._replies.values()]
 
     def end(self) -> int:
-        """Of what was heard, on the axis."""
+        """End of the played audio, on the axis."""
         return max(
             (
                 at + len(pcm)

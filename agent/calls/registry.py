@@ -36,14 +36,14 @@ MAX_TRACES: Final = 16
 """Traces kept after their call ended, at up to 10 MB each."""
 
 USAGE_EVERY_NS: Final = 10**9
-"""Of turns that end. To ask for the processor time of many threads takes a while, and a client can
-have hundreds of turns end in a second."""
+"""Interval in ns between measurements of the processor time at ends of turns. Reading that of many
+threads takes a while, and a client can have hundreds of turns end in a second."""
 
 _log = logging.getLogger(__name__)
 
 
 class Traces:
-    """Of calls in progress, and of the newest that are over."""
+    """Traces of the calls in progress, and of the newest that are over."""
 
     def __init__(self) -> None:
         self._traces: dict[SessionId, TraceWriter] = {}
@@ -51,7 +51,7 @@ class Traces:
         self._active: set[SessionId] = set()
 
     def add(self, session_id: SessionId, trace: TraceWriter) -> None:
-        """Of a call that begins."""
+        """Add the trace of a call that begins."""
         self._traces[session_id] = trace
         self._active.add(session_id)
         self._forget()
@@ -67,7 +67,7 @@ class Traces:
         return self._traces.get(SessionId(session_id))
 
     def _forget(self) -> None:
-        """Of calls that are over only: a long one outlasts many short ones."""
+        """Drop the oldest traces of calls that are over: a long call outlasts many short ones."""
         over = [session for session in self._traces if session not in self._active]
         for session in over[: max(0, len(over) - MAX_TRACES)]:
             del self._traces[session]
@@ -115,8 +115,8 @@ class CallRegistry:
         return len(self._active)
 
     def num_lacking(self, num_kept: int = 0) -> int:
-        """How many lines there are too few for one more call; 0: it has one. `num_kept`: lines that
-        are kept for calls on their way."""
+        """Lines that are missing for one more call; 0: there is one. `num_kept`: lines that are
+        kept for calls on their way."""
         return max(0, len(self._active) + num_kept + 1 - self._config.agent.max_sessions)
 
     def admit(self, session_id: SessionId, agent: str, *, is_recorded: bool = True) -> ActiveCall:
@@ -142,7 +142,7 @@ class CallRegistry:
         return call
 
     def changed(self, call: ActiveCall, state: State, stage: Stage | None) -> None:
-        """What a call does is something else now."""
+        """Publish the new state of a call."""
         call.changed(state, stage, self._clock.now_ns())
         self.tell_state(call)
 
@@ -177,7 +177,7 @@ class CallRegistry:
         self.admission.used(self._noted_ns, self._processor_ns(), len(self))
 
     def refuse(self, code: str) -> None:
-        """Somebody could not join, because all lines are busy, or one more would be too many."""
+        """Count a refusal because all lines are busy, or one more call would be too many."""
         told = self.refusals.add(code, len(self), unix_ns())
         self.events.publish("refusal", None, lambda: told)
 
@@ -227,7 +227,7 @@ class CallRegistry:
             self._empty.set()
 
     def _export(self, call: ActiveCall) -> None:
-        """A call that is over; its turns were told of as they ended."""
+        """Export a call that is over; its turns were exported as they ended."""
         if self.exporter is None:
             return
         began = call.began
@@ -247,14 +247,14 @@ class CallRegistry:
         await self._empty.wait()
 
     def listing(self) -> list[dict[str, Any]]:
-        """Of those in progress."""
+        """JSON of the calls in progress."""
         now_ns = self._clock.now_ns()
         return [call.listing(now_ns) for call in self._active.values()]
 
 
 def _available(config: Config) -> frozenset[Action]:
-    """What can be done here about turns that are about to be late. Openers are the operator's own
-    wish."""
+    """Actions against late turns that these settings allow. Openers are used where the operator
+    configured them."""
     openers = {Action.OPENER} if config.agent.openers else set()
     if not config.latency_budget.enforce:
         return frozenset(openers)

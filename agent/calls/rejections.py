@@ -1,4 +1,4 @@
-"""Who could not join: the newest, and how many there were."""
+"""Refused calls: the newest, and their number."""
 
 from collections import deque
 from typing import Any, Final
@@ -17,7 +17,7 @@ class Rejections:
         self._newest: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
 
     def add(self, code: str, num_calls: int, at_unix_ns: int) -> dict[str, Any]:
-        """Somebody was refused while there were so many calls. Returns what is told of it."""
+        """Note a refused call and the number of calls in progress. Returns its live event."""
         self.total += 1
         told = {"code": code, "calls": num_calls, "at": iso_of(at_unix_ns)}
         self._newest.append(told)

@@ -51,7 +51,7 @@ from .stream_tokens import CallTokens
 from .suspended import GiveWay
 
 CLIENT_LEFT: Final = "the client hung up"
-"""Only logged, never sent."""
+"""Reason of the end of a call; logged only, never sent."""
 
 SILENT: Final = "nobody has spoken for too long"
 
@@ -126,7 +126,7 @@ class CallPolicy:
     """Limits and timing of one kind of line: WebSocket or telephone."""
 
     lead_ms: int
-    """How far ahead of real time audio is sent, in ms."""
+    """Audio that is sent ahead of real time, in ms."""
     limit_s: int
     """Longest call, in s."""
     budget: Budget
@@ -137,7 +137,7 @@ class CallPolicy:
     """Additional latency of the telephone network, in ms. It is added to the budget, which is meant
     for the agent's own part."""
     records: bool = True
-    """Whether calls are recorded, where any are."""
+    """Calls of this kind are recorded, where a recorder is configured."""
 
 
 class LineReservation:
@@ -304,7 +304,8 @@ class CallService:
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
 
     def _num_lacking_of_key(self, principal: Principal, num_kept: int) -> int:
-        """As `CallRegistry.num_lacking`, of what its key may hold."""
+        """Lines that the principal's key lacks for one more call, counted as in
+        `CallRegistry.num_lacking`."""
         most, held = principal.limits.max_calls, self._num_held[principal.key_id] + num_kept
         return 0 if most is None else max(0, held + 1 - most)
 
@@ -371,7 +372,7 @@ class CallService:
 
 
 def _is_stranger(principal: Principal) -> bool:
-    """Whether the limit of an address applies. A carrier's address stands for many callers."""
+    """True if the limit of an address applies. A carrier's address stands for many callers."""
     return principal.kind != "carrier"
 
 

@@ -1,7 +1,7 @@
-"""Whether a session that nobody is in yet could have a reply.
+"""Check of a session that has not begun: can the model take its settings?
 
-A client secret binds sessions that begin later, elsewhere. What the model can't take is told to who
-makes it: whoever holds it could not change it.
+A client secret binds sessions that begin later, elsewhere. What the model can't take is reported to
+the client that makes the secret: its holder could not change it.
 """
 
 import asyncio

@@ -17,8 +17,8 @@ between the two keeps a line from others for as long."""
 
 
 MAX_ENDED: Final = 64
-"""Calls that are remembered after their end: that of one which failed at once may be told before
-the answer to its order has come."""
+"""Ended calls that are remembered: the end of a call that fails at once may arrive before the
+answer to its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +28,23 @@ class ExpectedCall:
     principal: Principal
     """Whose call it is."""
     agent: str | None = None
-    """Who was chosen to answer it; None: nobody yet."""
+    """Name of the agent that was chosen to answer; None: not chosen yet."""
     caller: str = ""
-    """Numbers, as the carrier's webhook told them: some streams do not."""
+    """Numbers of caller and called party from the carrier's webhook; some streams do not have
+    them."""
     called: str = ""
     told: Mapping[str, str] = field(default_factory=dict)
-    """What counts as a parameter of the stream, whatever that says itself: `direction`, of calls
-    that we placed "outbound"; `answered_by`, where the carrier listened for machines."""
+    """Parameters that override those of the stream: `direction`, "outbound" for calls that the
+    service placed; `answered_by`, where the carrier detects machines."""
     carrier: str = ""
-    """By whom it comes; empty: by anybody."""
+    """Name of the carrier that will stream the call; empty: any."""
     call_id: str = ""
     """The carrier's, as its webhook has it."""
     is_named_by_stream: bool = False
     """The stream has the same id: one that has another is not of this call."""
 
     def may_be(self, carrier: str, started: StreamStarted) -> bool:
-        """Whether a stream, as it describes itself, may be this call's."""
+        """True if a stream, as it describes itself, can belong to this call."""
         if self.is_named_by_stream and started.call_id != self.call_id:
             return False
         return self.carrier in ("", carrier)
@@ -57,10 +58,10 @@ class _Issued:
 
 
 class CallTokens:
-    """Each good for one stream of the call that it was issued for. Belongs to the event loop.
+    """Tokens of expected streams, each good for one stream of its call. Belongs to the event loop.
 
-    A call that has one is on its way, and its line is kept for it: `CallService.refusal` counts
-    them. Nobody is given one while there is no line, so there are never more of them than lines.
+    A call with a token is on its way, and a line is kept for it: `CallService.refusal` counts
+    tokens. No token is issued while no line is free, so there are never more tokens than lines.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -74,23 +75,23 @@ class CallTokens:
         return len(self._usable())
 
     def num_of(self, key_id: str) -> int:
-        """Of one key."""
+        """Number of usable tokens of one key."""
         return sum(each.call.principal.key_id == key_id for each in self._usable())
 
     def issue(self, call: ExpectedCall, life_s: float = TOKEN_S) -> str:
-        """For a call whose stream comes within that time."""
+        """Issue a token for a call whose stream comes within `life_s` seconds."""
         token = f"ct{secrets.token_hex(24)}"
         until_ns = self._clock.now_ns() + int(life_s * 1e9)
         self._issued[digest_of(token)] = _Issued(token, call, until_ns)
         return token
 
     def issued_for(self, principal: Principal, carrier: str, call_id: str) -> str | None:
-        """What one has for this call already."""
+        """Token that was already issued for this call to this principal; None: none."""
         found = self._of_call(carrier, call_id)
         return next((each.token for each in found if each.call.principal == principal), None)
 
     def name(self, token: str, call_id: str) -> None:
-        """The carrier has told its id of the call, and its stream will have the same."""
+        """Note the carrier's id of the call, which its stream will have too."""
         if (issued := self._issued.get(digest_of(token))) is None:
             return
         issued.call = replace(issued.call, call_id=call_id, is_named_by_stream=True)
@@ -98,13 +99,13 @@ class CallTokens:
             self.drop(token)
 
     def holds(self, token: str) -> bool:
-        """Whether it may still be used."""
+        """True while the token can be used."""
         issued = self._issued.get(digest_of(token))
         return issued is not None and issued.until_ns >= self._clock.now_ns()
 
     def redeem(self, token: str, carrier: str, started: StreamStarted) -> ExpectedCall | None:
-        """What call it was issued for; None for a token that is unknown, used, old, or of another
-        call than this stream's, which it stays good for."""
+        """Use a token. Returns its call; None for a token that is unknown, used or expired, or
+        issued for another call than this stream's, for which it stays good."""
         issued = self._issued.get(digest_of(token))
         if issued is None or issued.until_ns < self._clock.now_ns():
             return None
@@ -114,11 +115,12 @@ class CallTokens:
         return issued.call
 
     def drop(self, token: str) -> None:
-        """Nobody will come with it."""
+        """Discard a token that no stream will bring."""
         self._issued.pop(digest_of(token), None)
 
     def ended(self, by: Principal, carrier: str, call_id: str) -> None:
-        """Somebody tells that a call is over. Those with a key know of their own only."""
+        """Note a report that a call is over. A principal with a key can report its own calls
+        only."""
         for each in self._of_call(carrier, call_id):
             if by.kind == "carrier" or by.key_id == each.call.principal.key_id:
                 self.drop(each.token)

@@ -1,7 +1,7 @@
-"""Calls whose client's connection broke, and which wait for it to come back.
+"""Suspended calls, whose client's connection broke, and which wait for it to come back.
 
-Overflow: a call that waits has a line, as every call, but gives it up to whoever would be refused
-for want of one. Who is there goes before who may not come back.
+Overflow: a suspended call holds a line, as every call, but gives it up to a new caller who would be
+refused for want of one: a caller who is present goes before one who may not come back.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class WaitingCalls:
 
     def __init__(self) -> None:
         self._key_ids: dict[Waiting, str] = {}
-        """By the time at which they lost their client."""
+        """Key ids of the suspended calls, in the order in which they lost their client."""
         self.num_lost = 0
         """Calls that began to wait, since the start."""
         self.num_back = 0
@@ -52,7 +52,7 @@ class WaitingCalls:
         return True
 
     def can_give_way(self, key_id: str | None = None, number: int = 1) -> bool:
-        """Whether `give_way` would make room."""
+        """True if `give_way` would make room."""
         return len(self._of(key_id)) >= number
 
     def _of(self, key_id: str | None) -> list[Waiting]:

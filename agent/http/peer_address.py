@@ -12,7 +12,7 @@ MAX_CHARS: Final = 64
 
 PROXIES_ONLY: Final = (
     'Give addresses or networks of your proxies, as ["192.0.2.7", "10.0.0.0/24"]; who is not a '
-    "proxy must not be among them, for he could call himself anybody."
+    "proxy must not be among them, because it could claim any address."
 )
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

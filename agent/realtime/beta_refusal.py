@@ -25,7 +25,7 @@ REFUSAL: Final = Problem(
 
 
 def asks_for_beta(headers: Headers, offered: Sequence[str]) -> bool:
-    """Whether a handshake with these subprotocols is that of a beta client."""
+    """True if a handshake with these subprotocols is that of a beta client."""
     betas = ",".join(headers.getlist("openai-beta")).split(",")
     return (
         any(beta.strip().lower() == "realtime=v1" for beta in betas)

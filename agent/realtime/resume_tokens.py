@@ -1,11 +1,11 @@
-"""Tokens by which a client comes back to its call.
+"""Resume tokens: a client resumes its call with one after its connection broke.
 
-A token works once: whoever comes back with it is given another. Only, the network may break again
-before that other one has reached him, and then he has nothing but the first. So a token is used up
-when its successor is known to have arrived: with the first frame that the client sends by the new
+A token works once: a client that resumes with it receives another. But the network may break again
+before the new token has reached the client, which then has the first only. So a token is used up
+when its successor is known to have arrived: with the first frame that the client sends on the new
 connection, or when the successor itself is used. Until then it works again, for the same holder.
 
-They are bound to the key that the call was opened with, kept as hashes, and compared in constant
+Tokens are bound to the key that the call was opened with, kept as hashes, and compared in constant
 time: see `agent/http/auth/token_format.py`.
 """
 
@@ -28,12 +28,12 @@ class _Known(Generic[Holder]):
 
 
 class ResumeTokens(Generic[Holder]):
-    """Of all calls. A call has two at most. Belongs to one event loop."""
+    """Resume tokens of all calls. A call has two at most. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known[Holder]] = {}
         self._ids: defaultdict[Holder, list[str]] = defaultdict(list)
-        """Of each holder's tokens, the newest last."""
+        """Ids of each holder's tokens, the newest last."""
 
     def __len__(self) -> int:
         return len(self._known)

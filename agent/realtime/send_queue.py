@@ -1,8 +1,8 @@
-"""What waits to be sent to one client: bounded by bytes and by age.
+"""Send queue of one client: frames in order, bounded by bytes and by age.
 
-Overflow: a client that does not read is cut off. Dropping frames instead would leave it with half a
-reply and the belief that it has all of it. Before it comes to that, a client whose requests bring
-about more than it reads is not read from (`room`).
+Overflow: a client that does not read is disconnected. Dropping frames instead would leave it with
+half a reply that it takes for the whole. Before that, a client whose requests cause more than it
+reads is not read from (`room`).
 """
 
 import asyncio
@@ -16,7 +16,7 @@ MAX_BYTES: Final = 4 * 1024 * 1024
 """About 60 s of base64 audio. Audio is paced, so a reader that keeps up never has 1 % of this."""
 
 MAX_AGE_NS: Final = 15_000_000_000
-"""Nobody wants to hear what was said 15 s ago."""
+"""Largest age of a frame in ns: audio of 15 s ago is of no use."""
 
 
 class SendQueue:
@@ -25,7 +25,7 @@ class SendQueue:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._frames: deque[tuple[int, str | bytes, int]] = deque()
-        """When it was put, the frame, and its bytes."""
+        """Time of `put` in ns, the frame, and its bytes."""
         self._num_bytes = 0
         self._filled = asyncio.Event()
         self._taken = asyncio.Event()
@@ -60,12 +60,12 @@ class SendQueue:
         return frame
 
     def close(self) -> None:
-        """Nobody takes frames any more: forget those that wait, and all that come."""
+        """Discard the frames that wait, and all later ones: there is no reader any more."""
         self._closed = True
         self.forget()
 
     def forget(self) -> None:
-        """What waits is not wanted any more."""
+        """Discard the frames that wait."""
         self._frames.clear()
         self._num_bytes = 0
         self._taken.set()

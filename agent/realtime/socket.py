@@ -141,7 +141,7 @@ def _cost(frame: str | bytes, requests: Sequence[Request]) -> float:
 
 
 class SocketEnd(Enum):
-    """How a socket ended."""
+    """End of a socket."""
 
     HUNG_UP = auto()
     BROKE = auto()
@@ -176,7 +176,7 @@ class CallSocket:
         await self._websocket.accept(chosen)
 
     async def frame(self) -> str | bytes:
-        """Of the client, before it is carried. Raises WebSocketDisconnect, IdleClientError."""
+        """Next frame of the client, before `carry`. Raises WebSocketDisconnect, IdleClientError."""
         return await self._limiter.frame()
 
     def put(self, frame: str | bytes) -> None:

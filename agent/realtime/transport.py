@@ -54,7 +54,7 @@ class Resuming:
 
     tokens: "ResumeTokens[RealtimeTransport]"
     wait_s: int
-    """How long a call waits for its client, in s."""
+    """Time in s that a call waits for its client."""
 
 
 class RealtimeTransport:

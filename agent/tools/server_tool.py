@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 NAME: Final = re.compile("[a-zA-Z0-9_-]{1,64}")
-"""As OpenAI's API has the names of functions."""
+"""Form of a tool's name, as in OpenAI's API."""
 
 NAME_RULE: Final = 'a tool\'s name has 1 to 64 letters, digits, "_" and "-"'
 
@@ -19,26 +19,27 @@ class ServerTool(Protocol):
 
     @property
     def definition(self) -> str:
-        """As `ports.Tools` has them."""
+        """Definition as JSON, in the form of `ports.Tools`."""
         ...
 
     @property
     def timeout_s(self) -> float: ...
 
     async def call(self, arguments: str) -> str:
-        """What it gave to these arguments, an object in JSON. Raises ToolError with what the model
-        is to be told, or whatever a tool may raise. Cancelling stops it, or gives it up."""
+        """Run the tool with these arguments, an object in JSON. Returns its result. Raises
+        ToolError with the message for the model, or any other exception. Cancelling stops the tool,
+        or gives it up."""
         ...
 
 
 def definition_of(name: str, description: str, parameters: Mapping[str, Any]) -> str:
-    """As `ports.Tools` has it."""
+    """Definition as JSON, in the form of `ports.Tools`."""
     function = {"name": name, "description": description, "parameters": parameters}
     return json.dumps(function, ensure_ascii=False)
 
 
 def shortened(text: str, max_chars: int) -> str:
-    """A result as the model is told of it."""
+    """Result for the model, cut to `max_chars`."""
     if len(text) <= max_chars:
         return text
     return f"{text[:max_chars]} [cut: the first {max_chars} of {len(text)} characters]"

@@ -55,7 +55,7 @@ class DropUtterance:
 
     utterance: int
     announced: bool
-    """Whether the client was told that somebody speaks."""
+    """`speech_started` was sent to the client."""
     was_echo: bool = False
     """It was the agent's own voice."""
 
@@ -160,12 +160,12 @@ class CommitSilence:
     """The caller's silence becomes a message without words, which is answered next."""
 
     silence_ms: int
-    """How long it has lasted."""
+    """Length of the silence, ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Nobody is there any more: end the call."""
+    """End the call: the caller has left it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Transitions for a lost client connection and its resumption.
 
-Theory of operation: a response that nobody can hear ends at once; history keeps the part that was
+Theory of operation: a response without a listener ends at once; history keeps the part that was
 heard, and no response begins while the client is away. Speech received before the disconnect is
 kept: the open utterance ends there, is transcribed and becomes a user message.
 

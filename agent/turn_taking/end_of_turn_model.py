@@ -62,10 +62,10 @@ _SPELLED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a pause."""
+    """Evidence about a pause."""
 
     words: str
-    """Of the utterance up to it."""
+    """Words of the utterance before the pause."""
     sound: float | None = None
     """The turn model's log-odds that the turn is over; None: not known."""
     own_pause_ms: int = NEUTRAL_PAUSE_MS
@@ -73,7 +73,7 @@ class Evidence:
 
 
 class PauseHistory:
-    """How long this caller's pauses inside turns are: a running quantile over the newest ones.
+    """Length of this caller's pauses inside turns: a running quantile over the newest ones.
 
     Belongs to one call. The owner adds a pause when the caller goes on after it.
     """
@@ -86,7 +86,8 @@ class PauseHistory:
     MOST_MS: Final = 5000
     """No pause inside a turn is longer: audio that stopped coming is credited with more."""
     PRIOR_MS: Final = (NEUTRAL_PAUSE_MS, NEUTRAL_PAUSE_MS)
-    """As if every caller had paused like this before: one long pause makes no hesitant caller."""
+    """Prior: as if every caller had paused like this before. One long pause makes no hesitant
+    caller."""
 
     def __init__(self) -> None:
         self._pauses: deque[int] = deque(maxlen=self.NEWEST)
@@ -103,7 +104,7 @@ class PauseHistory:
 
 @lru_cache(maxsize=256)
 def word_class(text: str) -> WordClass:
-    """How the newest words end."""
+    """Class of the end of the newest words."""
     stripped = text.strip().casefold()
     words = re.findall(r"[\w'.,-]*\w", stripped)
     if not words:
@@ -126,8 +127,8 @@ def word_class(text: str) -> WordClass:
 
 @lru_cache(maxsize=256)
 def is_mid_number(text: str) -> bool:
-    """Whether the words stop in the middle of digits or letters: the last two are such, and nothing
-    closes them."""
+    """True if the words stop in the middle of digits or letters: the last two are such, and no
+    punctuation closes them."""
     words = re.findall(r"[\w.,-]*\w", text.casefold())
     return word_class(text) == "spelled" and len(words) > 1 and bool(_SPELLED.match(words[-2]))
 
@@ -171,7 +172,7 @@ class TurnScore:
         return cls(data["with_sound"], data["words_alone"], waits)
 
     def log_odds(self, evidence: Evidence) -> float:
-        """That the turn is over; 0 is even."""
+        """Log-odds that the turn is over; 0 is even."""
         weights = self.words_alone if evidence.sound is None else self.with_sound
         return sum(weights.get(name, 0.0) * value for name, value in features(evidence).items())
 

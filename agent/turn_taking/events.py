@@ -54,9 +54,9 @@ class PauseJudged:
 
     utterance: int
     revision: int
-    """As of `TranscriptReady`."""
+    """Revision, as in `TranscriptReady`."""
     log_odds: float
-    """That the turn is over; 0 is even."""
+    """Log-odds that the turn is over; 0 is even."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +120,19 @@ class ReplyFailed:
 
 @dataclass(frozen=True, slots=True)
 class ReplyStands:
-    """How far the reply has come that the caller speaks over: the answer to HoldReply and
-    DuckReply."""
+    """Progress of the reply that the caller speaks over: the answer to HoldReply and DuckReply."""
 
     turn: TurnId
     heard: str
     """The words that were heard."""
     left: str
-    """What it has beyond them so far."""
+    """Words of the reply beyond them so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordsHeard:
-    """What has been understood of an utterance that goes on, while the machine checks words.
-    Empty text: nothing that could be a word."""
+    """Words recognized so far of an utterance that goes on, while the machine checks an overlap.
+    Empty text: no word."""
 
     utterance: int
     text: str
@@ -141,7 +140,7 @@ class WordsHeard:
 
 @dataclass(frozen=True, slots=True)
 class ClientLost:
-    """The client's connection broke, and the call waits for it: nobody hears or is heard."""
+    """The client's connection broke, and the call waits for it: no audio goes either way."""
 
     unheard: bool
     """The present reply had not been heard at all, not a word of it."""

@@ -25,7 +25,7 @@ class Agent(StrEnum):
 
 
 class Signal(StrEnum):
-    """What the coupling does to an automaton, beside the events from outside."""
+    """Transition that the coupling causes in an automaton, beside the events from outside."""
 
     CLOSED = "utterance closed"
     BEGUN = "reply begun"
@@ -71,7 +71,7 @@ AGENT: Final[dict[tuple[Agent, Cause], Agent]] = {
 
 
 class IllegalEvent(RuntimeError):
-    """An event that can't happen in this state: a bug of whoever sent it."""
+    """An event that can't happen in this state: a bug of its sender."""
 
 
 State = TypeVar("State", Caller, Agent)

@@ -41,11 +41,11 @@ fifteen has eight; such a caller is not about to be answered."""
 # Re-opened turn
 
 REOPEN_MS: Final = 450
-"""From the response's first audio to the event of the caller's speech, which comes 96 ms after its
-onset: an onset within the first 350 ms. A caller who begins so early was going on anyway, for
-nobody answers a voice in less than 200 ms, and has heard one word at most. Lower: the two halves
-of a hesitant sentence become two messages with a scrap of an answer between them. Higher: the model
-denies words that the caller heard and objects to."""
+"""Time from the response's first audio to the event of the caller's speech, which comes 96 ms after
+its onset: an onset within the first 350 ms. A caller who begins so early was going on anyway,
+because people take 200 ms at least to react to a voice, and has heard one word at most. Lower: the
+two halves of a hesitant sentence become two messages with a scrap of an answer between them.
+Higher: the model denies words that the caller heard and objects to."""
 
 REOPEN_NS: Final = REOPEN_MS * 1_000_000
 

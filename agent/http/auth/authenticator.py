@@ -116,7 +116,7 @@ class Authenticator:
         return self._limited(Principal(key.name, "key", key.limits, key_id=key.key_id))
 
     def _limited(self, principal: Principal) -> Principal:
-        """Limits of a key, with the limit of all keys where it has none of its own."""
+        """The principal, with the common limit of calls where its key has none of its own."""
         limits = with_default(principal.limits, self._settings.calls_per_key)
         return replace(principal, limits=limits)
 

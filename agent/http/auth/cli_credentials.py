@@ -20,7 +20,7 @@ class CliCredentials:
     given: str | None = None
     """The key to show; None: what a server on this machine left for us, if it did."""
     local_port: int | None = None
-    """Key of that server."""
+    """Port of the server on this machine whose local key is used."""
     tls: ssl.SSLContext | None = None
     """None: what the system trusts."""
 

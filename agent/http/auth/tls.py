@@ -171,7 +171,7 @@ def _names(config: Config) -> list[str]:
 
 
 def _names_in(certificate: Certificate) -> list[str] | None:
-    """Names in the stored certificate; None if there is none that stays valid for a while."""
+    """Names of a stored certificate; None if it is missing, broken, or expires soon."""
     try:
         found = x509.load_pem_x509_certificate(certificate.cert.read_bytes())
         server_context(certificate)

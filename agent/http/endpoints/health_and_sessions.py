@@ -101,7 +101,7 @@ class Endpoints:
 
 
 async def _beginning(path: Path, num_bytes: int) -> AsyncIterator[bytes]:
-    """Body of a file that grows meanwhile."""
+    """First bytes of a file, which may grow meanwhile, in chunks."""
     with await asyncio.to_thread(path.open, "rb") as file:
         while num_bytes > 0:
             chunk = await finished_on_thread(partial(file.read, min(num_bytes, CHUNK_BYTES)))

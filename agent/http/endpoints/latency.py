@@ -33,7 +33,7 @@ DEFAULT_PAGE: Final = 100
 Found = TypeVar("Found")
 
 FLUSH_S: Final = 1.0
-"""Time in s that the turns of the last moment get to reach the file."""
+"""Time limit in s for the newest turns to reach the file."""
 
 
 class LatencyEndpoints:
@@ -43,8 +43,7 @@ class LatencyEndpoints:
         self._calls = calls
         self._access = access
         self._reading = asyncio.Lock()
-        """Lock of the store: one query at a time, so that a client that asks for many waits, and no
-        call does."""
+        """One query of the store at a time: a client that asks for many waits, and no call does."""
 
     async def summary(self, request: Request) -> Response:
         """Percentiles, by stage, profile and, with `window` (in seconds), stretch of time."""

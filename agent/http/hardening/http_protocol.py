@@ -9,11 +9,12 @@ sends what it has buffered, and to a peer that does not read it never comes to a
 *A reader* that takes nothing of a response for half a minute is a dead one: whatever it has set to
 work waits for it.
 
-*A request* must come within seconds, and there are only so many connections: otherwise whoever
-opens sockets and says nothing takes all file descriptors. At the limit, who has waited longest for
-his own request makes room, so that such a flood keeps nobody out. One address has a limit of its
-own, where it makes room for itself, and a pace (`address_limits.py`): what comes too fast is closed
-before a byte of it is read, and requests on a connection that is open are answered later.
+*A request* must come within seconds, and the number of connections is limited: otherwise a peer
+that opens sockets and sends nothing takes all file descriptors. At the limit, the connection that
+has waited longest for its own request makes room, so that such a flood keeps no client out. An
+address has a limit of its own, where it makes room for itself, and a pace (`address_limits.py`):
+connections that come too fast are closed before a byte is read, and requests on an open connection
+are answered later.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ class FileTranscription:
         self._with_words = with_words
         self._vad_state = asr.VadState()
         self.num_samples = 0
-        """Seconds of the recording so far."""
+        """Samples of the recording so far, at 16 kHz."""
 
     async def passages(self, path: Path, limits: FileLimits) -> AsyncGenerator[Passage, None]:
         """Segments of the speech in a file, in order. Raises AudioError and StageError."""
@@ -65,7 +65,7 @@ class FileTranscription:
         return finder.speech()
 
     async def num_prompt_tokens(self) -> int:
-        """Tokens of the prompt that the client gave. Raises StageError."""
+        """Number of tokens of the client's prompt. Raises StageError."""
         if not self._options.prompt:
             return 0
         return await self._recognizer.call(

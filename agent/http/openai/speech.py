@@ -29,10 +29,10 @@ from .offline_synthesis import read_aloud
 from .speech_request import SpeechRequest, parse_speech
 
 TOKENS_PER_S: Final = 50
-"""Tokens of audio per second, as transcripts count them."""
+"""Tokens of audio a second in the usage, as for transcriptions."""
 
 MAX_EVENT_BYTES: Final = 48_000
-"""Samples of audio in one event: a second of PCM."""
+"""Bytes of audio in one event: a second of PCM."""
 
 
 class SpeechEndpoint:

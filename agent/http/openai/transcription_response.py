@@ -10,7 +10,7 @@ from .segments import Passage, segments_of
 from .transcription_request import TranscriptionRequest
 
 TOKENS_PER_S: Final = 50
-"""Units of audio in the usage: positions of Whisper's encoder, which are what it attends to."""
+"""Tokens of audio a second in the usage: positions of Whisper's encoder, to which it attends."""
 
 _SAMPLES_PER_SEEK: Final = RATE_HZ // 100
 

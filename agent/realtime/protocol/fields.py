@@ -116,7 +116,7 @@ class Fields:
         return ((f"{self.at(name)}[{index}]", element) for index, element in enumerate(value))
 
     def finish(self) -> None:
-        """Refuse the fields that nobody asked for."""
+        """Refuse fields that were not read."""
         for name in self._value:
             if name not in self._known:
                 path = self.at(name)[:200]

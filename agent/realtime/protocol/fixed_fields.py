@@ -15,7 +15,7 @@ _PARTS: Final = ("audio", "audio.input", "audio.output")
 """Objects of which each field counts by itself."""
 
 _OBJECT_OF: Final = {"session.update": "session", "response.create": "response"}
-"""By event: which of its fields has settings."""
+"""Name of the field with settings, by event."""
 
 
 def fixed_fields(session: Mapping[str, Any]) -> frozenset[str]:

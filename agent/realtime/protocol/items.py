@@ -127,7 +127,7 @@ def _read_function_output(item: Fields, item_id: ItemId, _new_id: NewId) -> Item
 
 
 def item_json(item: Item) -> dict[str, Any]:
-    """As it stands in `conversation.item.*` and in a response's `output`."""
+    """JSON of an item in `conversation.item.*` and in a response's `output`."""
     head = {"id": item.id, "object": "realtime.item", "status": item.status}
     match item:
         case Message():

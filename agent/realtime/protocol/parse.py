@@ -49,10 +49,10 @@ hang up on an error."""
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What reading a frame depends on."""
+    """State that the parser depends on."""
 
     settings: SessionSettings
-    """As the client asked for them last, answered or not."""
+    """Settings as the client asked for them last, accepted or not."""
     new_id: NewId
     extensions: bool
 

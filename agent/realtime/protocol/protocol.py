@@ -101,8 +101,8 @@ class RealtimeProtocol:
         self._responses: dict[str, ResponseEvents] = {}
 
     def receive(self, frame: str | bytes) -> tuple[Request | Problem, ...]:
-        """What one client frame asks for; empty for audio without samples. Never raises for what
-        the client sent."""
+        """Parse one client frame to its requests; empty for audio without samples. Never raises for
+        what the client sent."""
         event_id: str | None = None
         try:
             event = read_frame(frame)

@@ -45,7 +45,7 @@ class ResponseEvents:
         self._outputs: list[Item] = []
         """In the order in which they were added; the message, if there is one, among them."""
         self._index: int | None = None
-        """Of the message."""
+        """Index of the message in the response's output."""
         self._previous: ItemId | None = None
         """The item before the message."""
         self._speaks = started.modality == "audio"

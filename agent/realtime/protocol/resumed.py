@@ -13,7 +13,8 @@ MAX_ITEMS: Final = 64
 """The newest: what a client can have missed is younger than the gap in its connection."""
 
 MAX_CHARS: Final = 1 << 18
-"""Of their JSON; a character has four bytes at most, and clients read 1 MiB in a frame."""
+"""Largest length of the items' JSON, in characters; a character has four bytes at most, and clients
+read 1 MiB in a frame."""
 
 
 def resumed_event(notice: Resumed, session_id: str) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def resumed_event(notice: Resumed, session_id: str) -> dict[str, Any]:
 
 
 def _newest(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """As many as may be shown, in order."""
+    """Newest items in order, as many as fit."""
     shown: list[dict[str, Any]] = []
     num_chars = 0
     for item in reversed(items[-MAX_ITEMS:]):

@@ -80,7 +80,7 @@ def session_json(
 
 
 def own_json(settings: SessionSettings) -> dict[str, Any]:
-    """What OpenAI has no field for."""
+    """Fields of the `halfsec` extension, for which OpenAI has none."""
     return {"pace_ms": settings.pace_ms, "budget_ms": settings.budget_ms}
 
 

@@ -19,9 +19,9 @@ MAX_OUTPUT_TOKENS: Final = 4096
 """The dialect's own upper limit."""
 MAX_TOOLS: Final = 128
 MAX_TOOLS_BYTES: Final = 1 << 18
-"""Of all tools as JSON. They stand in every prompt."""
+"""Largest size of all tools as JSON, in bytes. They are part of every prompt."""
 MAX_ECHO_BYTES: Final = 1 << 14
-"""Of a field that is only shown again."""
+"""Largest size of a field that is only echoed, in bytes."""
 
 _BETA_FIELDS: Final = {
     "modalities": "output_modalities",
@@ -103,7 +103,7 @@ def read_max_tokens(fields: Fields) -> int | None:
 
 
 def read_tools(session: Fields) -> tuple[dict[str, Any], ...]:
-    """Of a session or a response. What their schemas ask for, the model's grammar knows."""
+    """Tools of a session or a response. The model's grammar checks what their schemas ask for."""
     if session.is_null("tools"):
         return ()
     tools: list[dict[str, Any]] = []
@@ -123,7 +123,7 @@ def read_tools(session: Fields) -> tuple[dict[str, Any], ...]:
 
 
 def read_tool_choice(session: Fields) -> str | dict[str, Any]:
-    """Of a session or a response; "auto" for null."""
+    """Tool choice of a session or a response; "auto" for null."""
     value = session.raw("tool_choice")
     if value is None:
         return "auto"
