@@ -9,7 +9,7 @@ last seconds.
 
 Nothing that is wrong with a disk harms a call. One that is too slow leaves holes (`MAX_WAITING_S`
 of sound wait for it, what comes then is dropped); a file that can't be written ends there, and the
-next call tries again. `problem` says what is wrong, for whoever reports how the service is.
+next call tries again. `problem` has the reason, for the health report.
 
 WAV, though FLAC takes a third: nothing says how long a FLAC is whose writer was killed, and `read`
 of soundfile fails on it.

@@ -11,7 +11,7 @@ that is sent faster than real time is recorded as it is, and what the agent says
 The agent's samples lie where they were played: when playback is taken to send them, or, once the
 client has reported when it heard the reply, then. Reports and the caller's sound are both placed by
 their arrival here, so that their way through the network cancels: the distance of two sounds is the
-one that the caller knew. Of a reply that was cut, what nobody heard is not there.
+one that the caller heard. Of a reply that was cut, the part that was not played is left out.
 
 Reports, cuts and late frames come after the sound that they concern. So the last `HOLD_NS` of the
 axis are still open; what is older is given out and stays.

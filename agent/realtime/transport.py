@@ -1,20 +1,19 @@
 """Transport of one call over its client's sockets, from the first to the last.
 
 Theory of operation: a session is independent of its connection. A call that can be resumed (the
-client offered `halfsec.v1`) sends its client a token at the beginning. When a socket
-breaks, or stops being read, the call goes on without one: what is said to nobody is dropped, no
-reply begins (`agent/turn_taking/connection_handlers.py`), model and conversation stay. Who comes
-with the token within
-`resume_s` gets the call. His old socket may still be open on our side, because the network took
-it without a word: it is let go of then, and what it would have been sent is not sent.
+client offered `halfsec.v1`) sends its client a token at the beginning. When a socket breaks, or
+stops being read, the call goes on without one: audio for the client is dropped, no reply begins
+(`agent/turn_taking/connection_handlers.py`), model and conversation stay. A client that presents
+the token within `resume_s` gets the call. Its old socket may still be open on the server's side,
+because the network lost it silently: it is released then, and frames for it are dropped.
 
-What a new socket is told first: `session.updated` with the whole session; `halfsec.resumed` with
-the newest items, and how many of the client's frames were dealt with, so that it knows which of
-them were lost; `halfsec.session` with the next token. There is no response in progress then, and
-nothing that the old socket was to be sent is sent again: the items say what came of it.
+A new socket receives first: `session.updated` with the whole session; `halfsec.resumed` with the
+newest items, and how many of the client's frames were processed, so that the client knows which of
+them were lost; `halfsec.session` with the next token. There is no response in progress then, and no
+frame of the old socket is sent again: the items show the result.
 
 A call that a client ends (any close code of its own), and one that is ended by the server, is over:
-only a connection that breaks leaves one that waits.
+only a connection that breaks leaves a call that waits.
 
 Ownership: everything of a call runs in the task of the handler that accepted its first socket,
 which goes on when that socket is gone. Handlers of later ones hand theirs over (`come_back`) and
