@@ -31,7 +31,7 @@ class WordTime:
     end_sample: int
     """Sample after the last one."""
     is_estimated: bool
-    """Not from the engine's own durations, one to one."""
+    """True if the time is not one to one from the engine's own durations."""
 
 
 @dataclass(frozen=True, slots=True)

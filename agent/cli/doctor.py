@@ -57,7 +57,7 @@ class Finding:
     value: str
     verdict: Verdict = ""
     remedy: str = ""
-    """What to do; empty where nothing is needed."""
+    """Remedy; empty where none is needed."""
 
 
 @dataclass(frozen=True, slots=True)

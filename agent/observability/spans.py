@@ -59,7 +59,7 @@ class SpanData:
     name: str
     start_unix_ns: int
     end_unix_ns: int
-    """Not before `start_unix_ns`."""
+    """End of the span, ns since 1970; not before `start_unix_ns`."""
     attributes: Mapping[str, Value]
     parent: SpanId | None = None
     """None: the root of its trace, a span of kind SERVER."""

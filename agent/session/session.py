@@ -194,7 +194,7 @@ class Session:
 
     @property
     def will_answer(self) -> bool:
-        """Whether a response begins when a lost client is back, or soon after."""
+        """True if a response begins when a lost client is back, or soon after."""
         return self._machine.is_asked
 
     def client_lost(self) -> None:
@@ -348,7 +348,8 @@ class Session:
                     await self._rearm.wait()
 
     def _may_prefill(self) -> bool:
-        """Whether no response is being made and no final pass decides how long the caller waits."""
+        """True while no response is being made and no final pass decides how long the caller
+        waits."""
         made = self._machine.agent in (Agent.PREPARING, Agent.SPEAKING, Agent.HELD)
         return not made and self._machine.caller is not Caller.PAUSING
 

@@ -128,7 +128,7 @@ class UserItems:
         self._notify(say.ItemAdded(item, previous))
 
     def _continues(self, utterance: int) -> bool:
-        """Whether it continues the one before. Answers True only once."""
+        """True if the utterance continues the one before. Answers True only once."""
         if utterance != self._continuing:
             return False
         self._continuing = None

@@ -75,7 +75,7 @@ class SpeechInput:
         self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
         self._receiver: Callable[[SpeechResult], None] | None = None
-        """Where results go while `run` runs."""
+        """Receiver of the results while `run` runs."""
         self._arrivals = ArrivalClock()
         self._jobs = TranscriptionJobs(
             self._guarded, detector, recognizer, turn_model, clock, self._arrivals, self._emit
@@ -83,7 +83,7 @@ class SpeechInput:
         self.received = 0.0
         """16 kHz samples received so far."""
         self.resumed_ns = 0
-        """When the client was back after a gap in its audio (monotonic ns)."""
+        """Time of the client's return after a gap in its audio (monotonic ns)."""
         self._committed = 0.0
         """`received` at the last commit or clear."""
         self._is_refusing = False

@@ -50,9 +50,9 @@ class DecodeJob:
     settled_text: str = ""
     """Text of the utterance before `pcm`."""
     last_voiced_sample: int | None = None
-    """For final and early passes: see FinalTranscript."""
+    """Last voiced sample, for final and early passes: see FinalTranscript."""
     utterance_first_sample: int = 0
-    """For final passes: the utterance's first voiced sample."""
+    """First voiced sample of the utterance, for final passes."""
     certainty: float = 1.0
     """Mean probability of speech over the voiced frames, 0..1."""
     voiced_ms: float = 0.0

@@ -66,7 +66,8 @@ WINDOW_LEAD_S: Final = 0.2
 """Audio that starts with a word loses it or says it twice. 0.1 and 0.4 are no better."""
 
 WINDOW_MARGIN_S: Final = 2.0
-"""With 1 s the last words of utterances near the floor suffer; 3 s gives the same texts."""
+"""Silence behind the audio. With 1 s the last words of utterances near the floor suffer; 3 s gives
+the same texts."""
 
 MAX_PIECE_S: Final = 28.0
 """Longer audio is cut: what is left of the window is the margin."""
@@ -93,7 +94,7 @@ SUSPECT_LOGPROB: Final = -1.2
 decoded again half as often again and come out no better (282 prompts of one or two words)."""
 
 MAX_PROMPT_TOKENS: Final = 223
-"""Only the last tokens of a longer prompt count, as at OpenAI."""
+"""Most tokens of a prompt; the last ones of a longer prompt count, as with OpenAI."""
 
 DROP_LOGPROB: Final = -1.0
 DROP_NO_SPEECH: Final = 0.6

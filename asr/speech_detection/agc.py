@@ -33,7 +33,7 @@ WANTED_DB: Final = -22.0
 where nothing is lost. Louder voices are not changed."""
 
 MAX_GAIN_DB: Final = 12.0
-"""With 24 no more words are understood, and more music is taken for a voice."""
+"""Largest gain. With 24 dB no more words are understood, and more music is taken for a voice."""
 
 SUSPECTED: Final = 0.2
 """Probability of speech from which a frame counts. The detector's own thresholds (0.35 and 0.5) are

@@ -64,9 +64,9 @@ prompts was less than 0.85 sure, with as much noise as voice 5 of 80. Push-to-ta
 caller says that it was speech."""
 
 DOUBTFUL_VOICED_MS: Final = 400
-"""With less voice unlikely words are accepted: of a single letter the detector is no surer than of
-music, and callers spell. In so short a time the recognizer's own probability of no speech
-decides."""
+"""Shortest voice for which unlikely words are doubted, in ms. With less of it they are accepted: of
+a single letter the detector is no surer than of music, and callers spell. In so short a time the
+recognizer's own probability of no speech decides."""
 
 
 class Utterance:

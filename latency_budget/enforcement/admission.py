@@ -41,7 +41,7 @@ EVIDENCE_NS: Final = 600 * 10**9
 """Greatest age of a chain that counts."""
 
 MIN_TURNS: Final = 40
-"""With fewer turns the 95th percentile is the slowest or the second slowest of them."""
+"""Fewest turns for a decision: with fewer, the 95th percentile is the slowest or second slowest."""
 
 MAX_TURNS: Final = 400
 

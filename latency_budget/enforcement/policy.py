@@ -150,8 +150,8 @@ class Policy:
         self._effects = {action: ActionEffect() for action in Action if action in available}
         self._history: deque[StageLatencies] = deque(maxlen=MIN_TURNS)
         self._chains: deque[tuple[float, int]] = deque(maxlen=WINDOW)
-        """Of each turn since the last switch: ms from the last voiced sample to the ear without the
-        wait for the turn's end, and its budget in ms."""
+        """Chain of each turn since the last switch: ms from the last voiced sample to the ear
+        without the wait for the turn's end, and the turn's budget in ms."""
         self._turns = 0
         self._tries = 0
         """Turns in which an action was left out to measure it."""

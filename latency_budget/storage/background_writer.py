@@ -137,7 +137,7 @@ class BackgroundWriter:
 
     @property
     def problem(self) -> str | None:
-        """What keeps the pass from writing, as a sentence; None where nothing does."""
+        """Reason why the pass can't write, as a sentence; None: it can."""
         return self._problem
 
     @property

@@ -22,7 +22,7 @@ class TurnEntry:
     budget: Budget = EMBEDDED
     """The turn's budget, widened where the client asked for a longer wait."""
     caller_text: str = ""
-    """What the caller said. This text and the next are empty where the settings forbid to keep
+    """Words of the caller. This text and the next are empty where the settings forbid to keep
     them."""
     agent_text: str = ""
     reply_s: float | None = None

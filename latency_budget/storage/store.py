@@ -106,7 +106,7 @@ class TurnStore:
 
     @property
     def problem(self) -> str | None:
-        """What keeps turns from being stored, as a sentence; None where nothing does."""
+        """Reason why turns are not stored, as a sentence; None: they are."""
         return self._writer.problem
 
     @property

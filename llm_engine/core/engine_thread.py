@@ -56,8 +56,9 @@ class OutputStream:
         self.request_id: RequestId | None = None
         """Set and read by the engine's thread only."""
         self.played_until_ns: int | None = None
-        """When the speech made of the reply so far will have been heard, monotonic. Set by the
-        loop, read by the engine's thread before each step: it takes no lock and wakes no thread."""
+        """Time at which the speech made of the reply so far will have been heard, monotonic ns. Set
+        by the loop, read by the engine's thread before each step: it takes no lock and wakes no
+        thread."""
 
     async def next(self) -> Output:
         """Wait for the next output. Raises RequestError or EngineError when the request failed."""

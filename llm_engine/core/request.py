@@ -37,8 +37,8 @@ class Request:
     """0 prefills only: a preview, at low priority."""
     sequence: SequenceId
     deadline_ns: int | None = None
-    """When the first token should exist, monotonic; orders prompts that wait. A request that finds
-    no room in the cache before then fails."""
+    """Deadline of the first token, monotonic ns; orders prompts that wait. A request that finds no
+    room in the cache before then fails."""
     num_fixed: int = 0
     """Leading tokens of the prompt that other sequences share: pinned once they are computed."""
 
@@ -81,7 +81,7 @@ class ActiveRequest:
     matcher: GrammarMatcher | None = None
     """State of the reply in its grammar."""
     played_until_ns: int | None = None
-    """When the audio of the reply so far will have been played, monotonic."""
+    """Time at which the audio of the reply so far will have been played, monotonic ns."""
     last_token_ns: int = 0
     marks: list[tuple[EngineMark, int]] = field(default_factory=list)
 

@@ -207,7 +207,7 @@ class Fault(StrEnum):
     """Class of an error by what it means for the GPU."""
 
     NONE = "none"
-    """Not an error of the device, or one that ended with the call."""
+    """No error of the device, or one that ended with the call."""
     OUT_OF_MEMORY = "out of memory"
     """An allocation failed. Everything allocated before is intact."""
     LOST = "lost"

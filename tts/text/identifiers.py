@@ -195,7 +195,8 @@ def _url(match: re.Match[str]) -> str:
 
 
 _MAX_PATH_SEGMENTS = 3
-"""Nobody keeps more of an address in mind; the page or a message carries the rest."""
+"""Most segments of a path that are spoken: no listener keeps more of an address in mind; the page
+or a message carries the rest."""
 
 
 def _file_name(match: re.Match[str]) -> str:

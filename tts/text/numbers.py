@@ -36,7 +36,7 @@ _ORDINALS = {
 _DENOMINATORS = {2: "half", 4: "quarter"}
 
 MAX_CARDINAL = 1000 ** len(_SCALES)
-"""From here on a number has no name anybody says; its digits are read one by one."""
+"""First number without a name in use; digits are read one by one from here on."""
 
 
 def cardinal(value: int) -> str:

@@ -2,7 +2,7 @@
 
 Items are what clients see (`item_...` ids, a chain of `previous_item_id`); the language model's
 token ids belong to the engine. After a barge-in an assistant item holds exactly the words that the
-caller heard, and the engine is told to cut its ids at the same character.
+caller heard, and the engine cuts its ids at the same character.
 """
 
 from collections.abc import Iterator, Sequence
@@ -175,7 +175,7 @@ class ConversationItems:
         self._items[item_id] = replace(item, text=text, status=status, rounds=tuple(rounds))
 
     def has_call(self, call_id: str) -> bool:
-        """Whether a tool was called under this id."""
+        """True if a tool was called under this id."""
         return any(isinstance(item, FunctionCall) and item.call_id == call_id for item in self)
 
     def delete(self, item_id: ItemId) -> None:

@@ -40,7 +40,7 @@ class Identifiers:
         self._held.discard(item_id)
 
     def reserves(self, item_id: ItemId) -> bool:
-        """Whether this id belongs to the server, so that a client can't use it."""
+        """True if this id belongs to the server, so that a client can't use it."""
         number = item_id.removeprefix(f"item_{self._stem}")
         is_ours = number != item_id and number.isascii() and number.isdecimal()
         is_to_come = is_ours and int(number) > self._num_items

@@ -209,7 +209,7 @@ class Extension:
     """A `halfsec.*` event, for clients that offered the subprotocol `halfsec.v1` only."""
 
     type: str
-    """With the prefix: "halfsec.partial", "halfsec.turn", "halfsec.mark"."""
+    """Type with the prefix: "halfsec.partial", "halfsec.turn", "halfsec.mark"."""
     fields: dict[str, Any]
 
 

@@ -199,12 +199,13 @@ class ChatContext:
 
     @property
     def _has_setting(self) -> bool:
-        """Whether the model has the session's instructions and tools, and no others."""
+        """True if the model has the session's instructions and tools, and no others."""
         given = (self._given_instructions, self._given_tools)
         return (self.instructions, self.tools) == given
 
     async def _set_instructions(self, wanted: str) -> None:
-        """What the model refuses of the session's own is not wanted any more."""
+        """Give the model these instructions. The session's own are given up if the model refuses
+        them."""
         if wanted == self._given_instructions:
             return
         try:
@@ -216,7 +217,7 @@ class ChatContext:
         self._given_instructions = wanted
 
     async def _set_tools(self, wanted: tuple[str, ...]) -> None:
-        """As `_set_instructions`."""
+        """Give the model these tools, as `_set_instructions` does."""
         if wanted == self._given_tools:
             return
         try:

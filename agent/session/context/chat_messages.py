@@ -87,7 +87,8 @@ def _tell(out: list[tuple[ItemId, ChatMessage]], item: Message, rests: "_Rests")
 
 
 def _with_rounds(text: str, rounds: tuple[ToolRound, ...]) -> Iterator[ChatMessage]:
-    """`text` may end sooner than the model's words did: what was not heard is not told."""
+    """Messages of an assistant item. `text` may end sooner than the model's words: what was not
+    heard is left out."""
     start = 0
     for each in rounds:
         yield ChatMessage("assistant", text[start : each.at_char], each.calls)
@@ -100,12 +101,12 @@ def _with_rounds(text: str, rounds: tuple[ToolRound, ...]) -> Iterator[ChatMessa
 
 @dataclass(frozen=True, slots=True)
 class _Rests:
-    """Of replies that were taken up again, once or more."""
+    """Continuations of replies that were resumed, once or more."""
 
     texts: dict[ItemId, str]
-    """By the item that the reply begins with: what it said in those after that."""
+    """Text of the continuations, by the item that the reply begins with."""
     rounds: dict[ItemId, tuple[ToolRound, ...]]
-    """By the same: the tools that were called in those after that, and before."""
+    """Tool calls of the reply and its continuations, by the item that the reply begins with."""
     parts: set[ItemId]
     """Those after that."""
 
@@ -113,7 +114,7 @@ class _Rests:
 def _rests_of_replies(items: Iterable[Item]) -> _Rests:
     rests = _Rests({}, {}, set())
     begins: dict[ItemId, ItemId] = {}
-    """By an item of a reply: the one that it begins with."""
+    """First item of the reply, by each of its items."""
     for item in items:
         if isinstance(item, Message) and item.role == "assistant":
             begins[item.id] = item.id

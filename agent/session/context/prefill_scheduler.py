@@ -85,8 +85,8 @@ class IdlePrefill:
                 self._work = None
 
     async def _is_quiet(self) -> bool:
-        """Whether changes have stopped coming. A partial transcript does not wait: words come one
-        by one."""
+        """True once changes have stopped. A partial transcript does not wait: words come one by
+        one."""
         is_heard, self._is_heard = self._is_heard, False
         if not is_heard:
             await asyncio.sleep(QUIET_S)

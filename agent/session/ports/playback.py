@@ -1,13 +1,13 @@
 """Playback position of one reply: what was sent, what was heard, when the next frame is due.
 
 Theory of operation: audio leaves at most `lead_ms` ahead of real time, so that a barge-in recalls
-little and the position of the listener is known without asking. The client is taken to play from
-the moment the first sample reaches it; where it ran dry, it starts again with the next sample.
-A client that reports its playback is believed only where it claims *less* than that: nobody has
-heard what was not sent, and a word counts as heard when its last sample was played.
+little and the position of the listener is known without asking. The client is assumed to play from
+the moment the first sample reaches it; where it ran dry, it starts again with the next sample. A
+client's playback report counts only where it claims *less* than that: what was not sent was not
+heard, and a word counts as heard when its last sample was played.
 
-What was sent is kept for a while, because a reply that was interrupted by nothing goes on from the
-first word that was not heard (`rest`), and that lies behind what was sent.
+Sent audio is kept for a while, because a reply that was interrupted without words goes on from the
+first word that was not heard (`rest`), which lies behind what was sent.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ class Outgoing:
     first_sample: int
     """First sample of this frame, counted from the start of the reply."""
     at_ns: int
-    """When the client plays its first sample."""
+    """Time at which the client plays its first sample, ns."""
     text: tuple[int, int] | None
     """Characters of the reply whose speech begins in this frame: to be sent just before it."""
 
@@ -139,7 +139,8 @@ class Playback:
             self._num_forgotten += 1
 
     def rest(self, first_char: int) -> "Playback | None":
-        """What speaks the reply from this character on, to be sent anew. None where it is gone."""
+        """Audio of the reply from this character on, to be sent anew. None if it is not kept any
+        more."""
         rest = Playback(self.rate_hz, self._lead_ms)
         for number, chunk in enumerate(self._chunks):
             if chunk.span[1] <= first_char:
@@ -159,7 +160,7 @@ class Playback:
         return rest
 
     def next_due_ns(self) -> int | None:
-        """When `due` has the next frame; None while nothing is queued."""
+        """Time at which `due` has the next frame, ns; None while nothing is queued."""
         if not self._pending:
             return None
         if self._anchor_ns is None:
@@ -168,13 +169,14 @@ class Playback:
         return self._anchor_ns + duration_ns(played_then - self._anchor_sample, self.rate_hz)
 
     def end_ns(self) -> int:
-        """When the last sample sent so far will have been played."""
+        """Time at which the last sample sent so far will have been played, ns."""
         if self._anchor_ns is None:
             return 0
         return self._anchor_ns + duration_ns(self.sent - self._anchor_sample, self.rate_hz)
 
     def lasts_until_ns(self, now_ns: int) -> int:
-        """When all that was pushed so far will have been played, if it is sent from now on."""
+        """Time at which all that was pushed so far will have been played, if it is sent from now
+        on, ns."""
         return now_ns + duration_ns(self._queued - self.position(now_ns), self.rate_hz)
 
     def position(self, now_ns: int) -> int:

@@ -1,17 +1,17 @@
 """Check of a client's playback reports against what the server has sent and when.
 
 Theory of operation. A client reports samples, never times: "so much of this reply has come out of
-the loudspeaker". With the time at which the report arrives, each one says when the reply was first
-heard: so long ago as it has been audible since. Its own clock is in none of this, so that it may
-jump as it likes. A report that was held up on its way says "later" and none says "earlier", so the
-earliest of the first second is the best of them. After that a sound card that runs fast would pull
-it forward: two per cent are 20 ms a second.
+the loudspeaker". With the time at which the report arrives, each one implies when the reply was
+first heard: as long ago as it has been audible since. The client's clock is not involved, so that
+it may jump. A report that was held up on its way implies a later time and none an earlier one, so
+the earliest of the first second is the best of them. After that a sound card that runs fast would
+pull it forward: two per cent are 20 ms a second.
 
-The way of the reports needs no guess at the network's delay. The caller's speech came the same way,
-and its last voiced sample was placed by its arrival: the delay is in both ends of the wait.
+The network's delay needs no estimate. The caller's speech came the same way, and its last voiced
+sample was placed by its arrival: the delay is in both ends of the wait.
 
-What cannot be is not bent until it fits, it is doubted, and with it all that this client says of
-this reply: more than was sent, more than can have been played since it was sent, less than before.
+An impossible report is not adjusted until it fits. It is rejected, and with it all reports of this
+reply: more than was sent, more than can have been played since it was sent, less than before.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ Marks = Sequence[tuple[MarkName, int]]
 
 
 class PlaybackReportCheck:
-    """Of one response. Pure: reads no clock."""
+    """Check of the reports of one response. Pure: reads no clock."""
 
     def __init__(self) -> None:
         self._released: tuple[int, int] | None = None

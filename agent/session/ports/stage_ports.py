@@ -70,11 +70,11 @@ class SpeechResult:
     """Text so far, and how many of its characters will not change any more. Empty: a recognition
     pass found no words."""
     paused_ns: int | None = None
-    """When the detector saw a pause."""
+    """Time at which the detector saw a pause, ns."""
     decode_ns: tuple[int, int] | None = None
     """Start and end of a final pass."""
     last_voiced_ns: tuple[int, int] | None = None
-    """When the last voiced sample was spoken, and when it was received."""
+    """Times at which the last voiced sample was spoken, and was received, ns."""
     refused: ClientError | None = None
     """Error of audio that could not be accepted."""
 
@@ -105,11 +105,12 @@ class SpeechInputPort(Protocol):
     received: float
     """Samples received so far, at 16 kHz."""
     resumed_ns: int
-    """When the client reconnected (monotonic ns): the gap before it is no silence of the caller."""
+    """Time of the client's reconnection (monotonic ns): the gap before it is no silence of the
+    caller."""
 
     @property
     def last_audio_ns(self) -> int:
-        """When the last audio was received or processed (monotonic ns): now, while some is
+        """Time at which the last audio was received or processed (monotonic ns): now, while some is
         queued."""
         ...
 
@@ -266,7 +267,7 @@ class ToolsPort(Protocol):
         ...
 
     def has(self, name: str) -> bool:
-        """Whether a tool of this name is one of them."""
+        """True if a tool of this name is one of them."""
         ...
 
     async def run(self, call: ModelCall, item_id: ItemId) -> str:

@@ -108,7 +108,7 @@ class ResponseController:
 
     @property
     def awaits_client(self) -> bool:
-        """Whether the current response has asked the client to run a tool."""
+        """True while a client's tool call of the current response is open."""
         return self.current is not None and self.current.reply.has_called
 
     def begin(
@@ -324,7 +324,8 @@ class ResponseController:
         await self._complete(run)
 
     async def _drive_preemptive(self, run: ResponseTask, text: str) -> None:
-        """As `_drive`, but a stage that fails before the announcement leaves no trace."""
+        """Drive a preemptive response: as `_drive`, but a stage that fails before the announcement
+        leaves no trace."""
         reply = run.reply
         if not await self._prefill.catch_up():
             return

@@ -1,4 +1,4 @@
-"""What a session is given by the service, by concern: stages, options, outputs, shared state."""
+"""Dependencies of a session, by concern: stages, options, outputs, shared state."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -48,9 +48,9 @@ class SessionOptions:
     """The operator's and the transport's choices for one session; the client can't change them."""
 
     lead_ms: int
-    """How far ahead of real time audio is sent."""
+    """Audio that is sent ahead of real time, in ms."""
     budget: Budget
-    """How the time from the caller's last word to the answer is divided among the stages. The
+    """Division of the time from the caller's last word to the answer among the stages. The
     session's settings replace its total."""
     preemptive: bool = True
     """Responses are generated before the end of the turn is decided."""
@@ -59,7 +59,7 @@ class SessionOptions:
     ducks: bool = False
     """The client turns a response down on `halfsec.duck`."""
     chunking: CutterConfig = field(default_factory=CutterConfig)
-    """How responses are cut into pieces to speak."""
+    """Rules by which responses are cut into pieces to speak."""
     openers: Sequence[str] = ()
     """Words in front of late responses; empty: late responses get none."""
     idle: IdleRules = NOT_IDLE
@@ -69,7 +69,7 @@ class SessionOptions:
     tool_wait: str = ""
     """Words spoken while server tools take too long."""
     expires_at_unix_s: int | None = None
-    """When the call is ended; None: never."""
+    """Time at which the call is ended, in s since 1970; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class SharedState:
 
     clock: Clock
     policy: Policy = field(default_factory=lambda: Policy({Action.OPENER}))
-    """What is done about turns that are about to be late."""
+    """Policy of the actions against late turns."""
     barge_ins: BargeIns = field(default_factory=BargeIns)
     """Counts of overlaps of caller and agent."""
     preemptive_counts: PreemptiveCounts = field(default_factory=PreemptiveCounts)

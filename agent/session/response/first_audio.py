@@ -135,7 +135,7 @@ class FirstAudioGate:
         run.become_ready()
 
     def _is_far(self, turn: TurnId) -> bool:
-        """Whether the response is predicted to take longer than the grace."""
+        """True if the response is predicted to take longer than the grace."""
         taken = self._budget_actions.opener(turn)
         return taken is not None and taken.predicted_ms * NS_PER_MS >= GRACE_NS
 

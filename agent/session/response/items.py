@@ -205,7 +205,7 @@ class ReplyItems:
         return max(heard, reply.first_char)
 
     def is_held(self, item_id: ItemId) -> bool:
-        """Whether this item is the beginning of a held reply."""
+        """True if this item is the beginning of a held reply."""
         return item_id in self._kept and self._kept[item_id].held_at is not None
 
     def heard_until(self, item_id: ItemId, audio_end_ms: int) -> int | None:

@@ -36,7 +36,7 @@ def example_messages(profile: AgentProfile) -> tuple[ChatMessage, ...]:
 
 
 def cutting(*, by_clause: bool) -> CutterConfig:
-    """How a reply is cut: from its first clause on, or a sentence at a time."""
+    """Chunking of a reply: from its first clause on, or a sentence at a time."""
     return CutterConfig() if by_clause else CutterConfig(opening_chars=0)
 
 

@@ -24,7 +24,7 @@ class Reply:
     options: ResponseOptions
     playback: Playback
     deadline: Deadline
-    """When its first sound is due."""
+    """Deadline of the first audio."""
     tools: Tools | None = None
     """Tools that the model may call."""
     response_id: str = ""

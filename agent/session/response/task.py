@@ -154,7 +154,7 @@ class ResponseTask:
         self._has_sounded = False
         """Something of the generated text could be heard."""
         self._continued_ns = 0
-        """When the last `ReplyContinued` was emitted."""
+        """Time of the last `ReplyContinued`, ns."""
 
     async def run(self, source: ChatPort | ScriptedText) -> None:
         """Generate, speak and send; then `conclude`. Raises StageError where a stage failed."""
@@ -369,7 +369,7 @@ class ResponseTask:
         self._pieces.put_nowait((speech, base))
 
     def _silent_at_ns(self) -> int:
-        """When a caller who waits has waited for too long."""
+        """Time at which a waiting caller has waited for too long, ns."""
         reply, now_ns = self.reply, self._clock.now_ns()
         playback = reply.playback
         left_ns = playback.lasts_until_ns(now_ns) - now_ns
