@@ -108,7 +108,7 @@ class ResponseController:
 
     @property
     def awaits_client(self) -> bool:
-        """True while a client's tool call of the current response is open."""
+        """True once the current response has called a tool of the client."""
         return self.current is not None and self.current.reply.has_called
 
     def begin(
