@@ -163,7 +163,7 @@ class PhoneWebhooks:
         hook = asked.webhook
         # Carriers ask once more about a caller who has hung up: Twilio where he was transferred,
         # Plivo where its application has no other address for that.
-        if hook.news(asked.question).is_over:
+        if hook.status(asked.question).is_over:
             return self._note(asked, request)
         digest = asked.digest
         known = self._answered.get(digest) if digest else None
@@ -181,7 +181,7 @@ class PhoneWebhooks:
 
     def _note(self, asked: _Asked, request: Request) -> Answer:
         """Raises WebhookError."""
-        news = asked.webhook.news(asked.question)
+        news = asked.webhook.status(asked.question)
         if not news.call_id:
             return NOTED
         if news.is_over:
@@ -195,7 +195,7 @@ class PhoneWebhooks:
         carrier, hook, asker = asked.carrier, asked.webhook, asked.by
         settings = self._config.telephony
         if call.is_over:
-            return hook.turn_away(call, "", is_busy=False)
+            return hook.reject(call, "", is_busy=False)
         url = settings.address_of(f"{PREFIX}{carrier.key}/stream", is_socket=True)
         if (token := self._tokens.issued_for(asker, carrier.name, call.call_id)) is not None:
             return hook.connect(call, url, token)  # the answer was lost on its way
@@ -208,13 +208,13 @@ class PhoneWebhooks:
             )
             words = BUSY_WORDS if is_busy else CLOSED_WORDS
             words = UNANSWERED_WORDS if call.transfer else words
-            return hook.turn_away(call, words, is_busy=is_busy)
+            return hook.reject(call, words, is_busy=is_busy)
         expected = ExpectedCall(
             asker,
             start.agent,
             call.caller,
             call.called,
-            call.told,
+            call.parameters,
             carrier.name,
             call.call_id,
             hook.stream_has_call_id,

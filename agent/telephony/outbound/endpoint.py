@@ -134,7 +134,7 @@ class Dialing:
         hook = TwilioWebhook()
         call = CarrierCall("", wish.shown_number, wish.to, is_outbound=True)
         expected = ExpectedCall(
-            principal, start.agent, call.caller, call.called, call.told, CARRIER.name
+            principal, start.agent, call.caller, call.called, call.parameters, CARRIER.name
         )
         token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
         self._ringing[token] = principal.key_id
