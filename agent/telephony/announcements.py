@@ -87,7 +87,7 @@ async def _open(session: Session, speaker: Speaker, keys: PhoneKeys, plan: CallP
         if is_announced:
             plan.record()
         else:
-            _log.warning("call %s is not recorded: the caller was not told to the end", session.id)
+            _log.warning("call %s is not recorded: its announcement was interrupted", session.id)
     if plan.greeting:
         session.say(plan.greeting)
 
@@ -137,7 +137,7 @@ async def _leave_message(
         await session.handle(CancelResponse())  # refused where nothing is being said
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BEEP_S):
-                while not amd.takes_message:
+                while not amd.is_greeting_over:
                     if _is_menu(plan, amd):
                         return False
                     await speaker.next_frame()

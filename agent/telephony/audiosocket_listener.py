@@ -53,8 +53,8 @@ from .signatures import PhoneSignatures
 
 ALLOW: Final = "telephony.audiosocket_allow"
 ALLOW_ADVICE: Final = (
-    'Give addresses or networks of your Asterisks, as ["192.0.2.7", "10.0.0.0/24"]; whoever is '
-    "there calls without a key."
+    'Give addresses or networks of your Asterisks, as ["192.0.2.7", "10.0.0.0/24"]; callers '
+    "from there need no key."
 )
 
 READ_BYTES: Final = 4096

@@ -50,7 +50,7 @@ class PhoneKeys:
         if not self._pace.take(1, self._clock.now_ns() / 1e9):
             if not self.num_dropped:
                 _log.warning(
-                    "call %s: more than %d keys a second; those that are more are dropped",
+                    "call %s: more than %d keys a second; further keys are dropped",
                     self._session.id, KEYS_PER_S,
                 )  # fmt: skip
             self.num_dropped += 1

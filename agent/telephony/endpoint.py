@@ -97,7 +97,7 @@ class PhoneSocket:
         if isinstance(principal, HttpRefusal):
             await turn_away(scope, websocket.receive, websocket.send, principal)
             return
-        line = PhoneLine(carrier.media_stream(), hears_keys=self._config.telephony.key_tones)
+        line = PhoneLine(carrier.media_stream(), detects_keys=self._config.telephony.key_tones)
         # Where silence is not sent, the connection itself shows whether the peer is alive.
         access = self._access if line.sends_silence else replace(self._access, idle_s=0)
         socket = CallSocket(websocket, self._clock, access)
@@ -146,7 +146,7 @@ class PhoneSocket:
         code, reason = errors.CLOSE_NORMAL, ""
         try:
             started = await self._opened(socket, principal, scope, line)
-            await self._hold(socket, principal, scope, carrier, line, started)
+            await self._serve_stream(socket, principal, scope, carrier, line, started)
         except (HungUp, WebSocketDisconnect) as gone:
             why = gone if isinstance(gone, HungUp) else STREAM_CLOSED
             _log.info("%s: a stream ended before its call began: %s", carrier.name, why)
@@ -169,7 +169,7 @@ class PhoneSocket:
         async with asyncio.timeout(OPEN_S):
             return await _described(socket, line)
 
-    async def _hold(
+    async def _serve_stream(
         self,
         socket: CallSocket,
         principal: Principal,
@@ -194,28 +194,28 @@ class PhoneSocket:
         if isinstance(start, HttpRefusal):
             raise StreamError(start.message)
         held = self._service.admit(principal, scope, start, self._service.phone_rules)
-        with contextlib.ExitStack() as taken:
-            taken.callback(held.place.leave)
+        with contextlib.ExitStack() as resources:
+            resources.callback(held.place.leave)
             self._streamed[stream] = None
-            taken.callback(self._streamed.pop, stream, None)
-            await self._take_call(socket, line, started, held, stream, taken)
+            resources.callback(self._streamed.pop, stream, None)
+            await self._serve_call(socket, line, started, held, stream, resources)
         await save_trace(held.call, self._config.agent.trace_dir)
 
-    async def _take_call(
+    async def _serve_call(
         self,
         socket: CallSocket,
         line: PhoneLine,
         started: StreamStarted,
         held: AdmittedCall,
         stream: _Stream,
-        taken: contextlib.ExitStack,
+        resources: contextlib.ExitStack,
     ) -> None:
-        """Serve an admitted call. `taken`: its resources, released before its record is made: the
-        call may return before that."""
+        """Serve an admitted call. `resources`: of the call, released before its record is made:
+        the call may return before that."""
         whole = self._config.telephony.store_numbers
         numbers = (shown_number(each, whole=whole) for each in (started.caller, started.called))
         _log.info(
-            "call %s comes by %s from %s to %s: %s answers",
+            "call %s by %s from %s to %s: %s answers",
             held.call.session_id, line.carrier, *map(shown, numbers), held.start.agent,
         )  # fmt: skip
         held, plan = planned(
@@ -231,7 +231,7 @@ class PhoneSocket:
         try:
             await self._service.hold(held, phone)
         finally:
-            taken.close()
+            resources.close()
             record = await record_of(held.call, phone, started, self._clock, whole_numbers=whole)
             log_call(record)
             if self._calls.store is not None:

@@ -39,10 +39,10 @@ class PhoneLine:
     """Line of one call. `open` takes its first frames, until `started` is set; then `receive` and
     `send`, and `frames` for the output."""
 
-    def __init__(self, protocol: MediaStreamProtocol, *, hears_keys: bool = False) -> None:
-        """`hears_keys`: detect keys in the audio, for a carrier that does not report them."""
+    def __init__(self, protocol: MediaStreamProtocol, *, detects_keys: bool = False) -> None:
+        """`detects_keys`: detect keys in the audio, for a carrier that does not report them."""
         self._protocol = protocol
-        self._hears_keys = hears_keys
+        self._hears_keys = detects_keys
         self._dtmf_detector: DtmfDetector | None = None
         self.carrier: Final = protocol.name
         self.says_stop: Final = protocol.says_stop

@@ -122,8 +122,8 @@ class PhoneWebhooks:
         self, request: Request, carrier: Carrier, webhook: Webhook, handler: _Handler
     ) -> Response:
         try:
-            asked = await self._authenticated(request, carrier, webhook)
-            answer = asked if isinstance(asked, HttpRefusal) else handler(asked, request)
+            received = await self._authenticated(request, carrier, webhook)
+            answer = received if isinstance(received, HttpRefusal) else handler(received, request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         except WebhookError as error:
@@ -159,19 +159,19 @@ class PhoneWebhooks:
             return sender
         return _Authenticated(carrier, webhook, sender.principal, content, sender.signed)
 
-    def _answer(self, asked: _Authenticated, request: Request) -> Answer:
-        """Raises WebhookError."""
-        hook = asked.webhook
+    def _answer(self, received: _Authenticated, request: Request) -> Answer:
+        """Answer a voice webhook. Raises WebhookError."""
+        webhook = received.webhook
         # Carriers send a voice webhook for a caller who has hung up: Twilio after a transfer, Plivo
         # where its application has no other address for that.
-        if hook.status(asked.content).is_over:
-            return self._note(asked, request)
-        digest = asked.digest
+        if webhook.status(received.content).is_over:
+            return self._note(received, request)
+        digest = received.digest
         known = self._answered.get(digest) if digest else None
         if known is not None:
             return known
-        call = hook.read(asked.content)
-        answer = self._connected(asked, call, request)
+        call = webhook.read(received.content)
+        answer = self._connected(received, call, request)
         # A sender with a key may repeat requests. A caller may return from two transfers with equal
         # requests; those contain the end of the time limit.
         if digest and not call.transfer:
@@ -180,36 +180,36 @@ class PhoneWebhooks:
                 del self._answered[next(iter(self._answered))]
         return answer
 
-    def _note(self, asked: _Authenticated, request: Request) -> Answer:
-        """Raises WebhookError."""
-        news = asked.webhook.status(asked.content)
-        if not news.call_id:
+    def _note(self, received: _Authenticated, request: Request) -> Answer:
+        """Take a status. Raises WebhookError."""
+        status = received.webhook.status(received.content)
+        if not status.call_id:
             return NOTED
-        if news.is_over:
-            self._tokens.ended(asked.sender, asked.carrier.name, news.call_id)
-        elif news.answered_by and asked.sender.kind == "carrier":
-            self._on_answered(asked.carrier.name, news.call_id, news.answered_by)
+        if status.is_over:
+            self._tokens.ended(received.sender, received.carrier.name, status.call_id)
+        elif status.answered_by and received.sender.kind == "carrier":
+            self._on_answered(received.carrier.name, status.call_id, status.answered_by)
         return NOTED
 
-    def _connected(self, asked: _Authenticated, call: CarrierCall, request: Request) -> Answer:
-        """Instructions for a call: connect it to a stream, or turn it away."""
-        carrier, hook, sender = asked.carrier, asked.webhook, asked.sender
+    def _connected(self, received: _Authenticated, call: CarrierCall, request: Request) -> Answer:
+        """Instructions for a call: connect it to a stream, or reject it."""
+        carrier, webhook, sender = received.carrier, received.webhook, received.sender
         settings = self._config.telephony
         if call.is_over:
-            return hook.reject(call, "", is_busy=False)
+            return webhook.reject(call, "", is_busy=False)
         url = settings.address_of(f"{PREFIX}{carrier.key}/stream", is_socket=True)
         if (token := self._tokens.issued_for(sender, carrier.name, call.call_id)) is not None:
-            return hook.connect(call, url, token)  # the answer was lost on its way
+            return webhook.connect(call, url, token)  # the answer was lost on its way
         wanted = call.agent or settings.agent_at(call.caller if call.is_outbound else call.called)
         start = self._no_line(sender, request) or session_start(self._config, sender, wanted)
         if isinstance(start, HttpRefusal):
             is_busy = start.code in BUSY_CODES
             _log.warning(
-                "%s: turned call %s away: %s", carrier.name, shown(call.call_id), start.message
+                "%s: rejected call %s: %s", carrier.name, shown(call.call_id), start.message
             )
             words = BUSY_WORDS if is_busy else CLOSED_WORDS
             words = UNANSWERED_WORDS if call.transfer else words
-            return hook.reject(call, words, is_busy=is_busy)
+            return webhook.reject(call, words, is_busy=is_busy)
         expected = ExpectedCall(
             sender,
             start.agent,
@@ -218,12 +218,12 @@ class PhoneWebhooks:
             call.parameters,
             carrier.name,
             call.call_id,
-            hook.stream_has_call_id,
+            webhook.stream_has_call_id,
         )
         _log.info(
-            "%s asks about call %s: %s is to answer", carrier.name, shown(call.call_id), start.agent
+            "%s announces call %s: %s answers", carrier.name, shown(call.call_id), start.agent
         )
-        return hook.connect(call, url, self._tokens.issue(expected))
+        return webhook.connect(call, url, self._tokens.issue(expected))
 
     def _no_line(self, sender: Principal, request: Request) -> HttpRefusal | None:
         """Refusal without a free line. A webhook ends no call that waits for its client: the stream

@@ -85,9 +85,7 @@ class Asterisk:
                 return [MarkReached(text_at(fields, "correlation_id"))]
             case "ERROR":  # our commands are valid, so the dial string has an invalid option
                 text = fields.get("error_text") if is_json else frame.partition("error_text:")[2]
-                raise StreamError(
-                    f"Asterisk can't do what it is told: {str(text)[:MAX_ERROR_CHARS]}"
-                )
+                raise StreamError(f"Asterisk reports an error: {str(text)[:MAX_ERROR_CHARS]}")
             case "MEDIA_XOFF" | "MEDIA_XON":
                 return [FlowChanged(takes_audio=event == "MEDIA_XON")]
             case _:

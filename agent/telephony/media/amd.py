@@ -99,7 +99,7 @@ class AnsweringMachineDetector:
         machine."""
         self.is_machine = answered_by.startswith(MACHINES)
         self.is_menu = False
-        self.takes_message = answered_by.startswith(MACHINE_END)
+        self.is_greeting_over = answered_by.startswith(MACHINE_END)
         """The machine's greeting is over."""
         self._is_person = answered_by == "human"
         self._detects_menus = detects_menus
@@ -116,7 +116,7 @@ class AnsweringMachineDetector:
             if self._beep_detector is None:
                 self._beep_detector = BeepDetector(rate_hz)
             if self._beep_detector.push(pcm):
-                self.is_machine = self.takes_message = True
+                self.is_machine = self.is_greeting_over = True
 
     def speech_began(self, now_ns: int) -> None:
         """An utterance of the callee begins."""
@@ -130,7 +130,7 @@ class AnsweringMachineDetector:
     def carrier_reported(self, answered_by: str) -> None:
         """Take a later result of the carrier's detector."""
         self.is_machine = self.is_machine or answered_by.startswith(MACHINES)
-        self.takes_message = self.takes_message or answered_by.startswith(MACHINE_END)
+        self.is_greeting_over = self.is_greeting_over or answered_by.startswith(MACHINE_END)
         self._is_person = self._is_person or answered_by == "human"
 
     def push_transcript(self, words: str, now_ns: int) -> None:
@@ -159,6 +159,6 @@ class AnsweringMachineDetector:
         return now_ns - began_ns >= least_ns
 
     def _expects_beep(self, now_ns: int) -> bool:
-        if self.takes_message or self._is_person:
+        if self.is_greeting_over or self._is_person:
             return False
         return self.is_machine or now_ns - self._began_ns < WATCH_NS

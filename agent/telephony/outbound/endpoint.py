@@ -158,7 +158,7 @@ class OutboundCalls:
             status = 504 if error.may_ring else 502
             return HttpRefusal(status, error.message, error.code, "server_error")
         self._tokens.name(token, placed.call_id)
-        _log.info("call %s rings: %s is to speak", shown(placed.call_id), start.agent)
+        _log.info("call %s rings: agent %s", shown(placed.call_id), start.agent)
         return {
             "call": placed.call_id,
             "status": placed.status,
@@ -232,7 +232,7 @@ def _only_number(numbers: Mapping[str, str]) -> str | None:
 
 NO_PUBLIC_URL: Final = HttpRefusal(
     404,
-    "telephony.public_url is not set: nobody here knows the address at which carriers reach this "
-    "server, so calls can't be streamed to it.",
+    "telephony.public_url is not set: without the address at which carriers reach this server, "
+    "calls can't be streamed to it.",
     "not_configured",
 )

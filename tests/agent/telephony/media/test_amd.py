@@ -80,7 +80,7 @@ def test_what_is_no_beep(sound: Int16) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answered_by", "is_machine", "takes_message"),
+    ("answered_by", "is_machine", "is_greeting_over"),
     [
         ("", False, False),
         ("human", False, False),
@@ -91,9 +91,9 @@ def test_what_is_no_beep(sound: Int16) -> None:
         ("machine_end_silence", True, True),
     ],
 )
-def test_what_carriers_say(answered_by: str, is_machine: bool, takes_message: bool) -> None:
+def test_what_carriers_say(answered_by: str, is_machine: bool, is_greeting_over: bool) -> None:
     amd = AnsweringMachineDetector(answered_by, 0)
-    assert (amd.is_machine, amd.takes_message) == (is_machine, takes_message)
+    assert (amd.is_machine, amd.is_greeting_over) == (is_machine, is_greeting_over)
 
 
 def test_who_speaks_on_and_on_is_a_machine() -> None:
@@ -103,7 +103,7 @@ def test_who_speaks_on_and_on_is_a_machine() -> None:
     assert not amd.is_machine
     amd.push_audio(quiet(20), 8000, 10**9 + LONG_NS)
     assert amd.is_machine
-    assert not amd.takes_message
+    assert not amd.is_greeting_over
 
 
 @pytest.mark.parametrize("is_person", [True, False])
@@ -122,7 +122,7 @@ def test_a_beep_tells_for_a_while() -> None:
     for at_ns, is_machine in ((0, True), (WATCH_NS, False)):
         amd = AnsweringMachineDetector("", 0)
         amd.push_audio(beep, 8000, at_ns)
-        assert (amd.is_machine, amd.takes_message) == (is_machine, is_machine)
+        assert (amd.is_machine, amd.is_greeting_over) == (is_machine, is_machine)
 
 
 # --- in a call ---

@@ -102,7 +102,7 @@ def test_a_mailbox_is_known_by_its_words_before_its_length() -> None:
     amd = AnsweringMachineDetector("", 0, detects_menus=True)
     amd.speech_began(0)
     amd.push_transcript("Please leave a message after the tone.", 2 * SECOND)
-    assert (amd.answered_by, amd.is_machine, amd.takes_message) == ("machine", True, False)
+    assert (amd.answered_by, amd.is_machine, amd.is_greeting_over) == ("machine", True, False)
 
 
 def test_a_welcome_is_waited_for_where_menus_are_told_apart() -> None:

@@ -111,7 +111,7 @@ async def test_twilio_tells_of_a_machine_while_the_call_goes_on(
         parameters = {"token": token_of(twilio.orders[0])}
         await house.stream("twilio", start(callSid="CA1", customParameters=parameters))
         (amd,) = watches
-        assert (amd.is_machine, amd.takes_message) == (True, True)
+        assert (amd.is_machine, amd.is_greeting_over) == (True, True)
         late = await house.twilio(STATUS, CallSid="CA1", AnsweredBy="human")
         assert late.status_code == 204, "the call is over"
 
