@@ -1,5 +1,7 @@
-"""What is said in a telephone call though no model decides it: that it is recorded, that it has to
-end, what is left with a machine. Runs beside the call, and ends with it."""
+"""Announcements in a telephone call, without a model: recording, time limit, message to a machine.
+
+They run as tasks beside the call, and end with it.
+"""
 
 import asyncio
 import contextlib
@@ -18,27 +20,27 @@ from .call_plan import CallPlan, Cause
 from .dtmf_input import PhoneKeys
 
 NOTICE_S: Final = 30.0
-"""Before its end a call that has a limit says so."""
+"""Time before the end of a limited call at which its notice is spoken."""
 
 NAVIGATE: Final = (
     "An automated menu has answered this call, no person. Hear all its choices, and press the keys "
     "of the one that serves your task with press_keys, without a word. Speak only where it asks "
     "for words. When a person answers, talk as usual."
 )
-"""What the model is told then, behind its other instructions."""
+"""Added to the model's instructions when a menu has answered."""
 
 _log = logging.getLogger(__name__)
 
 
 BEEP_S: Final = 45.0
-"""The longest that the beep of a machine is waited for. Greetings take up to half a minute, and a
-beep may be none that we know."""
+"""Longest wait for the beep of a machine. Greetings take up to half a minute, and the beep may be
+one that is not detected."""
 
 
 class Speaker(Protocol):
-    """The call, as far as it is needed here."""
+    """Interface of the call that announcements need."""
 
-    async def news(self) -> None: ...
+    async def next_frame(self) -> None: ...
 
     def hang_up(self, cause: Cause) -> None: ...
 
@@ -48,24 +50,24 @@ class Speaker(Protocol):
 
 
 async def conduct(session: Session, speaker: Speaker, keys: PhoneKeys, plan: CallPlan) -> None:
-    """Say all of it in its time."""
+    """Make all announcements of a call, each at its time."""
     async with asyncio.TaskGroup() as group:
         opening = group.create_task(_open(session, speaker, keys, plan))
         group.create_task(_announce_limit(session, plan))
-        if plan.watch is not None:
-            group.create_task(_meet_machine(session, speaker, keys, plan, plan.watch, opening))
+        if plan.amd is not None:
+            group.create_task(_handle_machine(session, speaker, keys, plan, plan.amd, opening))
 
 
 @asynccontextmanager
 async def uninterrupted(session: Session, keys: PhoneKeys) -> AsyncIterator[None]:
-    """Nobody's speech stops what is said meanwhile, nor is it answered. Keys wait for its end."""
+    """Within this context, the caller's speech neither interrupts nor is answered; keys wait."""
     detection = session.settings.turn_detection
     with keys.held():
-        if detection is None:  # only keys and orders end turns
+        if detection is None:  # only keys and requests end turns
             yield
             return
-        deaf = replace(detection, interrupt_response=False, create_response=False)
-        await session.handle(UpdateSession(session.settings.changed(turn_detection=deaf)))
+        passive = replace(detection, interrupt_response=False, create_response=False)
+        await session.handle(UpdateSession(session.settings.changed(turn_detection=passive)))
         try:
             yield
         finally:
@@ -73,42 +75,42 @@ async def uninterrupted(session: Session, keys: PhoneKeys) -> AsyncIterator[None
 
 
 async def _open(session: Session, speaker: Speaker, keys: PhoneKeys, plan: CallPlan) -> None:
-    """Nothing is recorded before the caller knows of it. Who talks meanwhile is answered by the
-    greeting."""
+    """Announce the recording, then begin it, then greet. Speech during the announcement is answered
+    by the greeting."""
     if plan.record is not None:
         async with uninterrupted(session, keys):
             if plan.announcement:
-                is_told = await speaker.say_all(session, plan.announcement)
+                is_announced = await speaker.say_all(session, plan.announcement)
             else:
                 await speaker.send_tone()
-                is_told = True
-        if is_told:
+                is_announced = True
+        if is_announced:
             plan.record()
         else:
-            _log.warning("call %s is not recorded: the caller was not told to the end", session.id)
+            _log.warning("call %s is not recorded: its announcement was interrupted", session.id)
     if plan.greeting:
         session.say(plan.greeting)
 
 
-async def _meet_machine(
+async def _handle_machine(
     session: Session,
     speaker: Speaker,
     keys: PhoneKeys,
     plan: CallPlan,
-    watch: AnsweringMachineDetector,
+    amd: AnsweringMachineDetector,
     opening: asyncio.Task[None],
 ) -> None:
-    """Where a machine or a menu has answered."""
-    while not (is_menu := _is_menu(plan, watch)):
-        if watch.is_machine and plan.on_machine != "talk":
+    """Wait until a machine or a menu has answered; then act by the settings."""
+    while not (is_menu := _is_menu(plan, amd)):
+        if amd.is_machine and plan.on_machine != "talk":
             break
-        await speaker.news()
+        await speaker.next_frame()
     if not is_menu:
         _log.info("call %s was answered by a machine", session.id)
         opening.cancel()
         await asyncio.wait({opening})
         if plan.on_machine == "message":
-            is_menu = not await _leave_message(session, speaker, keys, plan, watch)
+            is_menu = not await _leave_message(session, speaker, keys, plan, amd)
     if is_menu:
         _log.info("call %s was answered by a menu: %s", session.id, plan.on_menu)
         if plan.on_menu == "navigate":
@@ -118,9 +120,9 @@ async def _meet_machine(
     speaker.hang_up("machine")
 
 
-def _is_menu(plan: CallPlan, watch: AnsweringMachineDetector) -> bool:
-    """One that is dealt with otherwise than machines."""
-    return watch.is_menu and plan.on_menu != "as_machine"
+def _is_menu(plan: CallPlan, amd: AnsweringMachineDetector) -> bool:
+    """True for a menu that is not treated as a machine."""
+    return amd.is_menu and plan.on_menu != "as_machine"
 
 
 async def _leave_message(
@@ -128,24 +130,24 @@ async def _leave_message(
     speaker: Speaker,
     keys: PhoneKeys,
     plan: CallPlan,
-    watch: AnsweringMachineDetector,
+    amd: AnsweringMachineDetector,
 ) -> bool:
-    """Behind the beep, and nothing interrupts it. False: it is a menu after all."""
+    """Speak the message after the beep, uninterrupted. False: a menu has answered after all."""
     async with uninterrupted(session, keys):
         await session.handle(CancelResponse())  # refused where nothing is being said
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BEEP_S):
-                while not watch.takes_message:
-                    if _is_menu(plan, watch):
+                while not amd.is_greeting_over:
+                    if _is_menu(plan, amd):
                         return False
-                    await speaker.news()
+                    await speaker.next_frame()
         await speaker.say_all(session, plan.machine_message)
     return True
 
 
 async def _navigate(session: Session) -> None:
-    """Tell the model what it talks with, and take longer pauses for its: menus pause between their
-    choices, and who talks then misses the next one."""
+    """Inform the model of the menu, and wait longer for the end of a turn: menus pause between
+    their choices, and speech in a pause misses the next choice."""
     settings = session.settings
     instructions = f"{settings.instructions}\n\n{NAVIGATE}".strip()
     detection = settings.turn_detection

@@ -1,19 +1,18 @@
 """AudioSocket listener: Asterisk's calls over plain TCP, on a port of its own.
 
-Theory of operation: a connection is shown to the rest as a WebSocket (ASGI), whose binary messages
-are pieces of the TCP stream and whose text messages are orders and marks between the dialect
-(`agent/telephony/carriers/audiosocket.py`) and the queue here that plays what is said in real time
-(`agent/telephony/media/paced_sender.py`). So who is admitted, what a call is, slow readers and
-floods are dealt with where they are for all carriers: `endpoint.py`, `agent/realtime/socket.py`,
-`agent/realtime/socket.py`.
+Theory of operation: a connection is presented to the endpoint as a WebSocket (ASGI). Its binary
+messages are pieces of the TCP stream; its text messages are commands and marks between the protocol
+(`agent/telephony/carriers/audiosocket.py`) and the queue here, which sends audio in real time
+(`agent/telephony/media/paced_sender.py`). So admission, the description of calls, slow readers and
+floods are handled as for all carriers: `endpoint.py`, `agent/realtime/socket.py`.
 
-AudioSocket has neither keys nor encryption, and its UUID is whatever the dialplan says. What there
-is instead: it listens where the settings say and nowhere else, and who is not in
-`telephony.audiosocket_allow` is closed before a byte of his is read. Whoever is in it brings many
-calls from one address, so what one address may take is no limit here; the number of lines is.
+AudioSocket has neither keys nor encryption, and its UUID is chosen by the dialplan. Instead, the
+listener binds only to the configured address, and closes connections from outside
+`telephony.audiosocket_allow` before it reads a byte. An allowed peer brings many calls from one
+address, so limits per address do not apply; the number of sessions does.
 
-A peer that sends nothing may have a caller who says nothing (see the dialect). Whether it is alive
-TCP itself finds out, by probes that a machine answers that is there.
+A peer that sends nothing may have a silent caller (see the protocol). TCP keep-alive probes detect
+a dead peer.
 """
 
 import asyncio
@@ -53,39 +52,40 @@ from .signatures import PhoneSignatures
 
 ALLOW: Final = "telephony.audiosocket_allow"
 ALLOW_ADVICE: Final = (
-    'Give addresses or networks of your Asterisks, as ["192.0.2.7", "10.0.0.0/24"]; whoever is '
-    "there calls without a key."
+    'Give addresses or networks of your Asterisks, as ["192.0.2.7", "10.0.0.0/24"]; callers '
+    "from there need no key."
 )
 
 READ_BYTES: Final = 4096
-"""At once: a tenth of a second at the highest rate, a quarter at 8 kHz."""
+"""Largest read: a quarter of a second at 8 kHz."""
 
 MAX_QUEUED_MS: Final = 10_000
-"""Sessions are `telephony.lead_ms` ahead, at most 5 s. Behind a peer that reads nothing the queue
-grows to this; then nothing more is taken, and the peer is found to be slow."""
+"""Most audio in the queue. Sessions are `telephony.lead_ms` ahead, at most 5 s. If the peer does
+not read, the queue grows to this limit; then sending blocks, and the peer is ended as a slow
+reader."""
 
 MAX_MARKS: Final = 256
-"""That were reached and are not told yet. Those of ten seconds are a hundred."""
+"""Reached marks that are not delivered yet. Ten seconds have a hundred."""
 
 PROBE_AFTER_S: Final = 10
 PROBE_EVERY_S: Final = 5
 MAX_PROBES: Final = 3
-"""Of a connection by which nothing comes: after 25 s without an answer it has broken."""
+"""Keep-alive probes of an idle connection: after 25 s without an answer it is broken."""
 
 BROKE: Final = 1006
-"""The close code of a connection that nobody closed."""
+"""Close code of a connection that broke."""
 
 SPARE: Final = 16
-"""Connections besides those of calls: they come and go."""
+"""Connections allowed beyond one for each session: some are opening or closing."""
 
 ACCEPT_AGAIN_S: Final = 1.0
-"""After the system had no descriptor for another connection."""
+"""Pause after a failed accept: the system had no descriptor left."""
 
 LEAST_PAUSE_S: Final = 0.001
-"""What timers of the loop can tell apart."""
+"""Resolution of the event loop's timers."""
 
 PEER: Final = Principal("an AudioSocket", "carrier")
-"""Of whom nothing is known but his address, which is one of those allowed."""
+"""Principal of every peer with an allowed address."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class AudioSockets:
     """One listener. Belongs to the event loop."""
 
     def __init__(
-        self, config: Config, calls: CallRegistry, clock: Clock, desk: CallService
+        self, config: Config, calls: CallRegistry, clock: Clock, service: CallService
     ) -> None:
         """Raises ConfigError."""
         settings = config.telephony
@@ -108,14 +108,14 @@ class AudioSockets:
             )
         self._carrier = replace(CARRIER, media_stream=partial(AudioSocket, agent))
         signatures = PhoneSignatures(settings)
-        self._phones = PhoneSocket(config, calls, clock, desk, CallTokens(clock), signatures)
+        self._phones = PhoneSocket(config, calls, clock, service, CallTokens(clock), signatures)
         self._clock = clock
         self._most = config.agent.max_sessions + SPARE
         self._num_open = 0
-        self._num_turned_away = 0
+        self._num_refused = 0
 
     async def serve(self, listener: socket.socket) -> None:
-        """Until this is cancelled, which ends the calls as well."""
+        """Accept connections until this is cancelled, which ends the calls as well."""
         listener.setblocking(False)
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as group:
@@ -128,7 +128,7 @@ class AudioSockets:
                     continue
                 if (why := self._refusal(host)) is not None:
                     connection.close()
-                    self._turned_away(host, why)
+                    self._log_refusal(host, why)
                     continue
                 self._num_open += 1
                 _probe(connection)
@@ -139,13 +139,13 @@ class AudioSockets:
             return f"it is not in {ALLOW}"
         return "too many connections" if self._num_open >= self._most else None
 
-    def _turned_away(self, host: str, why: str) -> None:
-        """Say so, but not once for each connection of a flood."""
-        self._num_turned_away += 1
-        if self._num_turned_away & (self._num_turned_away - 1) == 0:
+    def _log_refusal(self, host: str, why: str) -> None:
+        """Log closed connections, at powers of two of their number."""
+        self._num_refused += 1
+        if self._num_refused & (self._num_refused - 1) == 0:
             _log.warning(
                 "AudioSocket: closed a connection from %s: %s (%d so far)",
-                host, why, self._num_turned_away,
+                host, why, self._num_refused,
             )  # fmt: skip
 
     async def _hold(self, connection: socket.socket, peer: tuple[str, int]) -> None:
@@ -169,7 +169,7 @@ class AudioSockets:
 
 
 class AudioStream:
-    """One connection, as an ASGI server shows a WebSocket: `receive` and `send`."""
+    """One connection as an ASGI WebSocket: `receive` and `send`."""
 
     def __init__(
         self,
@@ -184,13 +184,13 @@ class AudioStream:
         self._pause = pause
         self._queue = PacedSender()
         self._changed = asyncio.Event()
-        """Something was put into the queue, or taken out."""
+        """The queue was filled or emptied."""
         self._marks: deque[str] = deque(maxlen=MAX_MARKS)
-        """That were reached."""
+        """Reached marks, not delivered yet."""
         self._is_connected = False
 
     async def receive(self) -> Message:
-        """Of the peer: what has come, or that it has gone. Before that, marks."""
+        """Next message of the peer, or its disconnect; reached marks come first."""
         if not self._is_connected:
             self._is_connected = True
             return {"type": "websocket.connect"}
@@ -205,14 +205,14 @@ class AudioStream:
         return {"type": "websocket.receive", "bytes": data}
 
     async def send(self, answer: Message) -> None:
-        """To the peer. Raises OSError once it has gone."""
+        """Send to the peer. Raises OSError once it is gone."""
         if answer["type"] == "websocket.send":
             await self._put(answer.get("text") or answer["bytes"])
         elif answer["type"] != "websocket.accept":
             self._writer.close()  # refused, or over
 
     async def play(self) -> None:
-        """Until this is cancelled, or the peer has gone."""
+        """Send queued audio in real time until this is cancelled or the peer is gone."""
         with contextlib.suppress(OSError):
             while True:
                 due_ns = self._queue.next_due_ns()
@@ -232,7 +232,7 @@ class AudioStream:
                     await self._pause(max(LEAST_PAUSE_S, (due_ns - now_ns) / 1e9))
 
     async def close(self) -> None:
-        """Also where the peer does not read what it was sent."""
+        """Close the connection, even if the peer does not read."""
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -258,14 +258,14 @@ class AudioStream:
 
 
 def _probe(connection: socket.socket) -> None:
-    """Have the system find out whether the peer is there."""
+    """Enable TCP keep-alive."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     gone_after_ms = 1000 * (PROBE_AFTER_S + MAX_PROBES * PROBE_EVERY_S)
     for name, value in (
         ("TCP_KEEPIDLE", PROBE_AFTER_S),
         ("TCP_KEEPINTVL", PROBE_EVERY_S),
         ("TCP_KEEPCNT", MAX_PROBES),
-        ("TCP_USER_TIMEOUT", gone_after_ms),  # where something was sent that nobody confirms
+        ("TCP_USER_TIMEOUT", gone_after_ms),  # for unacknowledged data
     ):
         if hasattr(socket, name):  # not every system has all of them
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -278,7 +278,7 @@ def _scope(peer: tuple[str, int]) -> Scope:
         "headers": [],
         "subprotocols": [],
         "client": peer,
-        "extensions": {"websocket.http.response": {}},  # refusals are told before it is accepted
+        "extensions": {"websocket.http.response": {}},  # refusals come before the handshake
         SCOPE_KEY: PEER,
     }
     return scope

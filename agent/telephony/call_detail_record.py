@@ -12,7 +12,7 @@ from latency_budget.storage.call_records import CallRecord
 from .transport import PhoneCall
 
 GONE: Final = ("caller_hung_up", "lost")
-"""How it looks when a carrier takes a call that is transferred off its stream."""
+"""Causes that a call also seems to have when its carrier takes it off the stream for a transfer."""
 
 _log = logging.getLogger(__name__)
 
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 async def record_of(
     call: ActiveCall, phone: PhoneCall, started: StreamStarted, clock: Clock, *, whole_numbers: bool
 ) -> CallRecord:
-    """Of a call that has ended just now. Waits for the carrier's word on a transfer: who handed the
-    call on may have it taken away before he hears so."""
+    """Record of a call that has just ended. Waits for the result of a transfer in progress: the
+    carrier may take the call off the stream before it confirms."""
     lasted_ns = clock.now_ns() - call.began.now_ns
     recording = call.recording
     cause = phone.cause or "failed"
-    if cause in GONE and await phone.handing_on.is_done():
+    if cause in GONE and await phone.call_transfer.is_done():
         cause = "transferred"
     return CallRecord(
         session=call.session_id,
@@ -41,7 +41,7 @@ async def record_of(
         p50_ms=call.p50_ms,
         p95_ms=call.p95_ms,
         keys=phone.num_keys,
-        answered_by="" if phone.watch is None else phone.watch.answered_by,
+        answered_by="" if phone.amd is None else phone.amd.answered_by,
         recording=recording.path.name if recording and recording.has_begun else None,
         lost_frames=phone.order.lost + phone.num_dropped,
         late_frames=phone.order.late,

@@ -9,8 +9,8 @@ from agent.calls.service import AdmittedCall
 from agent.config.telephony import OnMachine, OnMenu, TelephonySettings
 from agent.telephony.carriers.media_stream import StreamStarted
 from agent.telephony.media.amd import AnsweringMachineDetector
-from agent.telephony.media.dtmf_redaction import QuietKeys
-from agent.telephony.outbound.transfer import UNTIL, WENT, Move
+from agent.telephony.media.dtmf_redaction import RedactedRecording
+from agent.telephony.outbound.transfer import TRANSFER_OUTCOME, UNTIL, TransferFunction
 
 Cause = Literal[
     "caller_hung_up",
@@ -25,44 +25,44 @@ Cause = Literal[
     "stopped",
     "failed",
 ]
-"""Of a call's end. "lost": the connection broke, or the carrier sent nothing any more, or did not
-read; "bad_stream": it sent what can't be served; "machine": one had answered our call; "stopped":
-this server was; "failed": something of ours."""
+"""Cause of a call's end. "lost": the connection broke, or the carrier stopped sending or reading;
+"bad_stream": the carrier sent an invalid frame; "machine": an answering machine answered our call;
+"stopped": this server was stopped; "failed": a fault of this server."""
 
 OUTBOUND: Final = "outbound"
-"""Begins the parameter `direction` of calls that we placed."""
+"""Prefix of the parameter `direction` in calls that this server placed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPlan:
+    """Plan of one call."""
+
     agent: str = ""
-    """Who answers."""
+    """Agent that answers."""
     transfers: Mapping[str, str] = field(default_factory=dict)
-    """Numbers to which the agent may transfer the call, by the names that it knows them by."""
-    move: Move | None = None
-    """None: this carrier has no way to transfer a call."""
+    """Numbers to which the agent may transfer the call, by the names that the model uses."""
+    transfer: TransferFunction | None = None
+    """Transfers a call; None: the carrier can't."""
     limit_s: float | None = None
-    """The longest call; None: whoever holds it knows."""
+    """Longest call, in s; None: no notice before the end."""
     limit_notice: str = ""
-    """Said some time before that."""
+    """Spoken some time before the end."""
     record: Callable[[], None] | None = None
-    """Begins to record the call, once the caller knows of it. None: there is nothing to announce.
-    """
+    """Begins the recording, after the announcement. None: there is nothing to announce."""
     key_pressed: Callable[[], None] | None = None
-    """Told to the recording, if there is any: it has no tones of keys."""
+    """Reports keys to the recording, which removes their tones. None: there is no recording."""
     announcement: str = ""
-    """How he gets to know of it. Empty: by a tone."""
+    """Announcement of the recording. Empty: a tone."""
     greeting: str = ""
-    """Said behind that."""
-    watch: AnsweringMachineDetector | None = None
-    """Whether a machine has answered; None: nobody wants to know."""
+    """Spoken after the announcement."""
+    amd: AnsweringMachineDetector | None = None
+    """None: answering machines are not detected."""
     on_machine: OnMachine = "talk"
     machine_message: str = ""
-    """Left there, where that is wanted."""
+    """Message for answering machines."""
     on_menu: OnMenu = "as_machine"
     ahead_s: float = 60.0
-    """By how much more of the caller's sound may come than time has passed; what is more is
-    dropped."""
+    """Largest lead of the caller's audio over real time, in s; audio beyond it is dropped."""
 
 
 PLAIN: Final = CallPlan()
@@ -72,29 +72,29 @@ def planned(
     settings: TelephonySettings,
     held: AdmittedCall,
     started: StreamStarted,
-    move: Move | None,
+    transfer: TransferFunction | None,
     now_ns: int,
 ) -> tuple[AdmittedCall, CallPlan]:
-    """The call as it is to begin. `move`: how its carrier transfers calls."""
-    if WENT in started.parameters:
-        held = _come_back(settings, held, started)
+    """Make the call's plan, and adapt the call to it. `transfer`: of its carrier."""
+    if TRANSFER_OUTCOME in started.parameters:
+        held = _returned(settings, held, started)
     plan = CallPlan(
         held.call.agent,
         settings.transfers,
-        move,
+        transfer,
         held.rules.limit_s,
         settings.limit_notice,
-        watch=machine_watch(settings, started, now_ns),
+        amd=machine_detector(settings, started, now_ns),
         on_machine=settings.on_machine,
         machine_message=settings.machine_message,
         on_menu=settings.on_menu,
     )
     if held.call.recording is not None:
-        recording = QuietKeys(held.recording)
+        recording = RedactedRecording(held.recording)
         held = replace(held, recording=recording)
         plan = replace(plan, key_pressed=recording.key_pressed)
     greeting = held.start.profile.greeting
-    is_known = plan.watch is not None and plan.watch.is_machine
+    is_known = plan.amd is not None and plan.amd.is_machine
     is_machine = is_known and settings.on_machine != "talk"
     if is_machine:
         held = _with_greeting(held, "")
@@ -111,36 +111,40 @@ def planned(
     return held, plan
 
 
-def machine_watch(
+def machine_detector(
     settings: TelephonySettings, started: StreamStarted, now_ns: int
 ) -> AnsweringMachineDetector | None:
-    """None where machines are talked to, or nobody can have one: who calls us is a person, and so
-    is whoever has been talked with before."""
+    """Answering machine detector of a call. None where the settings treat machines as people, for
+    inbound calls, and after a transfer: there a person is on the line."""
     answered_by = started.parameters.get("answered_by", "")
-    is_ours = started.parameters.get("direction", "").startswith(OUTBOUND)
-    heeds_menus = settings.on_menu != "as_machine"
-    talks = settings.on_machine == "talk" and not heeds_menus
-    if talks or WENT in started.parameters or not (answered_by or is_ours):
+    is_outbound = started.parameters.get("direction", "").startswith(OUTBOUND)
+    detects_menus = settings.on_menu != "as_machine"
+    ignores_machines = settings.on_machine == "talk" and not detects_menus
+    if (
+        ignores_machines
+        or TRANSFER_OUTCOME in started.parameters
+        or not (answered_by or is_outbound)
+    ):
         return None
-    return AnsweringMachineDetector(answered_by, now_ns, heeds_menus=heeds_menus)
+    return AnsweringMachineDetector(answered_by, now_ns, detects_menus=detects_menus)
 
 
-def _come_back(
+def _returned(
     settings: TelephonySettings, held: AdmittedCall, started: StreamStarted
 ) -> AdmittedCall:
-    """A call that was transferred to somebody who did not take it: the caller is told so, and has
-    what was left of the longest call."""
+    """A call that returns from an unanswered transfer: the caller hears that, and keeps the rest of
+    the time limit."""
     if settings.transfer_unanswered:
         held = _with_greeting(held, settings.transfer_unanswered)
     until = started.parameters.get(UNTIL, "")
     if not (until.isascii() and until.isdigit() and len(until) < 16):
         return held
-    left_s = int(until) - held.call.began.unix_ns // 10**9
-    rules = replace(held.rules, limit_s=max(1, min(held.rules.limit_s, left_s)))
+    remaining_s = int(until) - held.call.began.unix_ns // 10**9
+    rules = replace(held.rules, limit_s=max(1, min(held.rules.limit_s, remaining_s)))
     return replace(held, rules=rules)
 
 
 def _with_greeting(held: AdmittedCall, greeting: str) -> AdmittedCall:
-    """Empty: somebody else says it."""
+    """The call with another greeting; empty: none, or one that the plan speaks."""
     start = held.start
     return replace(held, start=replace(start, profile=replace(start.profile, greeting=greeting)))

@@ -1,8 +1,8 @@
 """Call tools of the model: hang up, transfer, press keys.
 
-They are tools of the server like others, listed in `server_tools` as "phone:hang_up", and exist
-only in calls that come by telephone. Each waits until the caller has heard what the reply has said
-before it; a caller who interrupts that has stopped the tool as well, and the call goes on.
+They are server tools like others, listed in `server_tools` as "phone:hang_up", and exist in
+telephone calls only. Each waits until the caller has heard the part of the reply before it; a
+caller who interrupts that part stops the tool too, and the call goes on.
 """
 
 import asyncio
@@ -19,15 +19,15 @@ from agent.tools.server_tool import ServerTool, definition_of, one_line
 from .call_plan import CallPlan, Cause
 
 MAX_KEYS: Final = 20
-"""That are sent at once: 4 s of tones. Longer numbers take several calls of the tool."""
+"""Keys of one call of the tool: 4 s of tones. Longer numbers take several calls."""
 
 LONGEST_S: Final = 60.0
-"""More than other tools have: most of it is the agent's own speech, during which its reply shows
-signs of life."""
+"""Time limit of a tool. It is longer than that of other tools: most of it is the agent's own
+speech, during which the reply shows progress."""
 
 CARRIER_S: Final = 1.5
-"""For the carrier to take a transferred call off this stream. Whoever closes it before that may end
-the call: to Twilio its end is that of what the call was doing."""
+"""Time for the carrier to take a transferred call off this stream. Closing the stream before that
+may end the call: for Twilio the end of the stream is the end of the verb."""
 
 _KEYS: Final = re.compile(r"[0-9*#A-D]+")
 
@@ -51,15 +51,15 @@ class Receiver(Protocol):
     @property
     def carrier(self) -> str: ...
 
-    takes_leave: bool
-    """It ends when the caller has heard the present reply, unless he says something to it."""
+    ends_after_reply: bool
+    """Hang up once the caller has heard the current reply, unless the caller answers it."""
 
     async def until_heard(self) -> bool: ...
 
     def hang_up(self, cause: Cause, reason: str = ...) -> None: ...
 
     async def transfer(self, number: str) -> None:
-        """Raises TransferError. Whoever gives up waiting has not stopped it."""
+        """Raises TransferError. Cancelling the wait does not stop the transfer."""
         ...
 
     async def send_keys(self, keys: str) -> None: ...
@@ -78,12 +78,12 @@ class HangUp:
     async def call(self, arguments: str) -> str:
         try:
             async with asyncio.timeout(LONGEST_S / 2):
-                has_said_it = await self._receiver.until_heard()
+                was_heard = await self._receiver.until_heard()
         except TimeoutError:
-            self._receiver.takes_leave = True
+            self._receiver.ends_after_reply = True
             return ENDS_BY_ITSELF
-        if not has_said_it:
-            self._receiver.takes_leave = True
+        if not was_heard:
+            self._receiver.ends_after_reply = True
             return SAY_GOODBYE
         self._receiver.hang_up("agent_hung_up")
         return "The call is over."
@@ -107,12 +107,12 @@ class Transfer:
         self.definition = definition_of(self.name, _TRANSFERS, parameters)
 
     async def call(self, arguments: str) -> str:
-        """Raises ToolError; the call goes on then."""
+        """Raises ToolError: the call goes on."""
         receiver, targets = self._receiver, self._plan.transfers
         to = _text_in(arguments, "to")
         if to not in targets:
             raise ToolError(f"calls can be transferred to {', '.join(targets)}, and nobody else")
-        if self._plan.move is None:
+        if self._plan.transfer is None:
             raise ToolError(
                 f"calls that come by {receiver.carrier} can't be transferred; tell the caller so, "
                 "and offer something else"
@@ -162,7 +162,7 @@ class PressKeys:
 
 
 def phone_tools(receiver: Receiver, plan: CallPlan) -> Mapping[str, ServerTool]:
-    """By the names that `server_tools` has for them. Without targets nobody can be transferred."""
+    """Tools of a call, by their names in `server_tools`. Without targets there is no `Transfer`."""
     tools: list[ServerTool] = [HangUp(receiver), PressKeys(receiver)]
     if plan.transfers:
         tools.append(Transfer(receiver, plan))
@@ -170,7 +170,7 @@ def phone_tools(receiver: Receiver, plan: CallPlan) -> Mapping[str, ServerTool]:
 
 
 def _text_in(arguments: str, name: str) -> str:
-    """Raises ToolError."""
+    """A string among the arguments. Raises ToolError."""
     try:
         given: Any = json.loads(arguments)
     except ValueError as error:

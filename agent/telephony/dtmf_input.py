@@ -1,12 +1,11 @@
 """DTMF input: the caller's keys as messages of the conversation.
 
-With the first the agent falls silent, and when an entry is over
-(`agent/telephony/media/dtmf_aggregator.py`) its keys are the
-caller's message. What has to be heard to its end (that the call is recorded) no key stops: keys
-that are pressed meanwhile wait until it was heard.
+The first key of an entry silences the agent; when the entry is over
+(`agent/telephony/media/dtmf_aggregator.py`), its keys are a message of the caller. Keys do not
+interrupt an announcement that has to be heard to its end (that the call is recorded): they wait.
 
-Each entry costs the model a reply, so there is a limit to them: nobody presses more than
-`KEYS_PER_S`, and what comes faster is dropped.
+Each entry costs a reply of the model, so their rate is limited: keys beyond `KEYS_PER_S` are
+dropped.
 """
 
 import asyncio
@@ -21,37 +20,37 @@ from agent.session.api.client_events import CancelResponse, CreateItem, CreateRe
 from agent.session.api.conversation import ItemId, Message
 from agent.session.api.settings import ResponseOptions
 from agent.session.session import Session
-from agent.telephony.media.dtmf_aggregator import MAX_KEYS, Keypad
+from agent.telephony.media.dtmf_aggregator import MAX_KEYS, DtmfAggregator
 from latency_budget.account.clock import Clock
 
 KEYS_PER_S: Final = 15
-"""So many at once, too. Dialers press ten a second, fingers six."""
+"""Most keys a second, and in one burst. Dialers press ten a second, people six."""
 
 _log = logging.getLogger(__name__)
 
 
 class PhoneKeys:
-    """Of one call. Belongs to the event loop."""
+    """DTMF input of one call. Belongs to the event loop."""
 
     def __init__(self, session: Session, clock: Clock) -> None:
         self._session: Final = session
         self._clock = clock
-        self._keypad = Keypad()
+        self._aggregator = DtmfAggregator()
         self._pace = LeakyBucket(KEYS_PER_S, KEYS_PER_S, clock.now_ns() / 1e9)
         self._news = asyncio.Event()
         self._num_entries = 0
         self._is_held = False
         self._waiting: deque[str] = deque(maxlen=MAX_KEYS)
-        """Pressed meanwhile."""
+        """Keys pressed during an announcement."""
         self.num_dropped = 0
-        """That came too fast."""
+        """Keys beyond the rate limit."""
 
     async def press(self, key: str) -> list[Request]:
-        """The caller has pressed it. Returns what the session was asked for."""
+        """Take a key of the caller. Return the requests that were sent to the session."""
         if not self._pace.take(1, self._clock.now_ns() / 1e9):
             if not self.num_dropped:
                 _log.warning(
-                    "call %s: more than %d keys a second; those that are more are dropped",
+                    "call %s: more than %d keys a second; further keys are dropped",
                     self._session.id, KEYS_PER_S,
                 )  # fmt: skip
             self.num_dropped += 1
@@ -66,7 +65,7 @@ class PhoneKeys:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """No key stops what is said meanwhile, nor is an entry answered."""
+        """Within this context, keys wait: they interrupt nothing and no entry is answered."""
         self._is_held = True
         try:
             yield
@@ -75,9 +74,9 @@ class PhoneKeys:
             self._news.set()
 
     async def keep_time(self) -> NoReturn:
-        """End entries whose time is up, and take up keys that waited."""
+        """End entries by their pause, and process keys that waited."""
         while True:
-            due_ns = self._keypad.next_deadline_ns()
+            due_ns = self._aggregator.next_deadline_ns()
             if not self._is_held and self._waiting:
                 await self._take(self._waiting.popleft())
             elif self._is_held or due_ns is None:
@@ -85,7 +84,7 @@ class PhoneKeys:
                 await self._news.wait()
             else:
                 now_ns = self._clock.now_ns()
-                entered = self._keypad.on_timer(now_ns)
+                entered = self._aggregator.on_timer(now_ns)
                 if entered is None:
                     await asyncio.sleep((due_ns - now_ns) / 1e9)
                 else:
@@ -93,10 +92,10 @@ class PhoneKeys:
 
     async def _take(self, key: str) -> list[Request]:
         now_ns = self._clock.now_ns()
-        begins = self._keypad.next_deadline_ns() is None
-        if begins and self._keypad.is_late_end(key, now_ns):
+        begins = self._aggregator.next_deadline_ns() is None
+        if begins and self._aggregator.is_late_end(key, now_ns):
             return []
-        entered = self._keypad.press(key, now_ns)
+        entered = self._aggregator.press(key, now_ns)
         if entered is not None:
             return await self._enter(entered)
         if not begins:
@@ -110,7 +109,7 @@ class PhoneKeys:
         item_id = ItemId(f"keys_{self._num_entries}")
         said = f"(I pressed {' '.join(keys)} on my telephone.)"
         asked: list[Request] = [
-            CancelResponse(),  # whatever began meanwhile does not know of these keys
+            CancelResponse(),  # a response that began meanwhile does not know these keys
             CreateItem(Message(item_id, "user", "text", said)),
             CreateResponse(ResponseOptions()),
         ]

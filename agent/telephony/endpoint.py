@@ -1,9 +1,9 @@
 """`/telephony/CARRIER/stream`: WebSocket endpoint of carriers' media streams.
 
-What a call is, the stream's first messages say: until they are here (`OPEN_S`) there is no session,
-and no line is held but one that a webhook has promised; nor is there room for many of which nothing
-is known (`pending_streams.py`). A stream that is refused then is closed with the reason; what the
-caller hears is up to the carrier's own instructions behind the stream.
+The stream's first messages describe its call. Until they have come (at most `OPEN_S`) there is no
+session, and no line is held except one that a webhook has reserved; the number of such streams is
+limited (`pending_streams.py`). A refused stream is closed with the reason; what the caller then
+hears depends on the carrier's instructions after the stream.
 """
 
 import asyncio
@@ -37,18 +37,19 @@ from latency_budget.account.clock import Clock
 from .call_detail_record import log_call, record_of
 from .call_plan import planned
 from .media_session import HungUp, PhoneLine
-from .pending_streams import OpeningStreams
+from .pending_streams import PendingStreams
 from .signatures import PhoneSignatures
 from .stream_auth import completed, proven
 from .transport import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
 
 OPEN_S: Final = 5.0
-"""From the handshake to the message that says what call it is; carriers send it at once."""
+"""Time limit from the handshake to the message that describes the call; carriers send it at
+once."""
 
 MAX_OPENING: Final = 64
-"""Messages before that one. Carriers send one or none."""
+"""Most messages before that one. Carriers send one or none."""
 
-NOT_OURS: Final = (
+NOT_AUTHENTICATED: Final = (
     "nothing shows that this stream is of a call that was expected here: no key, and no token of "
     "this server's for this call"
 )
@@ -57,8 +58,8 @@ _log = logging.getLogger(__name__)
 
 
 class _Stream(NamedTuple):
-    """By what the stream of a call is known. With a key one can claim any id, and is in nobody
-    else's way with it."""
+    """Identity of a call's stream. A client with a key can claim any call id, without affecting
+    other keys."""
 
     key_id: str
     carrier: str
@@ -66,28 +67,28 @@ class _Stream(NamedTuple):
 
 
 class PhoneSocket:
-    """Serves streams. One instance for all of them. Belongs to the event loop."""
+    """Stream endpoint. One instance for all carriers. Belongs to the event loop."""
 
     def __init__(
         self,
         config: Config,
         calls: CallRegistry,
         clock: Clock,
-        desk: CallService,
+        service: CallService,
         tokens: CallTokens,
         signatures: PhoneSignatures,
     ) -> None:
         self._config = config
         self._calls = calls
         self._clock = clock
-        self._desk = desk
+        self._service = service
         self._tokens = tokens
         self._signatures = signatures
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
-        self._moves = transfers_by_carrier(config.telephony)
-        self._opening = OpeningStreams()
+        self._transfers = transfers_by_carrier(config.telephony)
+        self._opening = PendingStreams()
         self._streamed: dict[_Stream, AnsweringMachineDetector | None] = {}
-        """Calls that have a stream, and what is to be known of who has answered them."""
+        """Calls that have a stream, with their answering machine detectors."""
 
     async def serve(self, websocket: WebSocket, carrier: Carrier) -> None:
         """Serve one stream of a carrier, from handshake to close."""
@@ -96,7 +97,7 @@ class PhoneSocket:
         if isinstance(principal, HttpRefusal):
             await turn_away(scope, websocket.receive, websocket.send, principal)
             return
-        line = PhoneLine(carrier.media_stream(), hears_keys=self._config.telephony.key_tones)
+        line = PhoneLine(carrier.media_stream(), detects_keys=self._config.telephony.key_tones)
         # Where silence is not sent, the connection itself shows whether the peer is alive.
         access = self._access if line.sends_silence else replace(self._access, idle_s=0)
         socket = CallSocket(websocket, self._clock, access)
@@ -106,10 +107,10 @@ class PhoneSocket:
             await self._answer(socket, principal, scope, carrier, line)
 
     def answered(self, carrier: str, call_id: str, answered_by: str) -> None:
-        """A carrier tells what has answered a call of ours. It may be over."""
-        for stream, watch in self._streamed.items():
-            if watch is not None and (stream.carrier, stream.call_id) == (carrier, call_id):
-                watch.told(answered_by)
+        """Take a carrier's result of answering machine detection. The call may be over."""
+        for stream, amd in self._streamed.items():
+            if amd is not None and (stream.carrier, stream.call_id) == (carrier, call_id):
+                amd.carrier_reported(answered_by)
 
     def _admitted(self, scope: Scope, carrier: Carrier) -> Principal | HttpRefusal:
         """Principal of the stream, as far as the handshake shows."""
@@ -118,18 +119,19 @@ class PhoneSocket:
             return principal
         if self._calls.draining:
             return STOPPING
-        # Nobody has to make room for what may be no call.
+        # No waiting call is ended for a stream that may be no call.
         give_way = self._calls.waiting.can_give_way
-        refusal = self._desk.refusal(principal, scope, give_way, may_be_due=True)
+        refusal = self._service.refusal(principal, scope, give_way, may_be_due=True)
         return refusal or principal
 
     def _no_line(self, principal: Principal, scope: Scope) -> HttpRefusal | None:
-        """For a call that was shown to be one. Others make room for it."""
+        """Refusal of an authenticated call without a free line. Calls that wait for their client
+        are ended for it."""
         if self._calls.draining:
             return STOPPING
-        refusal = self._desk.refusal(principal, scope, self._calls.waiting.give_way)
+        refusal = self._service.refusal(principal, scope, self._calls.waiting.give_way)
         if refusal is not None:
-            self._desk.count_load_refusal(refusal)
+            self._service.count_load_refusal(refusal)
         return refusal
 
     async def _answer(
@@ -140,11 +142,11 @@ class PhoneSocket:
         carrier: Carrier,
         line: PhoneLine,
     ) -> None:
-        """Nothing is left of the stream when this returns, but for its socket's close."""
+        """Serve a stream to its end. Only the socket's close remains when this returns."""
         code, reason = errors.CLOSE_NORMAL, ""
         try:
             started = await self._opened(socket, principal, scope, line)
-            await self._hold(socket, principal, scope, carrier, line, started)
+            await self._serve_stream(socket, principal, scope, carrier, line, started)
         except (HungUp, WebSocketDisconnect) as gone:
             why = gone if isinstance(gone, HungUp) else STREAM_CLOSED
             _log.info("%s: a stream ended before its call began: %s", carrier.name, why)
@@ -158,7 +160,8 @@ class PhoneSocket:
     async def _opened(
         self, socket: CallSocket, principal: Principal, scope: Scope, line: PhoneLine
     ) -> StreamStarted:
-        """What the stream says of its call. Raises as `_described`, and TimeoutError."""
+        """Wait for the stream's description of its call. Raises as `_described`, and
+        TimeoutError."""
         if principal is UNPROVEN:
             address, _ = scope["client"] or (NOWHERE, 0)
             async with self._opening.wait(address, OPEN_S):
@@ -166,7 +169,7 @@ class PhoneSocket:
         async with asyncio.timeout(OPEN_S):
             return await _described(socket, line)
 
-    async def _hold(
+    async def _serve_stream(
         self,
         socket: CallSocket,
         principal: Principal,
@@ -175,11 +178,11 @@ class PhoneSocket:
         line: PhoneLine,
         started: StreamStarted,
     ) -> None:
-        """One call. Raises StreamError where it is refused."""
+        """Admit and serve one call. Raises StreamError for a refused one."""
         presented = scope.get(PRESENTED_KEY)
         expected = proven(principal, carrier, started, self._tokens, presented)
         if expected is None:
-            raise StreamError(NOT_OURS)
+            raise StreamError(NOT_AUTHENTICATED)
         principal = expected.principal
         started = completed(started, expected)
         stream = _Stream(principal.key_id, line.carrier, started.call_id)
@@ -190,53 +193,53 @@ class PhoneSocket:
         start = self._start(expected, started)
         if isinstance(start, HttpRefusal):
             raise StreamError(start.message)
-        held = self._desk.admit(principal, scope, start, self._desk.phone_rules)
-        with contextlib.ExitStack() as taken:
-            taken.callback(held.reservation.leave)
+        held = self._service.admit(principal, scope, start, self._service.phone_rules)
+        with contextlib.ExitStack() as resources:
+            resources.callback(held.reservation.leave)
             self._streamed[stream] = None
-            taken.callback(self._streamed.pop, stream, None)
-            await self._take_call(socket, line, started, held, stream, taken)
+            resources.callback(self._streamed.pop, stream, None)
+            await self._serve_call(socket, line, started, held, stream, resources)
         await save_trace(held.call, self._config.agent.trace_dir)
 
-    async def _take_call(
+    async def _serve_call(
         self,
         socket: CallSocket,
         line: PhoneLine,
         started: StreamStarted,
         held: AdmittedCall,
         stream: _Stream,
-        taken: contextlib.ExitStack,
+        resources: contextlib.ExitStack,
     ) -> None:
-        """One call that has its line. `taken`: what it holds, which is given back before its record
-        is made: the call may come again before that."""
+        """Serve an admitted call. `resources`: of the call, released before its record is made:
+        the call may return before that."""
         whole = self._config.telephony.store_numbers
         numbers = (shown_number(each, whole=whole) for each in (started.caller, started.called))
         _log.info(
-            "call %s comes by %s from %s to %s: %s answers",
+            "call %s by %s from %s to %s: %s answers",
             held.call.session_id, line.carrier, *map(shown, numbers), held.start.agent,
         )  # fmt: skip
         held, plan = planned(
             self._config.telephony,
             held,
             started,
-            self._moves.get(line.carrier),
+            self._transfers.get(line.carrier),
             self._clock.now_ns(),
         )
         plan = replace(plan, ahead_s=self._access.burst_s)
-        self._streamed[stream] = plan.watch
+        self._streamed[stream] = plan.amd
         phone = PhoneCall(line, socket, self._clock, plan)
         try:
-            await self._desk.hold(held, phone)
+            await self._service.hold(held, phone)
         finally:
-            taken.close()
+            resources.close()
             record = await record_of(held.call, phone, started, self._clock, whole_numbers=whole)
             log_call(record)
             if self._calls.store is not None:
                 self._calls.store.add(record)
 
     def _start(self, expected: ExpectedCall, started: StreamStarted) -> SessionStart | HttpRefusal:
-        """With the agent that was chosen for the call, that the stream asks for, or of the number
-        that was called."""
+        """Session of the call. Its agent is that of the webhook, else of the stream's parameter,
+        else of the called number."""
         wanted = expected.agent or started.parameters.get("agent")
         wanted = wanted or self._config.telephony.agent_at(started.called)
         start = session_start(self._config, expected.principal, wanted)
@@ -252,7 +255,8 @@ class PhoneSocket:
 
 
 async def _described(socket: CallSocket, line: PhoneLine) -> StreamStarted:
-    """Raises StreamError, HungUp, WebSocketDisconnect, IdleClientError."""
+    """Read the stream's description of its call. Raises StreamError, HungUp, WebSocketDisconnect,
+    IdleClientError."""
     for _ in range(MAX_OPENING):
         if line.open(await socket.frame()) and line.started is not None:
             return line.started

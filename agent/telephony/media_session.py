@@ -1,6 +1,6 @@
 """Media session: couples a carrier's stream to a session, frames to requests and events to frames.
 
-Pure: no I/O and no clock. The shell around it (`transport.py`) sends, takes and waits.
+Pure: no I/O and no clock. The shell around it (`transport.py`) sends, receives and waits.
 """
 
 from typing import Final
@@ -36,56 +36,61 @@ class HungUp(Exception):
 
 
 class PhoneLine:
-    """One call. `started` comes from its first frames; after that, `receive` and `send`,
-    with `frames` for what is to go out."""
+    """Line of one call. `open` takes its first frames, until `started` is set; then `receive` and
+    `send`, and `frames` for the output."""
 
-    def __init__(self, dialect: MediaStreamProtocol, *, hears_keys: bool = False) -> None:
-        """`hears_keys`: the carrier does not tell of keys; they are listened for."""
-        self._dialect = dialect
-        self._hears_keys = hears_keys
-        self._ear: DtmfDetector | None = None
-        self.carrier: Final = dialect.name
-        self.says_stop: Final = dialect.says_stop
-        self.sends_silence: Final = dialect.sends_silence
+    def __init__(self, protocol: MediaStreamProtocol, *, detects_keys: bool = False) -> None:
+        """`detects_keys`: detect keys in the audio, for a carrier that does not report them."""
+        self._protocol = protocol
+        self._hears_keys = detects_keys
+        self._dtmf_detector: DtmfDetector | None = None
+        self.carrier: Final = protocol.name
+        self.says_stop: Final = protocol.says_stop
+        self.sends_silence: Final = protocol.sends_silence
         self.media = MediaFormat("pcmu", 8_000)
-        """Once it is open, how its audio travels."""
+        """Format of the audio, once the line is open."""
         self.started: StreamStarted | None = None
         self.order: Final[ReorderBuffer[bytes]] = ReorderBuffer()
-        """Of what comes."""
+        """Reorder buffer of the incoming audio."""
         self._output: PhoneOutput | None = None
-        """Once it is open."""
+        """Set once the line is open."""
         self._items: dict[str, ItemId] = {}
-        """Of the response in progress."""
+        """Items of the responses in progress, by response id."""
         self._due: list[ask.Request] = []
-        """For the session, which can't be asked anything while it tells."""
+        """Requests to the session, which takes none while it sends a notice."""
         self._is_interruptible = True
-        """Speech of the caller stops what is being played."""
+        """Speech of the caller interrupts playback."""
         self._keys: list[str] = []
-        """That were pressed and not taken yet."""
+        """Keys not taken yet."""
 
     def open(self, frame: Frame) -> bool:
-        """A frame before the session begins. True when it can. Raises StreamError, HungUp."""
-        for event in self._dialect.receive(frame):
+        """Take a frame before the session begins. True once it can begin. Raises StreamError,
+        HungUp."""
+        for event in self._protocol.receive(frame):
             if isinstance(event, StreamStarted):
                 self.started = event
                 self.media = event.media
-                self._output = PhoneOutput(self._dialect, event.media)
-                self._ear = DtmfDetector(event.media.rate_hz) if self._hears_keys else None
+                self._output = PhoneOutput(self._protocol, event.media)
+                self._dtmf_detector = (
+                    DtmfDetector(event.media.rate_hz) if self._hears_keys else None
+                )
             elif isinstance(event, StreamStopped):
                 raise HungUp(event.reason)
         return self.started is not None
 
     def receive(self, frame: Frame) -> list[ask.Request]:
-        """Raises StreamError, HungUp."""
+        """Process a frame; return requests to the session. Raises StreamError, HungUp."""
         requests, self._due = self._due, []
-        for event in self._dialect.receive(frame):
+        for event in self._protocol.receive(frame):
             requests += self._requests(event)
         return requests
 
     def _requests(self, event: PhoneEvent) -> list[ask.Request]:
         match event:
-            case CallerAudio(data, place):
-                return [self._heard(each) for each in self.order.push(place, data) if each]
+            case CallerAudio(data, sequence):
+                return [
+                    self._append_audio(each) for each in self.order.push(sequence, data) if each
+                ]
             case MarkReached(name):
                 return self._to_carrier.reached(name)
             case KeyPressed(digit):
@@ -99,19 +104,19 @@ class PhoneLine:
             case StreamStarted():
                 return []
 
-    def _heard(self, data: bytes) -> ask.AppendAudio:
+    def _append_audio(self, data: bytes) -> ask.AppendAudio:
         try:
             pcm = decode_audio(data, self.media.encoding)
         except ValueError as error:
             raise StreamError(f"a piece of audio {error}") from None
-        if self._ear is not None:
-            self._keys += self._ear.push(pcm)
-            if self._ear.is_tone:
-                pcm = np.zeros_like(pcm)  # which nobody is to take for words
+        if self._dtmf_detector is not None:
+            self._keys += self._dtmf_detector.push(pcm)
+            if self._dtmf_detector.is_tone:
+                pcm = np.zeros_like(pcm)  # not to be recognized as speech
         return ask.AppendAudio(pcm, self.media.rate_hz)
 
     def take_keys(self) -> list[str]:
-        """Those that were pressed since this was asked last."""
+        """Keys since the last call of this method."""
         keys, self._keys = self._keys, []
         return keys
 
@@ -122,43 +127,42 @@ class PhoneLine:
 
     @property
     def is_played(self) -> bool:
-        """By the carrier's word, all that it was to be sent."""
+        """The carrier has reported playback of all output."""
         return self._to_carrier.is_played
 
     def send_keys(self, keys: str) -> float:
-        """Press these keys, behind all that was sent before: `frames` has it. Returns for how long
-        that sounds, in s."""
-        if in_words := self._dialect.keys(keys):
-            self._to_carrier.order(in_words)
+        """Queue keys after the output so far. Returns the length of their tones, in s."""
+        if messages := self._protocol.keys(keys):
+            self._to_carrier.send(messages)
             return 0.0
         return self.play(sound_of(keys, rate_hz=self.media.rate_hz))
 
     def play(self, pcm: npt.NDArray[np.int16]) -> float:
-        """The same with a sound, at the line's rate."""
+        """Queue a sound, int16 [n] at the line's rate. Returns its length, in s."""
         self._to_carrier.play(pcm)
         return len(pcm) / self.media.rate_hz
 
     def hang_up(self) -> list[Frame]:
-        """What tells the carrier that the call is over, before its stream is closed."""
-        return [] if self.started is None else self._dialect.hang_up()
+        """Frames that end the call, to be sent before the stream is closed."""
+        return [] if self.started is None else self._protocol.hang_up()
 
     def frames(self) -> list[Frame]:
-        """What is to be sent now, in order; it is not told again. Nothing while the carrier's queue
-        is full."""
+        """Take the output that is to be sent now, in order; none while the carrier's queue is
+        full."""
         return self._to_carrier.take_frames()
 
     def take_cleared(self) -> bool:
-        """Whether what `frames` has told before, and was not sent yet, need not be any more."""
+        """True once after an interruption: frames taken before it and not sent yet are obsolete."""
         return self._to_carrier.take_cleared()
 
     def send(self, notice: say.Notice) -> None:
-        """Tell the carrier: `frames` has it. Of most notices there is nothing to tell."""
+        """Convert a notice of the session to output. Most notices have none."""
         match notice:
             case say.ReplyStarted():
                 self._items[notice.response_id] = notice.item_id
                 self._to_carrier.begin(notice.item_id)
             case say.ReplyAudio():
-                self._due += self._to_carrier.say(self._items[notice.response_id], notice.pcm)
+                self._due += self._to_carrier.append(self._items[notice.response_id], notice.pcm)
             case say.SpeechStarted() if self._is_interruptible:
                 self._to_carrier.clear()
             case say.SessionCreated(settings=settings) | say.SessionUpdated(settings=settings):

@@ -9,7 +9,7 @@ from agent.calls.service import CallService
 from agent.config.schema import Config
 from agent.http.auth.telephony_credentials import CALLS_PATH, PREFIX
 from agent.telephony.carriers.table import CARRIERS
-from agent.telephony.outbound.endpoint import Dialing
+from agent.telephony.outbound.endpoint import OutboundCalls
 from agent.telephony.outbound.twilio_dialer import TwilioDialer
 from latency_budget.account.clock import Clock
 
@@ -19,14 +19,14 @@ from .webhooks import PhoneWebhooks
 
 
 def phone_routes(
-    config: Config, calls: CallRegistry, clock: Clock, desk: CallService
+    config: Config, calls: CallRegistry, clock: Clock, service: CallService
 ) -> list[BaseRoute]:
-    """The webhooks and the streams of all carriers, and calls to others."""
-    tokens, signatures = desk.tokens, PhoneSignatures(config.telephony)
-    phones = PhoneSocket(config, calls, clock, desk, tokens, signatures)
-    hooks = PhoneWebhooks(config, calls, desk, tokens, signatures, phones.answered)
-    dialing = Dialing(config, calls, desk, tokens, TwilioDialer(config.telephony))
-    routes: list[BaseRoute] = [Route(CALLS_PATH, dialing.serve, methods=["POST"])]
+    """Routes of all carriers' streams and webhooks, and of outbound calls."""
+    tokens, signatures = service.tokens, PhoneSignatures(config.telephony)
+    phones = PhoneSocket(config, calls, clock, service, tokens, signatures)
+    hooks = PhoneWebhooks(config, calls, service, tokens, signatures, phones.answered)
+    outbound = OutboundCalls(config, calls, service, tokens, TwilioDialer(config.telephony))
+    routes: list[BaseRoute] = [Route(CALLS_PATH, outbound.serve, methods=["POST"])]
     for carrier in CARRIERS.values():
         path = f"{PREFIX}{carrier.key}"
         routes.append(WebSocketRoute(f"{path}/stream", partial(phones.serve, carrier=carrier)))

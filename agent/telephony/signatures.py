@@ -1,12 +1,12 @@
 """Carrier signatures: verification of webhooks and of stream handshakes.
 
-What is signed is the address that the carrier called. Behind a proxy nothing in a request says
-which that was, and what claims to (Host, X-Forwarded-Host) comes from whoever asks; so it is put
-together of `telephony.public_url`, and path and query as they came. Where the two differ the log
-says over which address the signature was checked: that is what a newcomer compares.
+A carrier signs the address that it called. Behind a proxy no trustworthy part of a request contains
+that address: Host and X-Forwarded-Host come from the client. So the address is composed of
+`telephony.public_url` and the path and query as received. If a signature is wrong, the log shows
+the address over which it was checked, to compare with the carrier's settings.
 
-Where a secret is set, nobody but its carrier, or somebody with a key, is believed. Where none is,
-a server that asks for keys asks carriers for one too.
+With a secret set, only its carrier or a client with a key is accepted. Without one, a server that
+requires keys requires one of carriers too.
 """
 
 import logging
@@ -23,29 +23,29 @@ from agent.telephony.carriers.table import CARRIERS
 from agent.telephony.carriers.webhook import SignatureError, Webhook, WebhookRequest
 
 MAX_SHOWN_CHARS: Final = 400
-"""Of an address that somebody called."""
+"""Characters of a called address that are shown."""
 
 _log = logging.getLogger(__name__)
 
 
-class Asker(NamedTuple):
-    """Who sent a webhook."""
+class WebhookSender(NamedTuple):
+    """Authenticated sender of a webhook."""
 
     principal: Principal
     signed: bytes | None = None
-    """What tells his question from all others that his carrier has signed (`Webhook.check`); None:
-    it is not by a signature that he is believed."""
+    """Identifier of the signed request (`Webhook.check`); None: authenticated without a
+    signature."""
 
 
 class PhoneSignatures:
-    """The secrets are read from the environment once, when this is made."""
+    """Verifies signatures. The constructor reads the secrets from the environment."""
 
     def __init__(self, settings: TelephonySettings) -> None:
         self._settings = settings
         self._secrets = {key: secret_of(settings, carrier) for key, carrier in CARRIERS.items()}
 
     def url_of(self, scope: Scope, *, is_socket: bool = False) -> str:
-        """As the carrier called it."""
+        """Address of a request as the carrier called it."""
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         query: bytes = scope.get("query_string", b"")
         path = raw.partition(b"?")[0].decode("latin-1")
@@ -53,29 +53,30 @@ class PhoneSignatures:
         return f"{url}?{query.decode('latin-1')}" if query else url
 
     def may_ask(self, carrier: Carrier, principal: Principal) -> HttpRefusal | None:
-        """Why nobody without a key gets an answer here, whatever he sends."""
+        """Refusal for a sender without a key where the carrier has no secret, before the body is
+        read."""
         if principal is UNPROVEN and not self._secrets[carrier.key]:
-            return _nothing_to_check_by(carrier)
+            return _no_secret(carrier)
         return None
 
     def of_webhook(
         self, carrier: Carrier, webhook: Webhook, principal: Principal, request: WebhookRequest
-    ) -> Asker | HttpRefusal:
-        """Who asks. Raises WebhookError for what can't be read."""
+    ) -> WebhookSender | HttpRefusal:
+        """Authenticate a webhook's sender. Raises WebhookError for an unreadable request."""
         secret = self._secrets[carrier.key]
         if not secret or principal.kind not in ("open", "carrier"):
-            return Asker(principal)
+            return WebhookSender(principal)
         try:
-            return Asker(carrier_principal(carrier.name), webhook.check(request, secret))
+            return WebhookSender(carrier_principal(carrier.name), webhook.check(request, secret))
         except SignatureError as error:
             return _not_signed(carrier.name, request.url, str(error))
 
     def of_stream(
         self, scope: Scope, carrier: Carrier, principal: Principal
     ) -> Principal | HttpRefusal:
-        """Who opens a stream. An upgrade that is signed wrong is refused; one that is signed right
-        shows who it is only where there can be no token: there is no time in it, so it can be sent
-        again by whoever has seen it."""
+        """Authenticate a stream's handshake. An upgrade with a wrong signature is refused. A right
+        signature is enough only where there can be no token: it contains no time, so it can be
+        replayed."""
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
@@ -98,7 +99,7 @@ class PhoneSignatures:
 
 
 def carrier_principal(name: str) -> Principal:
-    """Somebody whom a carrier's signature shows to be it."""
+    """Principal of a carrier that is authenticated by its signature."""
     return Principal(name, "carrier", key_id=f"carrier:{name}")
 
 
@@ -112,7 +113,7 @@ def secret_of(settings: TelephonySettings, carrier: Carrier) -> str:
     return os.environ.get(named, "").strip()
 
 
-def _nothing_to_check_by(carrier: Carrier) -> HttpRefusal:
+def _no_secret(carrier: Carrier) -> HttpRefusal:
     name, setting = carrier.name, carrier.secret_setting
     if not setting:
         way = (
@@ -130,7 +131,7 @@ def _nothing_to_check_by(carrier: Carrier) -> HttpRefusal:
 
 def _not_signed(name: str, url: str, problem: str) -> HttpRefusal:
     address, has_query, _ = url[:MAX_SHOWN_CHARS].partition("?")
-    # Numbers of callers are in the query, and this is logged.
+    # The query contains callers' numbers, and the message is logged.
     over = f"{address} and its query" if has_query else address
     return HttpRefusal(
         403,

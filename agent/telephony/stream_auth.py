@@ -1,11 +1,11 @@
 """Authentication of media streams by token, signature or bearer key.
 
-A stream is believed by one of: a key, as `Authorization: Bearer KEY` or as the password of Basic,
-which carriers make of an address like wss://halfsec:KEY@host/...; a token that our own webhook gave
-the carrier for this one call, and that comes back in the stream's first message, or as the password
-of Basic. A token is held to the carrier's id of the call where webhook and stream have the same.
-Twilio's signature of the upgrade alone is believed only where the operator wants it so
-(`telephony.own_twiml`). A server that asks nobody for a key asks carriers for none either.
+A stream is authenticated by one of: a key, as `Authorization: Bearer KEY` or as the password of
+Basic, which carriers derive from an address like wss://halfsec:KEY@host/...; a token that our
+webhook gave the carrier for this one call, and that comes back in the stream's first message, or as
+the password of Basic. A token is bound to the carrier's id of the call where webhook and stream
+have the same one. Twilio's signature of the upgrade alone is enough only if the operator sets
+`telephony.own_twiml`. A server that requires no keys requires none of carriers either.
 """
 
 from dataclasses import replace
@@ -23,8 +23,8 @@ def proven(
     tokens: CallTokens,
     presented: str | None = None,
 ) -> ExpectedCall | None:
-    """Whose call a stream is. None where nothing shows who sent it. `principal`: as the door, or a
-    signature, made the carrier known. `presented`: a token that came with the handshake."""
+    """The call that a stream belongs to; None for an unauthenticated stream. `principal`: result of
+    the authenticator, or of a signature. `presented`: a token that came with the handshake."""
     offered = [presented, *(started.parameters.get(name) for name in carrier.token_names)]
     for token in filter(None, offered):
         if (found := tokens.redeem(token, carrier.name, started)) is not None:
@@ -33,7 +33,7 @@ def proven(
 
 
 def completed(started: StreamStarted, call: ExpectedCall) -> StreamStarted:
-    """What a stream says of its call, with what is known of it from elsewhere."""
+    """The stream's description of its call, completed by the webhook's."""
     return replace(
         started,
         caller=call.caller or started.caller,

@@ -1,14 +1,14 @@
 """`/telephony/CARRIER/voice` and `/status`: webhook endpoints of carriers.
 
-The answer has it streamed to `/telephony/CARRIER/stream`, with a token that is good for this one
-call: by it the stream is believed, and what the webhook told of the call, its numbers, is known
-there too. Asked again about the same call it gets the same token. Who repeats a signed question,
-be it the carrier that lost the answer or somebody who recorded it, gets the answer of the first
-time, whose token is good once: also where it is written in another way of which the signature is
-good, with its fields in another order, or with a query that the carrier does not sign.
+The answer connects the call to `/telephony/CARRIER/stream`, with a token for this one call: it
+authenticates the stream, and links it to what the webhook told of the call, such as its numbers. A
+further request about the same call gets the same token. A repeated signed request, from a carrier
+that lost the answer or from an attacker who recorded it, gets the first answer, whose token works
+once. That includes requests in another notation with a valid signature: with the fields in another
+order, or with a query that the carrier does not sign.
 
-Where there is no line the caller is told so, in the carrier's own way; a carrier that is not
-believed gets an error, which its own debugger shows.
+Without a line the caller hears so, in the carrier's own way; an unauthenticated carrier gets an
+error, which its own debugger shows.
 """
 
 import hashlib
@@ -43,10 +43,10 @@ from latency_budget.account.clock import unix_ns
 from .signatures import PhoneSignatures
 
 MAX_BODY_BYTES: Final = 64 << 10
-"""Carriers send a kilobyte or two; jambonz the whole INVITE as well."""
+"""Largest body. Carriers send one or two kilobytes; jambonz the whole INVITE as well."""
 
 BODY_TIMEOUT_S: Final = 10.0
-"""Until all of it is there. Carriers wait for no answer longer than that."""
+"""Time limit of the body. Carriers wait no longer for an answer."""
 
 CLIENT_GONE: Final = 499
 
@@ -54,11 +54,11 @@ BUSY_CODES: Final = ("busy", "rate_limit_exceeded", "over_budget")
 BUSY_WORDS: Final = "All lines are busy. Please call again later."
 CLOSED_WORDS: Final = "We can't take your call at the moment. Please call again later."
 UNANSWERED_WORDS: Final = "Nobody answers there at the moment. Please call again later."
-"""To whom was transferred, and finds no line where he comes back."""
+"""Spoken to a caller who returns from a transfer and finds no line."""
 
 MAX_ANSWERED: Final = 4096
-"""Signed questions that are remembered, of all calls; then the oldest is forgotten. Some carriers
-sign no time, so no question of theirs is ever too old."""
+"""Answers to signed requests that are remembered, over all calls; then the oldest is forgotten.
+Some carriers sign no time, so that a replay of any age has a valid signature."""
 
 NOTED: Final = Answer("", "text/plain", 204)
 
@@ -66,48 +66,49 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A question of somebody who is believed."""
+class _Authenticated:
+    """Request of an authenticated sender."""
 
     carrier: Carrier
     webhook: Webhook
-    by: Principal
-    question: WebhookRequest
+    sender: Principal
+    content: WebhookRequest
     signed: bytes | None
-    """As `Asker` has it."""
+    """As in `WebhookSender`."""
 
     @property
     def digest(self) -> bytes | None:
-        """The same for the same question, however it is written; None where nobody signed it."""
+        """Digest that is the same for every notation of a request; None for an unsigned one."""
         if self.signed is None:
             return None
         return hashlib.sha256(f"{self.carrier.key}\n".encode() + self.signed).digest()
 
 
-_Dealing = Callable[[_Asked, Request], Answer]
+_Handler = Callable[[_Authenticated, Request], Answer]
 
 
 class PhoneWebhooks:
-    """Answers carriers. One instance for all of them. Belongs to the event loop."""
+    """Webhook endpoints. One instance for all carriers. Belongs to the event loop."""
 
     def __init__(
         self,
         config: Config,
         calls: CallRegistry,
-        desk: CallService,
+        service: CallService,
         tokens: CallTokens,
         signatures: PhoneSignatures,
         on_answered: Callable[[str, str, str], None],
     ) -> None:
-        """`on_answered`: told the carrier, its id of a call, and what has answered that."""
+        """`on_answered`: called with the carrier's name, its id of a call, and its
+        `answered_by`."""
         self._config = config
         self._calls = calls
-        self._desk = desk
+        self._service = service
         self._tokens = tokens
         self._signatures = signatures
         self._on_answered = on_answered
         self._answered: dict[bytes, Answer] = {}
-        """By the digests of what carriers asked and signed."""
+        """Answers to signed requests, by digest."""
 
     async def voice(self, request: Request, carrier: Carrier, webhook: Webhook) -> Response:
         """Answer a request for a call's instructions."""
@@ -118,11 +119,11 @@ class PhoneWebhooks:
         return await self._respond(request, carrier, webhook, self._note)
 
     async def _respond(
-        self, request: Request, carrier: Carrier, webhook: Webhook, dealt_with: _Dealing
+        self, request: Request, carrier: Carrier, webhook: Webhook, handler: _Handler
     ) -> Response:
         try:
-            asked = await self._asked(request, carrier, webhook)
-            answer = asked if isinstance(asked, HttpRefusal) else dealt_with(asked, request)
+            received = await self._authenticated(request, carrier, webhook)
+            answer = received if isinstance(received, HttpRefusal) else handler(received, request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         except WebhookError as error:
@@ -130,13 +131,13 @@ class PhoneWebhooks:
         if isinstance(answer, HttpRefusal):
             _log.warning("%s: refused a webhook: %d %s", carrier.key, answer.status, answer.message)
             return answer.response()
-        headers = {"cache-control": "no-store"}  # there is a token in it
+        headers = {"cache-control": "no-store"}  # it contains a token
         return Response(answer.text, answer.status, headers, answer.media_type)
 
-    async def _asked(
+    async def _authenticated(
         self, request: Request, carrier: Carrier, webhook: Webhook
-    ) -> _Asked | HttpRefusal:
-        """By somebody who is believed. Raises WebhookError, ClientDisconnect."""
+    ) -> _Authenticated | HttpRefusal:
+        """Read and authenticate a request. Raises WebhookError, ClientDisconnect."""
         if not self._config.telephony.public_url:
             return NO_PUBLIC_URL
         principal = principal_of(request.scope)
@@ -146,96 +147,97 @@ class PhoneWebhooks:
         body = await _body(request)
         if isinstance(body, HttpRefusal):
             return body
-        question = WebhookRequest(
+        content = WebhookRequest(
             request.method,
             self._signatures.url_of(request.scope),
             {name.lower(): value for name, value in request.headers.items()},
             body,
             unix_ns() // 10**9,
         )
-        asker = self._signatures.of_webhook(carrier, webhook, principal, question)
-        if isinstance(asker, HttpRefusal):
-            return asker
-        return _Asked(carrier, webhook, asker.principal, question, asker.signed)
+        sender = self._signatures.of_webhook(carrier, webhook, principal, content)
+        if isinstance(sender, HttpRefusal):
+            return sender
+        return _Authenticated(carrier, webhook, sender.principal, content, sender.signed)
 
-    def _answer(self, asked: _Asked, request: Request) -> Answer:
-        """Raises WebhookError."""
-        hook = asked.webhook
-        # Carriers ask once more about a caller who has hung up: Twilio where he was transferred,
-        # Plivo where its application has no other address for that.
-        if hook.news(asked.question).is_over:
-            return self._note(asked, request)
-        digest = asked.digest
+    def _answer(self, received: _Authenticated, request: Request) -> Answer:
+        """Answer a voice webhook. Raises WebhookError."""
+        webhook = received.webhook
+        # Carriers send a voice webhook for a caller who has hung up: Twilio after a transfer, Plivo
+        # where its application has no other address for that.
+        if webhook.status(received.content).is_over:
+            return self._note(received, request)
+        digest = received.digest
         known = self._answered.get(digest) if digest else None
         if known is not None:
             return known
-        call = hook.read(asked.question)
-        answer = self._connected(asked, call, request)
-        # Who has a key may ask what he likes; who comes back from a transfer may do so twice, in
-        # the same words, and these say until when.
+        call = webhook.read(received.content)
+        answer = self._connected(received, call, request)
+        # A sender with a key may repeat requests. A caller may return from two transfers with equal
+        # requests; those contain the end of the time limit.
         if digest and not call.transfer:
             self._answered[digest] = answer
             while len(self._answered) > MAX_ANSWERED:
                 del self._answered[next(iter(self._answered))]
         return answer
 
-    def _note(self, asked: _Asked, request: Request) -> Answer:
-        """Raises WebhookError."""
-        news = asked.webhook.news(asked.question)
-        if not news.call_id:
+    def _note(self, received: _Authenticated, request: Request) -> Answer:
+        """Take a status. Raises WebhookError."""
+        status = received.webhook.status(received.content)
+        if not status.call_id:
             return NOTED
-        if news.is_over:
-            self._tokens.ended(asked.by, asked.carrier.name, news.call_id)
-        elif news.answered_by and asked.by.kind == "carrier":
-            self._on_answered(asked.carrier.name, news.call_id, news.answered_by)
+        if status.is_over:
+            self._tokens.ended(received.sender, received.carrier.name, status.call_id)
+        elif status.answered_by and received.sender.kind == "carrier":
+            self._on_answered(received.carrier.name, status.call_id, status.answered_by)
         return NOTED
 
-    def _connected(self, asked: _Asked, call: CarrierCall, request: Request) -> Answer:
-        """Instructions for a call: connect it to a stream, or turn it away."""
-        carrier, hook, asker = asked.carrier, asked.webhook, asked.by
+    def _connected(self, received: _Authenticated, call: CarrierCall, request: Request) -> Answer:
+        """Instructions for a call: connect it to a stream, or reject it."""
+        carrier, webhook, sender = received.carrier, received.webhook, received.sender
         settings = self._config.telephony
         if call.is_over:
-            return hook.turn_away(call, "", is_busy=False)
+            return webhook.reject(call, "", is_busy=False)
         url = settings.address_of(f"{PREFIX}{carrier.key}/stream", is_socket=True)
-        if (token := self._tokens.issued_for(asker, carrier.name, call.call_id)) is not None:
-            return hook.connect(call, url, token)  # the answer was lost on its way
+        if (token := self._tokens.issued_for(sender, carrier.name, call.call_id)) is not None:
+            return webhook.connect(call, url, token)  # the answer was lost on its way
         wanted = call.agent or settings.agent_at(call.caller if call.is_outbound else call.called)
-        start = self._no_line(asker, request) or session_start(self._config, asker, wanted)
+        start = self._no_line(sender, request) or session_start(self._config, sender, wanted)
         if isinstance(start, HttpRefusal):
             is_busy = start.code in BUSY_CODES
             _log.warning(
-                "%s: turned call %s away: %s", carrier.name, shown(call.call_id), start.message
+                "%s: rejected call %s: %s", carrier.name, shown(call.call_id), start.message
             )
             words = BUSY_WORDS if is_busy else CLOSED_WORDS
             words = UNANSWERED_WORDS if call.transfer else words
-            return hook.turn_away(call, words, is_busy=is_busy)
+            return webhook.reject(call, words, is_busy=is_busy)
         expected = ExpectedCall(
-            asker,
+            sender,
             start.agent,
             call.caller,
             call.called,
-            call.told,
+            call.parameters,
             carrier.name,
             call.call_id,
-            hook.stream_has_call_id,
+            webhook.stream_has_call_id,
         )
         _log.info(
-            "%s asks about call %s: %s is to answer", carrier.name, shown(call.call_id), start.agent
+            "%s announces call %s: %s answers", carrier.name, shown(call.call_id), start.agent
         )
-        return hook.connect(call, url, self._tokens.issue(expected))
+        return webhook.connect(call, url, self._tokens.issue(expected))
 
-    def _no_line(self, asker: Principal, request: Request) -> HttpRefusal | None:
-        """Asking ends no call that waits for its client: the stream, which comes, does that."""
+    def _no_line(self, sender: Principal, request: Request) -> HttpRefusal | None:
+        """Refusal without a free line. A webhook ends no call that waits for its client: the stream
+        does, when it comes."""
         if self._calls.draining:
             return STOPPING
-        refusal = self._desk.refusal(asker, request.scope, self._calls.waiting.can_give_way)
+        refusal = self._service.refusal(sender, request.scope, self._calls.waiting.can_give_way)
         if refusal is not None:
-            self._desk.count_load_refusal(refusal)
+            self._service.count_load_refusal(refusal)
         return refusal
 
 
 async def _body(request: Request) -> bytes | HttpRefusal:
-    """Raises ClientDisconnect."""
+    """Read the body within its limits. Raises ClientDisconnect."""
     received = bytearray()
     try:
         async with stall_timeout(BODY_TIMEOUT_S):

@@ -1,16 +1,19 @@
 """Asterisk's channel driver `chan_websocket` (20.16, 21.11, 22.6, 23.0 and newer).
 
-Written from https://docs.asterisk.org/Configuration/Channel-Drivers/WebSocket/ and, where that is
-silent, from Asterisk's `chan_websocket.c`. Traps: events come as lines of words or, where the dial
-string says `f(json)`, as JSON, and orders go back in the same; an order of more than 128 bytes is
-dropped without a word; audio is binary, and of a message that is no multiple of
-`optimal_frame_size` the rest is dropped, unless START_MEDIA_BUFFERING was said, which every
-FLUSH_MEDIA takes back, and with which the end of a reply waits for the next one: so whole frames
-are sent here, and nothing is said; a message of more than 65 500 bytes ends the call; a flush
-forgets marks, and nothing tells of them; of a phone that sends nothing while nobody speaks (DTX)
-nothing comes here either; `connection_id` names the client in `websocket_client.conf`, not the
-call; variables of the channel come with JSON only, and functions as CALLERID(num) are none, so the
-dialplan says who calls whom in variables of its own (`caller`, `called`, `agent`).
+Written from https://docs.asterisk.org/Configuration/Channel-Drivers/WebSocket/ and, where that
+documents nothing, from Asterisk's `chan_websocket.c`. Traps:
+- events come as lines of words or, with `f(json)` in the dial string, as JSON, and commands go back
+  in the same form; a command of more than 128 bytes is dropped silently;
+- audio is binary; if a message is no multiple of `optimal_frame_size`, the remainder is dropped.
+  START_MEDIA_BUFFERING avoids that, but every FLUSH_MEDIA ends it, and with it the end of a reply
+  waits for the next reply. So whole frames are sent here, without START_MEDIA_BUFFERING;
+- a message of more than 65 500 bytes ends the call;
+- a flush drops marks without reporting them;
+- a phone that suppresses silence (DTX) causes silence on this stream too;
+- `connection_id` names the client in `websocket_client.conf`, not the call;
+- channel variables come with JSON only, and functions such as CALLERID(num) are no variables, so
+  the dialplan passes the numbers and the agent in variables of its own (`caller`, `called`,
+  `agent`).
 """
 
 import json
@@ -31,8 +34,8 @@ from .media_stream import (
 )
 
 SUBPROTOCOL: Final = "media"
-"""As Asterisk's examples of `websocket_client.conf` name it. It takes a handshake without one, but
-none with another."""
+"""Subprotocol in Asterisk's examples of `websocket_client.conf`. Asterisk accepts a handshake
+without a subprotocol, but none with another."""
 
 FORMATS: Final[Mapping[str, MediaFormat]] = {
     "ulaw": MediaFormat("pcmu", 8_000),
@@ -44,8 +47,8 @@ FORMATS: Final[Mapping[str, MediaFormat]] = {
 MAX_MESSAGE: Final = 65_000
 """Bytes of audio in one message."""
 
-MAX_TOLD: Final = 200
-"""Characters of an error."""
+MAX_ERROR_CHARS: Final = 200
+"""Characters of Asterisk's error text that are repeated."""
 
 
 class Asterisk:
@@ -59,7 +62,7 @@ class Asterisk:
         self._media: MediaFormat | None = None
         self._is_json = False
         self.frame_bytes = 1
-        """Its `optimal_frame_size`."""
+        """Bytes of one frame: the channel's `optimal_frame_size`."""
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
         """Raises StreamError."""
@@ -80,9 +83,9 @@ class Asterisk:
                 return pressed(text_at(fields, "digit"))
             case "MEDIA_MARK_PROCESSED":
                 return [MarkReached(text_at(fields, "correlation_id"))]
-            case "ERROR":  # our orders are right: those of the dial string are not
-                told = fields.get("error_text") if is_json else frame.partition("error_text:")[2]
-                raise StreamError(f"Asterisk can't do what it is told: {str(told)[:MAX_TOLD]}")
+            case "ERROR":  # our commands are valid, so the dial string has an invalid option
+                text = fields.get("error_text") if is_json else frame.partition("error_text:")[2]
+                raise StreamError(f"Asterisk reports an error: {str(text)[:MAX_ERROR_CHARS]}")
             case "MEDIA_XOFF" | "MEDIA_XON":
                 return [FlowChanged(takes_audio=event == "MEDIA_XON")]
             case _:
@@ -121,28 +124,28 @@ class Asterisk:
         return [data[first : first + size] for first in range(0, len(data), size)]
 
     def mark(self, name: str) -> list[Frame]:
-        return [self._order("MARK_MEDIA", name)]
+        return [self._command("MARK_MEDIA", name)]
 
     def clear(self) -> list[Frame]:
-        return [self._order("FLUSH_MEDIA")]
+        return [self._command("FLUSH_MEDIA")]
 
     def keys(self, digits: str) -> list[Frame]:
         return []
 
     def hang_up(self) -> list[Frame]:
-        return [self._order("HANGUP")]
+        return [self._command("HANGUP")]
 
-    def _order(self, command: str, correlation_id: str = "") -> str:
+    def _command(self, command: str, correlation_id: str = "") -> str:
         if not self._is_json:
             return f"{command} {correlation_id}".rstrip()
-        order = {"command": command}
+        fields = {"command": command}
         if correlation_id:
-            order["correlation_id"] = correlation_id
-        return json.dumps(order, separators=(",", ":"))
+            fields["correlation_id"] = correlation_id
+        return json.dumps(fields, separators=(",", ":"))
 
 
 def words_of(line: str) -> dict[str, str]:
-    """`EVENT name:value name:value`; a word without a name is the event's id. Raises
+    """Parse a line `EVENT name:value name:value`; a word without a name is the event's id. Raises
     StreamError."""
     if len(line) > MAX_FRAME:
         raise StreamError(f"a line of {len(line)} characters; at most {MAX_FRAME} are taken")

@@ -1,17 +1,16 @@
-"""Asterisk's AudioSocket: messages in a TCP stream, and audio that is played as it comes.
+"""Asterisk's AudioSocket: messages in a TCP stream, and audio that is played on arrival.
 
 Written from https://docs.asterisk.org/Configuration/Channel-Drivers/AudioSocket/ and from what
 Asterisk's `res_audiosocket.c` sends. A message is a kind (one byte), a length (two bytes, the high
-one first) and so many bytes. Traps: the rate of the audio is told by the kind of its messages, so a
-call begins with the first of them, and answers travel in the same kind; Asterisk queues
-nothing, so whoever sends faster than real time is cut off or heard late; there are no marks, no
-flush and no proof of who calls; of a phone that sends nothing while nobody speaks (DTX) nothing
-comes here either; a channel that ends closes the connection, mostly without a message before.
+one first) and a payload of that length. Traps: the kind of a message gives the rate of its audio,
+so a call begins with its first audio message, and our audio goes back in the same kind; Asterisk
+queues nothing, so audio sent faster than real time is lost or played late; there are no marks, no
+flush and no authentication; a phone that suppresses silence (DTX) causes silence on this stream
+too; a channel that ends closes the connection, mostly without a message before.
 
-What the carriers behind WebSockets do for us a queue of our own does here
-(`agent/telephony/media/paced_sender.py`), and
-the text frames of this dialect travel between the two: orders to it, marks from it. Binary frames
-are pieces of the TCP stream, cut anywhere.
+The playback queue, which carriers behind WebSockets have, is our own here
+(`agent/telephony/media/paced_sender.py`). This protocol's text frames travel between the two:
+commands to the queue, marks from it. Binary frames are pieces of the TCP stream, cut anywhere.
 """
 
 import uuid
@@ -50,7 +49,7 @@ RATES: Final[Mapping[int, int]] = {
 
 HEADER_BYTES: Final = 3
 MAX_PAYLOAD: Final = 16_384
-"""Asterisk sends 20 ms a message, at 192 kHz 7680 bytes. More is no AudioSocket."""
+"""Bytes. Asterisk sends 20 ms a message, 7680 bytes at 192 kHz; a longer message is an error."""
 
 CLEAR: Final = "clear"
 END: Final = "hang up"
@@ -66,14 +65,14 @@ class AudioSocket:
     frame_bytes = 2
 
     def __init__(self, agent: str = "") -> None:
-        """`agent`: who answers; empty: whoever does by default."""
+        """`agent`: the agent that answers; empty: the default agent."""
         self._parameters = {"agent": agent} if agent else {}
         self._reader = MessageReader()
         self._call_id = ""
         self._kind: int | None = None
-        """Of the call's audio."""
+        """Message kind of the call's audio; None before the first audio."""
         self._ahead: list[PhoneEvent] = []
-        """What came with the audio that began the call: that is a frame of its own."""
+        """Events after `StreamStarted` in one frame: `receive` returns them with the next frame."""
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
         """Raises StreamError."""
@@ -96,22 +95,22 @@ class AudioSocket:
         if kind == ERROR:
             return [StreamStopped(f"Asterisk reports an error ({payload.hex() or 'no code'})")]
         if kind == UUID:
-            self._named(payload)
+            self._set_call_id(payload)
             return []
         if not self._call_id:
             raise StreamError("the first message of a connection is the UUID of its call")
         if kind == KEY:
             return pressed(payload.decode("latin-1"))
-        return self._heard(kind, payload)
+        return self._audio_events(kind, payload)
 
-    def _named(self, payload: bytes) -> None:
+    def _set_call_id(self, payload: bytes) -> None:
         if self._call_id:
             raise StreamError("the UUID came twice")
         if len(payload) != 16:
             raise StreamError(f"a UUID of {len(payload)} bytes; it has 16")
         self._call_id = str(uuid.UUID(bytes=payload))
 
-    def _heard(self, kind: int, payload: bytes) -> list[PhoneEvent]:
+    def _audio_events(self, kind: int, payload: bytes) -> list[PhoneEvent]:
         if len(payload) % 2:
             raise StreamError(f"{len(payload)} bytes of audio; a sample has two")
         events: list[PhoneEvent] = [CallerAudio(payload)] if payload else []
@@ -147,13 +146,13 @@ class AudioSocket:
 
 
 class MessageReader:
-    """Cuts a stream into messages, however it was cut before. Keeps less than one of them."""
+    """Cuts a byte stream, in pieces of any size, into messages. Buffers less than one message."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Kinds and payloads, in order. Raises StreamError as soon as a header can't be one."""
+        """Kinds and payloads, in order. Raises StreamError for an invalid header."""
         self._data += data
         first = 0
         try:
@@ -171,7 +170,7 @@ class MessageReader:
 
 
 def message(kind: int, payload: bytes = b"") -> bytes:
-    """As it travels."""
+    """Encode a message."""
     return bytes([kind]) + len(payload).to_bytes(2, "big") + payload
 
 

@@ -20,11 +20,11 @@ from .json_media_stream import FieldNames, JsonStream
 from .media_stream import Frame
 from .webhook import (
     Answer,
-    CallNews,
+    CallStatus,
     CarrierCall,
     SignatureError,
     WebhookRequest,
-    call_news,
+    call_status,
     json_answer,
     text_of,
 )
@@ -78,16 +78,16 @@ class ExotelWebhook:
             text_of(fields, "CallTo", "To", optional=True),
         )
 
-    def news(self, request: WebhookRequest) -> CallNews:
+    def status(self, request: WebhookRequest) -> CallStatus:
         """Raises WebhookError."""
-        return call_news(dict(request.query), "CallSid", "Status")
+        return call_status(dict(request.query), "CallSid", "Status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         scheme, _, rest = stream_url.partition("://")
         return json_answer({"url": f"{scheme}://halfsec:{token}@{rest}"})
 
-    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
-        """The flow goes on with what stands behind the applet."""
+    def reject(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+        """The call flow continues after the applet."""
         answer = json_answer({"error": words})
         return Answer(answer.text, answer.media_type, 503)
 

@@ -31,11 +31,11 @@ from .media_stream import (
 )
 from .webhook import (
     Answer,
-    CallNews,
+    CallStatus,
     CarrierCall,
     SignatureError,
     WebhookRequest,
-    call_news,
+    call_status,
     check_time,
     json_answer,
     text_of,
@@ -86,7 +86,7 @@ class Jambonz:
             )
         self._media = MediaFormat("pcm16", rate_hz)
         call_id = text_at(fields, "callSid")
-        # What a verb has as `metadata` is laid over the call's own fields.
+        # The verb's `metadata` is merged into the call's own fields, or stands beside them.
         given = {**texts_of(fields, ""), **texts_of(fields.get("metadata"), "metadata")}
         return StreamStarted(
             call_id,
@@ -120,7 +120,7 @@ class JambonzWebhook:
     stream_has_call_id = True
 
     def check(self, request: WebhookRequest, secret: str) -> bytes:
-        """Returns the body. Raises SignatureError."""
+        """Return the body. Raises SignatureError."""
         parts = [
             part.strip().partition("=")
             for part in request.headers.get("jambonz-signature", "").split(",")
@@ -146,9 +146,9 @@ class JambonzWebhook:
             fields.get("direction") == "outbound",
         )
 
-    def news(self, request: WebhookRequest) -> CallNews:
+    def status(self, request: WebhookRequest) -> CallStatus:
         """Raises WebhookError."""
-        return call_news(request.json, "call_sid", "call_status")
+        return call_status(request.json, "call_sid", "call_status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         listen = {
@@ -162,7 +162,7 @@ class JambonzWebhook:
         }
         return json_answer([listen, {"verb": "hangup"}])
 
-    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+    def reject(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
         if call.is_outbound:
             return json_answer([{"verb": "hangup"}])
         status, reason = (486, "Busy Here") if is_busy else (480, "Temporarily Unavailable")

@@ -1,7 +1,7 @@
 """Base of JSON media streams: one object a frame, with an `event`.
 
-Names and places of fields differ and are told by `FieldNames`. Numbers come as numbers or as texts;
-events that nobody knows are passed over, for carriers add some.
+Names and positions of fields differ by carrier: see `FieldNames`. Numbers come as numbers or as
+strings. Unknown events are ignored, for carriers add new ones.
 """
 
 import base64
@@ -31,7 +31,7 @@ MAX_FRAME: Final = 64 * 1024
 """Characters. Carriers send 20 to 100 ms of audio, 1 to 5 kB, and metadata."""
 
 MAX_TEXT: Final = 512
-"""Characters of an id, a number or a parameter. TwiML allows 500 for a parameter."""
+"""Characters of an id, a telephone number or a parameter. TwiML allows 500 for a parameter."""
 
 KEYS: Final = re.compile(r"[0-9A-D*#]")
 
@@ -45,14 +45,14 @@ ENCODINGS: Final[Mapping[str, AudioEncoding]] = {
     "audio/x-raw": "pcm16",
     "l16": "pcm16",
 }
-"""As carriers call them, in small letters."""
+"""Encodings by the carriers' names for them, in lower case."""
 
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
-    """Of fields. A path has its parts parted by dots, from the frame's root."""
+    """Paths of a carrier's fields: names from the frame's root, separated by dots."""
 
     stream_id: str
     call_id: str
@@ -62,16 +62,19 @@ class FieldNames:
     caller: str = ""
     called: str = ""
     frame_stream_id: str = ""
-    """Of frames behind the first; empty where they have none."""
-    place: str = ""
-    """Where frames may come out of order: a number that grows by one."""
+    """Stream id in the frames after the first; empty: they have none."""
+    sequence: str = ""
+    """Sequence number of audio frames that may arrive out of order; empty: they arrive in order."""
     mark: str = "mark.name"
     digit: str = "dtmf.digit"
 
 
 class JsonStream:
-    """Reads. Subclasses say how things are called, and write. What they do not say: there is a
-    `stop`, audio is sent in any length, keys are no messages, and closing the socket hangs up."""
+    """Base of a stream's protocol: it reads frames; subclasses give the names of fields and write.
+
+    Defaults: the stream ends with a `stop`, audio is sent in any length, DTMF keys can't be sent as
+    messages, and closing the socket hangs up.
+    """
 
     name: str
     names: FieldNames
@@ -133,7 +136,7 @@ class JsonStream:
         ]
 
     def _parameters(self, found: Any) -> Any:
-        """An object, of what stands in the place of parameters."""
+        """Convert the field `parameters` to an object, for carriers that send another type."""
         return found
 
     def _format(self, fields: Json) -> MediaFormat:
@@ -152,9 +155,9 @@ class JsonStream:
         if not isinstance(media, dict):
             raise StreamError("media has no media")
         if media.get("track", "inbound") not in ("inbound", "inbound_track"):
-            return []  # what we said ourselves
-        place = number_at(fields, self.names.place) if self.names.place else None
-        return [CallerAudio(payload_of(media.get("payload")), place)]
+            return []  # our own audio, echoed
+        sequence = number_at(fields, self.names.sequence) if self.names.sequence else None
+        return [CallerAudio(payload_of(media.get("payload")), sequence)]
 
     def _mark(self, fields: Json) -> list[PhoneEvent]:
         return [MarkReached(text_at(fields, self.names.mark))]
@@ -173,7 +176,7 @@ class JsonStream:
 
 
 def fields_of(frame: str) -> Json:
-    """Raises StreamError."""
+    """Parse a frame. Raises StreamError."""
     if len(frame) > MAX_FRAME:
         raise StreamError(f"a frame of {len(frame)} characters; at most {MAX_FRAME} are taken")
     try:
@@ -183,7 +186,7 @@ def fields_of(frame: str) -> Json:
 
 
 def at(fields: Json, path: str) -> Any:
-    """What stands at a path; None where there is nothing."""
+    """Value at a path; None without one."""
     found: Any = fields
     for name in path.split("."):
         if not isinstance(found, dict):
@@ -193,7 +196,7 @@ def at(fields: Json, path: str) -> Any:
 
 
 def text_at(fields: Json, path: str, *, optional: bool = False) -> str:
-    """Raises StreamError."""
+    """String at a path; empty where an optional one is missing. Raises StreamError."""
     found = at(fields, path) if path else None
     if found is None and optional:
         return ""
@@ -203,7 +206,7 @@ def text_at(fields: Json, path: str, *, optional: bool = False) -> str:
 
 
 def number_at(fields: Json, path: str) -> int:
-    """A whole number, or one that was written as a text. Raises StreamError."""
+    """Non-negative integer at a path, or its decimal string. Raises StreamError."""
     found = at(fields, path)
     if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) < 16:
         return int(found)
@@ -213,12 +216,12 @@ def number_at(fields: Json, path: str) -> int:
 
 
 def pressed(digit: str) -> list[PhoneEvent]:
-    """Nothing where it is no key, as with a hook flash."""
+    """`KeyPressed` for a DTMF key; no event for anything else, such as a hook flash."""
     return [KeyPressed(digit.upper())] if KEYS.fullmatch(digit.upper()) else []
 
 
 def texts_of(found: Any, path: str) -> dict[str, str]:
-    """An object of texts; of what else stands in it nothing. Raises StreamError."""
+    """String values of an object, by name; other values are ignored. Raises StreamError."""
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -231,7 +234,7 @@ def texts_of(found: Any, path: str) -> dict[str, str]:
 
 
 def payload_of(payload: Any) -> bytes:
-    """Raises StreamError."""
+    """Decode base64 audio. Raises StreamError."""
     if not isinstance(payload, str):
         raise StreamError("media.payload is audio in base64")
     try:

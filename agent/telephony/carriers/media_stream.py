@@ -7,16 +7,16 @@ from typing import Final, Protocol
 from agent.session.api.settings import AudioEncoding
 
 Frame = str | bytes
-"""As it travels: text or binary."""
+"""Message of the WebSocket: text or binary."""
 
 
 class StreamError(Exception):
-    """The carrier's stream can't be served, or not any longer. The message says why."""
+    """The carrier's stream can't be served, or can't be served further. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class MediaFormat:
-    """How audio travels, in both directions."""
+    """Encoding and sample rate of a stream's audio, in both directions."""
 
     encoding: AudioEncoding
     rate_hz: int
@@ -27,47 +27,54 @@ MULAW: Final = MediaFormat("pcmu", 8_000)
 
 @dataclass(frozen=True, slots=True)
 class StreamStarted:
-    """The call can be heard from here on."""
+    """The stream has started: audio follows."""
 
     stream_id: str
     call_id: str
     media: MediaFormat
     caller: str = ""
-    """Number of who calls, where the carrier tells it."""
+    """The caller's number; empty where the carrier does not send it."""
     called: str = ""
+    """The called number; empty where the carrier does not send it."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """What our own webhook gave the carrier to hand on."""
+    """Parameters of the stream, by name: those of our webhook's answer, or of the dialplan."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallerAudio:
+    """Audio of the caller."""
+
     data: bytes
-    """In the stream's format."""
-    place: int | None = None
-    """Grows by one with every frame, where the carrier may send them out of order; else None."""
+    """Audio in the stream's format."""
+    sequence: int | None = None
+    """Sequence number, one more for every frame; None where the carrier sends frames in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkReached:
-    """All audio before this mark was played, or was cleared."""
+    """All audio before this mark has been played, or cleared."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPressed:
+    """DTMF key of the caller."""
+
     digit: str
     """One of 0-9, *, #, A-D."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStopped:
+    """The carrier ended the stream."""
+
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class FlowChanged:
-    """The carrier's queue is full, or takes audio again."""
+    """Flow control: the carrier's queue is full, or takes audio again."""
 
     takes_audio: bool
 
@@ -76,40 +83,40 @@ PhoneEvent = StreamStarted | CallerAudio | MarkReached | KeyPressed | StreamStop
 
 
 class MediaStreamProtocol(Protocol):
-    """One stream of one carrier. Frames of the carrier first: before `StreamStarted` nothing can be
-    sent."""
+    """Protocol of one stream. Nothing can be sent before `receive` has returned `StreamStarted`."""
 
     name: str
+    """The carrier's name."""
     says_stop: bool
-    """Its last message tells that the call is over: a socket that closes without it was lost."""
+    """The carrier announces the end of the call: a socket that closes without that was lost."""
     sends_silence: bool
-    """Also of a caller who says nothing, so that no message at all means that it has gone."""
+    """The carrier sends audio of a silent caller too: a stream without messages was lost."""
 
     @property
     def frame_bytes(self) -> int:
-        """Audio is sent to it in multiples of so many bytes. Once the stream has started."""
+        """Audio is sent in multiples of this many bytes. Valid once the stream has started."""
         ...
 
     def receive(self, frame: Frame) -> list[PhoneEvent]:
-        """Raises StreamError."""
+        """Decode a frame of the carrier. Raises StreamError."""
         ...
 
     def audio(self, data: bytes) -> list[Frame]:
-        """Audio to play behind all that was sent before, in the stream's format: whole frames."""
+        """Queue audio for playback: whole frames, in the stream's format."""
         ...
 
     def mark(self, name: str) -> list[Frame]:
-        """To be told of when all that was sent before has been played."""
+        """Request a `MarkReached` once everything sent so far has been played."""
         ...
 
     def clear(self) -> list[Frame]:
-        """Play nothing of what is queued. Nothing where that can't be done."""
+        """Clear the carrier's playback queue. No frames: the carrier can't."""
         ...
 
     def keys(self, digits: str) -> list[Frame]:
-        """Send keys down the line. Nothing where only tones in the audio can do that."""
+        """Send DTMF keys. No frames: only tones in the audio can send them."""
         ...
 
     def hang_up(self) -> list[Frame]:
-        """Nothing where closing the socket does it."""
+        """Hang up. No frames: closing the socket does that."""
         ...

@@ -1,7 +1,7 @@
 """Telephone numbers: the shortened form that is stored and logged.
 
-They are personal data: where the settings do not ask for them, only the last two digits are kept,
-which tell two calls apart and nobody from anybody else.
+Numbers are personal data: unless the settings ask for more, only the last two digits are kept,
+which distinguish two calls and identify no person.
 """
 
 import re
@@ -10,11 +10,11 @@ from typing import Final
 KEPT_DIGITS: Final = 2
 
 _NUMBER: Final = re.compile(r"\+?[0-9](?:[ ()/.\-]{0,2}[0-9]){6,16}")
-"""A telephone number, however it is written."""
+"""A telephone number in any notation."""
 
 
 def shown_number(number: str, *, whole: bool) -> str:
-    """As it may be kept and logged. `whole`: as it is."""
+    """A number's form for storage and logs. `whole`: unchanged."""
     if whole or not number:
         return number
     digits = [each for each in number if each.isdigit()]
@@ -22,6 +22,5 @@ def shown_number(number: str, *, whole: bool) -> str:
 
 
 def shown_numbers(text: str, *, whole: bool) -> str:
-    """A text that somebody else wrote, as it may be logged: numbers in it as `shown_number` has
-    them."""
+    """A foreign text's form for logs: with each number shortened as by `shown_number`."""
     return text if whole else _NUMBER.sub(lambda found: shown_number(found[0], whole=False), text)

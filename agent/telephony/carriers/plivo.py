@@ -28,11 +28,11 @@ from .json_media_stream import MAX_TEXT, FieldNames, JsonStream, at, fields_of, 
 from .media_stream import MULAW, Frame, PhoneEvent, StreamError, StreamStarted
 from .webhook import (
     Answer,
-    CallNews,
+    CallStatus,
     CarrierCall,
     SignatureError,
     WebhookRequest,
-    call_news,
+    call_status,
     text_of,
 )
 from .xml import element, xml_answer
@@ -86,8 +86,8 @@ class Plivo(JsonStream):
 
 
 def _pairs(text: Any) -> dict[str, str]:
-    """Of `a=b;c=d`, as the example has it, with commas, as they are asked for in XML, or of an
-    object: nothing says more of how they come."""
+    """Parse extra headers: `a=b;c=d` as in Plivo's example, with commas as in the XML that requests
+    them, or an object. Their format is not documented further."""
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         return {}
     if text.lstrip().startswith('{"'):
@@ -104,7 +104,7 @@ class PlivoWebhook:
     stream_has_call_id = True
 
     def check(self, request: WebhookRequest, secret: str) -> bytes:
-        """Returns the signature: the fields may be in any order. Raises SignatureError,
+        """Return the signature: the fields may be in any order. Raises SignatureError,
         WebhookError."""
         presented, nonce = request.headers.get(SIGNATURE, ""), request.headers.get(NONCE, "")
         if not presented or not nonce:
@@ -127,10 +127,10 @@ class PlivoWebhook:
             text_of(fields, "Direction", optional=True) == "outbound",
         )
 
-    def news(self, request: WebhookRequest) -> CallNews:
+    def status(self, request: WebhookRequest) -> CallStatus:
         """Raises WebhookError."""
         fields = dict(request.form if request.method == "POST" else request.query)
-        return call_news(fields, "CallUUID", "CallStatus")
+        return call_status(fields, "CallUUID", "CallStatus")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         return xml_answer(
@@ -144,7 +144,7 @@ class PlivoWebhook:
             )
         )
 
-    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+    def reject(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
         if is_busy and not call.is_outbound:
             return xml_answer(element("Hangup", reason="busy"))
         return xml_answer(element("Speak", words), element("Hangup"))
@@ -157,7 +157,7 @@ def signature_of(
     nonce: str,
     auth_token: str,
 ) -> str:
-    """Base64. `form`: empty for GET."""
+    """Signature in base64. `form`: empty for GET."""
     address = urlunsplit(urlsplit(url)._replace(query="", fragment=""))
     asked = "&".join(f"{name}={value}" for name, value in sorted(query))
     sent = "".join(name + value for name, value in sorted(form))

@@ -2,9 +2,9 @@
 
 Media stream (`stream_bidirectional_mode` = `rtp`), from
 https://developers.telnyx.com/api-reference/websockets/stream-call-media-over-websocket. Traps:
-frames may arrive out of order, and `media.chunk` has their place; what is sent names no stream;
-parameters may come as a list of names and values, which is how its API takes them; a frame holds
-20 ms to 30 s of audio.
+frames may arrive out of order; `media.chunk` is their sequence number; frames to Telnyx name no
+stream; parameters may come as a list of names and values, which is how its API takes them; a frame
+holds 20 ms to 30 s of audio.
 
 Webhook: a form in, TeXML out, from
 https://developers.telnyx.com/docs/voice/programmable-voice/texml-fundamentals,
@@ -28,11 +28,11 @@ from .json_media_stream import FieldNames, JsonStream, at
 from .media_stream import Frame
 from .webhook import (
     Answer,
-    CallNews,
+    CallStatus,
     CarrierCall,
     SignatureError,
     WebhookRequest,
-    call_news,
+    call_status,
     check_time,
     text_of,
 )
@@ -52,7 +52,7 @@ class Telnyx(JsonStream):
         caller="start.from",
         called="start.to",
         frame_stream_id="stream_id",
-        place="media.chunk",
+        sequence="media.chunk",
     )
 
     def _parameters(self, found: Any) -> Any:
@@ -77,10 +77,10 @@ class TelnyxWebhook:
 
     methods: Sequence[str] = ("POST",)
     stream_has_call_id = False
-    """Of a TeXML call the webhook has a CallSid, and the stream a call_control_id."""
+    """A TeXML call has a CallSid in the webhook, and a call_control_id in the stream."""
 
     def check(self, request: WebhookRequest, secret: str) -> bytes:
-        """`secret`: the public key, base64. Returns the body. Raises SignatureError."""
+        """`secret`: the public key, base64. Return the body. Raises SignatureError."""
         signature = request.headers.get("telnyx-signature-ed25519", "")
         signed_at = request.headers.get("telnyx-timestamp", "")
         if not signature or not signed_at:
@@ -111,13 +111,13 @@ class TelnyxWebhook:
             text_of(fields, "AnsweredBy", optional=True),
         )
 
-    def news(self, request: WebhookRequest) -> CallNews:
+    def status(self, request: WebhookRequest) -> CallStatus:
         """Raises WebhookError."""
         fields = dict(request.form)
-        return call_news(fields, "CallSid", "CallStatus")
+        return call_status(fields, "CallSid", "CallStatus")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
-        # What is not said is as the call has it, which may be A-law, or worse.
+        # A codec that is not requested is the call's own: A-law, or a worse one.
         stream = element(
             "Stream",
             url=stream_url,
@@ -130,7 +130,7 @@ class TelnyxWebhook:
         connect.append(stream)
         return xml_answer(connect)
 
-    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+    def reject(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
         if is_busy and not call.is_outbound:
             return xml_answer(element("Reject", reason="busy"))
         return xml_answer(element("Say", words), element("Hangup"))

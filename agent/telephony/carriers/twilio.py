@@ -29,11 +29,11 @@ from .json_media_stream import FieldNames, JsonStream
 from .media_stream import Frame
 from .webhook import (
     Answer,
-    CallNews,
+    CallStatus,
     CarrierCall,
     SignatureError,
     WebhookRequest,
-    call_news,
+    call_status,
     text_of,
 )
 from .xml import element, parameter, xml_answer
@@ -109,10 +109,10 @@ class TwilioWebhook:
             until=until,
         )
 
-    def news(self, request: WebhookRequest) -> CallNews:
+    def status(self, request: WebhookRequest) -> CallStatus:
         """Raises WebhookError."""
         fields = dict(request.form if request.method == "POST" else request.query)
-        return call_news(fields, "CallSid", "CallStatus")
+        return call_status(fields, "CallSid", "CallStatus")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         stream = element("Stream", url=stream_url)
@@ -121,7 +121,7 @@ class TwilioWebhook:
         connect.append(stream)
         return xml_answer(connect)
 
-    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+    def reject(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
         if is_busy and not (call.is_outbound or call.transfer):  # the caller hears the busy tone
             return xml_answer(element("Reject", reason="busy"))
         said = [element("Say", words)] if words else []

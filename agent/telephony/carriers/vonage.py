@@ -34,12 +34,12 @@ from .media_stream import (
 )
 from .webhook import (
     Answer,
-    CallNews,
+    CallStatus,
     CarrierCall,
     SignatureError,
     WebhookError,
     WebhookRequest,
-    call_news,
+    call_status,
     check_time,
     json_answer,
     text_of,
@@ -140,15 +140,17 @@ class VonageWebhook:
             raise SignatureError("there is no web token in the Authorization header")
         claims = _claims(token.strip(), secret)
         check_time(str(claims.get("iat", "")), request.now_unix_s)
-        promised = claims.get("payload_hash")
-        if promised is None and request.method == "POST":
+        payload_hash = claims.get("payload_hash")
+        if payload_hash is None and request.method == "POST":
             raise SignatureError("the web token has no payload_hash: nothing signs the body")
-        if promised is not None and not any(
-            hmac.compare_digest(hashlib.sha256(each).hexdigest(), str(promised).lower())
+        if payload_hash is not None and not any(
+            hmac.compare_digest(hashlib.sha256(each).hexdigest(), str(payload_hash).lower())
             for each in _payloads(request)
         ):
             raise SignatureError("the web token is of another body or query")
-        signed = token.strip().rpartition(".")[0] if promised is None else str(promised).lower()
+        signed = (
+            token.strip().rpartition(".")[0] if payload_hash is None else str(payload_hash).lower()
+        )
         return signed.encode("utf-8", "replace")
 
     def read(self, request: WebhookRequest) -> CarrierCall:
@@ -160,9 +162,9 @@ class VonageWebhook:
             text_of(fields, "to", optional=True),
         )
 
-    def news(self, request: WebhookRequest) -> CallNews:
+    def status(self, request: WebhookRequest) -> CallStatus:
         """Raises WebhookError."""
-        return call_news(self._fields(request), "uuid", "status")
+        return call_status(self._fields(request), "uuid", "status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         known = {"call_uuid": call.call_id, "from": call.caller, "to": call.called}
@@ -175,7 +177,7 @@ class VonageWebhook:
         }
         return json_answer([{"action": "connect", "endpoint": [endpoint]}])
 
-    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+    def reject(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
         return json_answer([{"action": "talk", "text": words}])
 
     def _fields(self, request: WebhookRequest) -> Mapping[str, Any]:

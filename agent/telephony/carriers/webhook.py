@@ -10,19 +10,19 @@ from agent.codec.json_frame import read_frame
 from agent.errors import ClientError
 
 MAX_FIELDS: Final = 256
-"""Of a form. Twilio sends some forty."""
+"""Fields of a form. Twilio sends some forty."""
 
 MAX_ESCAPES: Final = 4096
-"""Characters of a form that are written as %XX. Each costs the event loop half a microsecond, and
-that before anything shows who asks: a form of 64 KiB that is made of them held all calls up for
-10 ms. Twilio sends some fifty, and a thousand or two with what its add-ons have found out."""
+"""Percent-encoded characters (%XX) of a form. Each costs the event loop half a microsecond, before
+the sender is authenticated: a form of 64 KiB of them delayed all calls by 10 ms. Twilio sends some
+fifty, and one or two thousand with the results of its add-ons."""
 
 MAX_TEXT: Final = 512
 """Characters of an id or a number."""
 
 TOLERANCE_S: Final = 300
-"""By how much the time that a carrier signs may differ from ours: five minutes, as the carriers'
-own libraries have it. What is older may be somebody's recording of a request."""
+"""Largest difference between a signed time and ours: five minutes, as in the carriers' own
+libraries. An older request may be a replay."""
 
 ENDED: Final = frozenset(
     {
@@ -30,39 +30,39 @@ ENDED: Final = frozenset(
         *("canceled", "cancelled", "cancel", "rejected"),
     }
 )
-"""What carriers call a call that is over, or never came about."""
+"""Carriers' statuses of a call that is over or failed."""
 
 FORM: Final = "application/x-www-form-urlencoded"
 
 
 class SignatureError(Exception):
-    """Nothing shows that the carrier asks. The message says why; it names no secret."""
+    """The request is not shown to be the carrier's. The message says why; it names no secret."""
 
 
 class WebhookError(Exception):
-    """What the carrier asks can't be read. The message says why."""
+    """The request can't be read. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequest:
-    """One question of a carrier's."""
+    """One HTTP request of a carrier."""
 
     method: str
     url: str
-    """As the carrier has it: the configured public address, path and query as they came."""
+    """Address that the carrier called: configured public address, path and query as received."""
     headers: Mapping[str, str]
-    """By names in small letters."""
+    """Headers by names in lower case."""
     body: bytes
     now_unix_s: int
 
     @property
     def query(self) -> list[tuple[str, str]]:
-        """Raises WebhookError."""
+        """Names and values of the query. Raises WebhookError."""
         return _pairs(urlsplit(self.url).query)
 
     @property
     def form(self) -> list[tuple[str, str]]:
-        """Of the body; empty where there is none. Raises WebhookError."""
+        """Names and values of the body's form; empty without a body. Raises WebhookError."""
         if not self.body:
             return []
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -75,7 +75,7 @@ class WebhookRequest:
 
     @property
     def json(self) -> Mapping[str, Any]:
-        """Of the body. Raises WebhookError."""
+        """JSON object of the body. Raises WebhookError."""
         try:
             return read_frame(self.body)
         except ClientError as error:
@@ -84,28 +84,27 @@ class WebhookRequest:
 
 @dataclass(frozen=True, slots=True)
 class CarrierCall:
-    """The call that is asked about."""
+    """Call that a voice webhook asks about."""
 
     call_id: str
     caller: str
     called: str
     is_outbound: bool = False
-    """We called, and somebody has answered."""
+    """A call that this server placed, answered now."""
     answered_by: str = ""
-    """As the carrier calls it, where it listened for machines: "human", "machine_start"."""
+    """The carrier's result of answering machine detection: "human", "machine_start"; or empty."""
     transfer: str = ""
-    """How the transfer went from which the call comes back, as the carrier calls it: "busy"."""
+    """The carrier's outcome of the transfer from which the call returns: "busy"; or empty."""
     agent: str = ""
-    """Who had the call before that."""
+    """Agent of the call before the transfer."""
     is_over: bool = False
-    """It was transferred, and they have talked, or its longest time is over: nobody is needed any
-    more."""
+    """The call ends here: its transfer was answered, or its time limit has passed."""
     until: str = ""
-    """When its longest time is over, in seconds since 1970; empty: nobody said."""
+    """End of the call's time limit, in seconds since 1970; empty: unknown."""
 
     @property
-    def told(self) -> dict[str, str]:
-        """What is to be known of the call beside its numbers, by name."""
+    def parameters(self) -> dict[str, str]:
+        """Facts for the stream's parameters, by name."""
         known = {
             "direction": "outbound" if self.is_outbound else "",
             "answered_by": self.answered_by,
@@ -116,50 +115,54 @@ class CarrierCall:
 
 
 @dataclass(frozen=True, slots=True)
-class CallNews:
+class CallStatus:
+    """Status that a carrier reports of a call."""
+
     call_id: str
-    """Empty: of no call that is known here."""
+    """The carrier's id; empty: the report names no call."""
     is_over: bool
     answered_by: str = ""
-    """As with `CarrierCall`."""
+    """As in `CarrierCall`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """Response body of a webhook."""
+
     text: str
     media_type: str
     status: int = 200
 
 
 class Webhook(Protocol):
-    """One carrier's. Without state."""
+    """Webhooks of one carrier. Stateless."""
 
     methods: Sequence[str]
     """HTTP methods."""
     stream_has_call_id: bool
-    """The stream's first message has the id of the call that the webhook has."""
+    """The stream's first message has the same id of the call as the webhook."""
 
     def check(self, request: WebhookRequest, secret: str) -> bytes:
-        """Returns what tells this question from all others that were signed: the same, however its
-        signed parts are written and whatever stands in the others, for those are anybody's. Raises
-        SignatureError, WebhookError."""
+        """Check the signature. Return an identifier of the signed request for replay detection: it
+        does not depend on the notation of the signed parts, nor on the unsigned parts, which a
+        replay can change. Raises SignatureError, WebhookError."""
         ...
 
     def read(self, request: WebhookRequest) -> CarrierCall:
-        """Raises WebhookError."""
+        """Read the call that the request asks about. Raises WebhookError."""
         ...
 
-    def news(self, request: WebhookRequest) -> CallNews:
-        """What has become of a call. Raises WebhookError."""
+    def status(self, request: WebhookRequest) -> CallStatus:
+        """Read the status of a call. Raises WebhookError."""
         ...
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
-        """Stream the call to this address (wss), and hand this token on with it."""
+        """Instructions to stream the call to this address (wss), with this token."""
         ...
 
-    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
-        """Let the caller know that there is no line, in words where the carrier can say some. No
-        words: end the call."""
+    def reject(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+        """Instructions to reject the call, with these words where the carrier can speak. No words:
+        hang up."""
         ...
 
 
@@ -168,7 +171,8 @@ def json_answer(value: object) -> Answer:
 
 
 def text_of(fields: Mapping[str, Any], *names: str, optional: bool = False) -> str:
-    """The first of these fields that is there. Raises WebhookError."""
+    """First of these fields that is present; empty without one if `optional`. Raises
+    WebhookError."""
     for name in names:
         found = fields.get(name)
         if isinstance(found, str) and found and len(found) <= MAX_TEXT:
@@ -178,9 +182,9 @@ def text_of(fields: Mapping[str, Any], *names: str, optional: bool = False) -> s
     raise WebhookError(f"{names[0]} is missing: a text of 1 to {MAX_TEXT} characters")
 
 
-def call_news(fields: Mapping[str, Any], id_field: str, status_field: str) -> CallNews:
-    """As `Webhook.news`. Raises WebhookError."""
-    return CallNews(
+def call_status(fields: Mapping[str, Any], id_field: str, status_field: str) -> CallStatus:
+    """Read the status of a call from these fields. Raises WebhookError."""
+    return CallStatus(
         text_of(fields, id_field, optional=True),
         text_of(fields, status_field, optional=True) in ENDED,
         text_of(fields, "AnsweredBy", optional=True),
@@ -188,7 +192,7 @@ def call_news(fields: Mapping[str, Any], id_field: str, status_field: str) -> Ca
 
 
 def check_time(signed: str, now_unix_s: int) -> None:
-    """A time in seconds since 1970, as it was signed. Raises SignatureError."""
+    """Check a signed time, in seconds since 1970. Raises SignatureError."""
     if not (signed.isascii() and signed.isdigit() and len(signed) <= 12):
         raise SignatureError("its time is no number of seconds since 1970")
     if abs(now_unix_s - int(signed)) > TOLERANCE_S:

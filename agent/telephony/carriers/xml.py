@@ -1,5 +1,4 @@
-"""The languages that carriers made of XML: a tree in, a document out, whatever stands in the
-texts."""
+"""XML answers: elements in, a valid document out, whatever characters the texts have."""
 
 import re
 from typing import Final
@@ -8,10 +7,10 @@ from xml.etree import ElementTree
 from .webhook import Answer
 
 MAX_PARAMETER: Final = 500
-"""Characters of a parameter's name and value together, as Twilio has it."""
+"""Characters of a parameter's name and value together: Twilio's limit."""
 
 _NOT_IN_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""XML 1.0, section 2.2."""
+"""Characters that XML 1.0 does not allow (section 2.2)."""
 
 
 def element(tag: str, text: str = "", **attributes: str) -> ElementTree.Element:
@@ -21,7 +20,7 @@ def element(tag: str, text: str = "", **attributes: str) -> ElementTree.Element:
 
 
 def parameter(name: str, value: str) -> ElementTree.Element:
-    """What the carrier hands on with the stream. Too long a value is cut."""
+    """Parameter that the carrier passes to the stream. A value that is too long is cut."""
     return element("Parameter", name=name, value=value[: MAX_PARAMETER - len(name)])
 
 

@@ -1,10 +1,10 @@
 """DTMF: detector of keys in audio, and generator of their tones.
 
 A key is two tones at once (ITU-T Q.23), one of four low and one of four high frequencies. They are
-found as Goertzel's filters do it, eight bins of a Fourier transform over blocks of 12.75 ms; two
+detected as with Goertzel filters, by eight bins of a Fourier transform over blocks of 12.75 ms; two
 blocks in a row have to agree, so that a tone of 40 ms is a key and one of 20 ms is none (Q.24).
-Speech has both frequencies now and then, but never little else: the two tones have to hold most of
-the block's energy, and stand clear of their neighbours.
+Speech contains both frequencies at times, but always with others: the two tones have to hold most
+of the block's energy, and exceed the other frequencies of their group.
 """
 
 from typing import Final
@@ -18,46 +18,48 @@ HIGH_HZ: Final = (1209, 1336, 1477, 1633)
 KEYS: Final = "123A456B789C*0#D"
 
 BLOCK: Final = 102
-"""Samples. Longer blocks tell frequencies better apart, and shorter tones worse."""
+"""Samples at 8 kHz. Longer blocks separate frequencies better, and detect short tones worse."""
 AGREEING: Final = 2
-"""Blocks in a row that make a key, or its end."""
+"""Blocks in a row that begin a key, or end it."""
 
 LEAST_LEVEL: Final = 10 ** (-36 / 20)
-"""Of each tone, of full scale. Carriers accept keys down to -25 dBm, about -28 dB of full scale,
-and lines take a few more."""
+"""Amplitude of each tone, as a fraction of full scale, at least. Carriers accept keys down to
+-25 dBm, about -28 dB of full scale, and lines attenuate them by a few dB more."""
 CLEAR_DB: Final = 8.0
-"""The stronger of four tones over each of the others."""
+"""Level of the strongest tone of a group over each of the others, at least."""
 HIGH_OVER_LOW_DB: Final = 4.0
 LOW_OVER_HIGH_DB: Final = 8.0
-"""Lines attenuate high tones more than low ones."""
+"""Largest twist in each direction. Lines attenuate high tones more than low ones."""
 SHARE: Final = 0.75
-"""Of the block's energy in the two tones. Steady ones have all of it; a vowel has a third."""
+"""Share of the block's energy in the two tones, at least. Steady tones have all of it; a vowel has
+a third."""
 
 TONE_HZ: Final = 1400
 TONE_DB: Final = -14.0
+"""Level of the recorder tone, relative to full scale."""
 RAMP_S: Final = 0.01
-"""At both ends: a tone that is cut off clicks."""
+"""Fade at both ends of the recorder tone: a tone that is cut off clicks."""
 
 Int16 = npt.NDArray[np.int16]
 
 
 class DtmfDetector:
-    """Hears keys in audio, however it is cut into pieces. Not thread-safe."""
+    """Detects keys in audio, in pieces of any length. Not thread-safe."""
 
     def __init__(self, rate_hz: int = RATE_HZ) -> None:
-        """`rate_hz`: of the audio."""
+        """`rate_hz`: sample rate of the audio."""
         self._block = BLOCK * rate_hz // RATE_HZ
         angles = 2j * np.pi * np.outer((*LOW_HZ, *HIGH_HZ), np.arange(self._block)) / rate_hz
         self._filters = np.exp(-angles).T * (2 / self._block)
         self.is_tone = False
-        """In what was pushed last there was a key's tone, if only its end."""
+        """The audio that was pushed last has a key's tone, or the end of one."""
         self._rest: Int16 = np.zeros(0, np.int16)
         self._last = ""
         self._in_a_row = 0
         self._pressed = ""
 
     def push(self, pcm: Int16) -> list[str]:
-        """The keys that begin in it. `pcm`: int16 [n]."""
+        """Keys that begin in this audio. `pcm`: int16 [n]."""
         sound = np.concatenate([self._rest, pcm])
         count = len(sound) // self._block
         self._rest = sound[count * self._block :]
@@ -72,7 +74,7 @@ class DtmfDetector:
         return keys
 
     def _next(self, key: str) -> str:
-        """A key that begins with this block; empty where none does."""
+        """Key that begins with this block; empty without one."""
         self._in_a_row = self._in_a_row + 1 if key == self._last else 1
         self._last = key
         if self._in_a_row < AGREEING or key == self._pressed:
@@ -81,7 +83,7 @@ class DtmfDetector:
         return key
 
     def _key(self, block: npt.NDArray[np.float64]) -> str:
-        """The key whose tones a block is; empty where it is something else."""
+        """Key whose tones a block has; empty without one."""
         energy = float(np.mean(block * block))
         if energy < LEAST_LEVEL**2:  # of two tones, each half of its square
             return ""
@@ -113,8 +115,8 @@ def sound_of(
     off_ms: int = 100,
     level_db: float = -12.0,
 ) -> Int16:
-    """Keys one after the other, int16 [n]. `level_db`: of each tone, of full scale. Raises
-    ValueError for what is no key."""
+    """Tones of keys in sequence, int16 [n]. `level_db`: level of each tone, relative to full scale.
+    Raises ValueError for an invalid key."""
     length = rate_hz * on_ms // 1000
     pause = np.zeros(rate_hz * off_ms // 1000)
     time_s = np.arange(length) / rate_hz
@@ -131,7 +133,7 @@ def sound_of(
 
 
 def recorder_tone(rate_hz: int) -> Int16:
-    """Tells who hears it that he is recorded, int16 [n]: 1400 Hz, as regulators want it."""
+    """Tone that announces a recording, int16 [n]: 1400 Hz, as regulators require."""
     time_s = np.arange(rate_hz // 2) / rate_hz
     fade = np.minimum(1.0, np.minimum(time_s, time_s[::-1]) / RAMP_S)
     sound = 10 ** (TONE_DB / 20) * np.sin(2 * np.pi * TONE_HZ * time_s) * fade

@@ -1,8 +1,8 @@
 """DTMF redaction: removes the tones of the caller's keys from recordings (card numbers).
 
-Carriers that tell of keys may leave their tones in the sound all the same, or the beginning of
-them, and forty milliseconds are enough to know a key by. So the sound is listened to for tones,
-and waits for `BEHIND_MS` meanwhile, for a tone is known a little after it has begun.
+Carriers that report keys may still leave their tones, or the beginning of them, in the audio, and
+40 ms are enough to recognize a key. So the audio is searched for tones, and is delayed by
+`BEHIND_MS`, because a tone is detected shortly after its beginning.
 """
 
 from collections import deque
@@ -17,30 +17,30 @@ from agent.session.ports.stage_ports import RecordingPort
 from .dtmf import DtmfDetector
 
 BEHIND_MS: Final = 40
-"""Two blocks of the ear are 26 ms. So much is silenced before a tone, and behind it."""
+"""Audio that is silenced before a tone and after it. Two blocks of the detector are 26 ms."""
 
 Int16 = npt.NDArray[np.int16]
 
 
-class QuietKeys:
-    """A `RecordingPort` that hands on all but tones of keys. Of the caller's sound the last
-    `BEHIND_MS` of a call stay here."""
+class RedactedRecording:
+    """A `RecordingPort` that passes on everything but tones of keys. The last `BEHIND_MS` of the
+    caller's audio are not passed on."""
 
     def __init__(self, recording: RecordingPort) -> None:
         self._recording = recording
-        self._ear: tuple[int, DtmfDetector] | None = None
+        self._detector: tuple[int, DtmfDetector] | None = None
         self._waiting: deque[tuple[Int16, int, int]] = deque()
-        """Sound, its rate, and when it came."""
+        """Audio, its rate in Hz, and its time in ns."""
         self._quiet_ms = 0.0
-        """Of what comes next, behind a tone."""
+        """Audio still to be silenced after a tone."""
 
     def caller(self, pcm: Int16, rate_hz: int, at_ns: int) -> None:
-        if self._ear is None or self._ear[0] != rate_hz:
-            self._ear = rate_hz, DtmfDetector(rate_hz)
-        ear = self._ear[1]
-        ear.push(pcm)
+        if self._detector is None or self._detector[0] != rate_hz:
+            self._detector = rate_hz, DtmfDetector(rate_hz)
+        detector = self._detector[1]
+        detector.push(pcm)
         self._waiting.append((pcm, rate_hz, at_ns))
-        if ear.is_tone:
+        if detector.is_tone:
             self.key_pressed()
         elif self._quiet_ms > 0:
             self._quiet_ms -= _ms(self._waiting[-1])
@@ -49,12 +49,13 @@ class QuietKeys:
             self._recording.caller(*self._waiting.popleft())
 
     def key_pressed(self) -> None:
-        """By the word of somebody else who listens: what comes, and came, is a key's tone."""
+        """Silence the audio around now: a key was detected elsewhere, by the carrier for
+        instance."""
         self._quiet_ms = BEHIND_MS
         self._silence()
 
     def _silence(self) -> None:
-        """All that waits."""
+        """Silence the delayed audio."""
         self._waiting = deque((np.zeros_like(each[0]), *each[1:]) for each in self._waiting)
 
     def agent(self, playback: Playback, frame: Outgoing) -> None:

@@ -1,13 +1,12 @@
 """Paced sender: audio queue of a line whose peer plays frames as they arrive.
 
-Carriers behind WebSockets queue what they get, play it in their own time, and say when they come to
-a mark. Here that is done on this side: audio leaves in frames of 20 ms, each when the one before it
-has been played, and what has not left yet can be taken back to the last sample.
+Carriers behind WebSockets queue audio, play it at their own pace, and report marks. Here this side
+does that: audio leaves in frames of 20 ms, each when the one before it has been played, and audio
+that has not left can be cleared to the sample.
 
-The clock does not drift: a frame is due 20 ms after the one before it was due, not after it was
-sent. Where the process itself was held up for longer than `MAX_BEHIND_NS` the clock begins anew:
-the caller has heard a gap, and a burst would be thrown away at the other end, or delay all that
-follows.
+The schedule does not drift: a frame is due 20 ms after the one before it was due, not after it was
+sent. After a delay of the process of more than `MAX_BEHIND_NS` the schedule restarts: the caller
+has heard a gap, and a burst would be dropped by the peer, or delay everything after it.
 
 Pure: no I/O and no clock. `agent/telephony/audiosocket_listener.py` writes and waits.
 """
@@ -23,20 +22,20 @@ FRAME_NS: Final = FRAME_MS * 1_000_000
 SAMPLE_BYTES: Final = 2
 
 MAX_BEHIND_NS: Final = 3 * FRAME_NS
-"""What the jitter buffers of telephones take as jitter."""
+"""Delay that the jitter buffers of telephones absorb."""
 
 
 class PacedSender:
-    """Of one connection. Bounded by whoever fills it: see `queued_ms`."""
+    """Audio queue of one connection. Its user bounds it: see `queued_ms`."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, bytearray] | str] = deque()
-        """Pieces of audio with their kind, and marks, in order."""
+        """Pieces of audio with their message kind, and marks, in order."""
         self._due_ns = 0
-        """When all that has left will have been played."""
+        """End of playback of all audio that has left."""
 
     def put(self, frame: Frame, now_ns: int) -> None:
-        """Audio, a mark, or the order to forget all that waits."""
+        """Queue audio or a mark; `CLEAR` empties the queue."""
         if frame == CLEAR:
             self._waiting.clear()
             return
@@ -49,7 +48,7 @@ class PacedSender:
 
     @property
     def queued_ms(self) -> float:
-        """Of audio that has not left."""
+        """Length of the audio that has not left."""
         return sum(
             1000 * len(each[1]) / (SAMPLE_BYTES * RATES[each[0]])
             for each in self._waiting
@@ -57,12 +56,12 @@ class PacedSender:
         )
 
     def next_due_ns(self) -> int | None:
-        """When `take` has something; None where nothing waits."""
+        """Time at which `take` has frames; None with an empty queue."""
         return self._due_ns if self._waiting else None
 
     def take(self, now_ns: int) -> list[Frame]:
-        """What is due, in order: messages to be sent, and marks that were reached. A mark is when
-        the audio before it has been played."""
+        """Frames that are due, in order: messages to send, and marks that were reached. A mark is
+        reached when the audio before it has been played."""
         if now_ns - self._due_ns > MAX_BEHIND_NS:
             self._due_ns = now_ns
         out: list[Frame] = []
@@ -76,7 +75,7 @@ class PacedSender:
         return out
 
     def _next_frame(self, kind: int) -> list[Frame]:
-        """20 ms from as many pieces as it takes; silence where there is no more."""
+        """Message of 20 ms, from as many pieces as needed, padded with silence."""
         size = SAMPLE_BYTES * RATES[kind] * FRAME_MS // 1000
         pcm = bytearray()
         marks: list[str] = []

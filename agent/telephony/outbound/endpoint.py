@@ -1,14 +1,14 @@
 """`POST /telephony/calls`: places an outbound call.
 
-The server places the call, not the command that asks for it: the stream that comes of it is to be
-believed by a token, and only the server knows its tokens. Twilio gets its instructions (TwiML) with
-the order, the token among them, so that nothing of it stands in an address. What asks has to show a
-key, or be a command on this machine, even where the server asks nobody else for one: calls cost
-money. For the same reason a key needs the right to it (`halfsec keys add NAME --dials`), may call
-what `telephony.calls_to` lists and nothing else, and has only so many calls ring at once.
+The server places the call, not the command that requests it: a token authenticates the call's
+stream, and only the server knows its tokens. Twilio gets its instructions (TwiML) with the order,
+the token among them, so that no URL contains it. A request needs a key, or comes from a command on
+this machine, even where the server requires no key otherwise: calls cost money. For the same reason
+a key needs the right to place calls (`halfsec keys add NAME --dials`), may call only numbers that
+`telephony.calls_to` lists, and has a limit of calls that ring at once.
 
-A line is kept for a call that rings, which may be answered at any moment, until Twilio tells that
-nobody did (`agent/telephony/webhooks.py`), or it has rung for too long.
+A line is reserved for a ringing call, which may be answered at any moment, until Twilio reports
+that it was not answered (`agent/telephony/webhooks.py`), or it has rung for too long.
 """
 
 import asyncio
@@ -73,34 +73,37 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _CallRequest:
+    """Request for an outbound call."""
+
     to: str
     shown_number: str
+    """Caller number that the callee sees."""
     agent: str | None
 
 
-class Dialing:
-    """One instance for all calls. Belongs to the event loop."""
+class OutboundCalls:
+    """Places outbound calls. One instance for all. Belongs to the event loop."""
 
     def __init__(
         self,
         config: Config,
         calls: CallRegistry,
-        desk: CallService,
+        service: CallService,
         tokens: CallTokens,
         dialer: Dialer,
     ) -> None:
         self._config = config
         self._calls = calls
-        self._desk = desk
+        self._service = service
         self._tokens = tokens
         self._dialer = dialer
         self._bodies = JsonBodies()
         self._ringing: dict[str, str] = {}
-        """Tokens of calls that nobody has answered so far, and whose they are."""
+        """Tokens of unanswered calls, with the ids of the keys that placed them."""
 
     async def serve(self, request: Request) -> Response:
-        """One call. 201 as soon as Twilio has taken the order: it rings then."""
+        """Place one call. 201 as soon as Twilio has taken the order: the call rings."""
         return await guarded(self._serve(request))
 
     async def _serve(self, request: Request) -> Response:
@@ -109,40 +112,39 @@ class Dialing:
         if (refusal := _no_right(principal)) is not None:
             return refusal.response()
         async with self._bodies.read(request) as body:
-            wish = _wish(body, self._config)
-        outcome = await self._dial(principal, wish, request)
+            wanted = _call_request(body, self._config)
+        outcome = await self._dial(principal, wanted, request)
         if isinstance(outcome, HttpRefusal):
             whole = self._config.telephony.store_numbers
             _log.warning(
-                "of a call that was ordered: %s", shown_numbers(outcome.message, whole=whole)
+                "refused an outbound call: %s", shown_numbers(outcome.message, whole=whole)
             )
             return outcome.response()
         return JSONResponse(outcome, 201)
 
     async def _dial(
-        self, principal: Principal, wish: _Wish, request: Request
+        self, principal: Principal, wanted: _CallRequest, request: Request
     ) -> Mapping[str, Any] | HttpRefusal:
         telephony = self._config.telephony
-        if not telephony.may_call(wish.to, unless_listed=principal.kind == "local"):
+        if not telephony.may_call(wanted.to, unless_listed=principal.kind == "local"):
             return NOT_THERE
-        start = session_start(self._config, principal, wish.agent)
+        start = session_start(self._config, principal, wanted.agent)
         if isinstance(start, HttpRefusal):
             return start
         refusal = self._no_line(principal, request)
         if refusal is not None:
             return refusal
-        hook = TwilioWebhook()
-        call = CarrierCall("", wish.shown_number, wish.to, is_outbound=True)
+        call = CarrierCall("", wanted.shown_number, wanted.to, is_outbound=True)
         expected = ExpectedCall(
-            principal, start.agent, call.caller, call.called, call.told, CARRIER.name
+            principal, start.agent, call.caller, call.called, call.parameters, CARRIER.name
         )
         token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
         self._ringing[token] = principal.key_id
         url = telephony.address_of(STREAM_PATH, is_socket=True)
         order = OutboundCall(
-            wish.to,
-            wish.shown_number,
-            hook.connect(call, url, token).text,
+            wanted.to,
+            wanted.shown_number,
+            TwilioWebhook().connect(call, url, token).text,
             telephony.address_of(STATUS_PATH),
             telephony.ring_s,
             telephony.limit_s,
@@ -156,12 +158,12 @@ class Dialing:
             status = 504 if error.may_ring else 502
             return HttpRefusal(status, error.message, error.code, "server_error")
         self._tokens.name(token, placed.call_id)
-        _log.info("call %s rings: %s is to speak", shown(placed.call_id), start.agent)
+        _log.info("call %s rings: agent %s", shown(placed.call_id), start.agent)
         return {
             "call": placed.call_id,
             "status": placed.status,
-            "to": wish.to,
-            "from": wish.shown_number,
+            "to": wanted.to,
+            "from": wanted.shown_number,
             "agent": start.agent,
         }
 
@@ -178,11 +180,11 @@ class Dialing:
         num_ringing = sum(key_id == principal.key_id for key_id in self._ringing.values())
         if num_ringing >= self._config.telephony.ringing_per_key:
             return RINGING
-        return self._desk.refusal(principal, request.scope, self._calls.waiting.can_give_way)
+        return self._service.refusal(principal, request.scope, self._calls.waiting.can_give_way)
 
 
 def _no_right(principal: Principal) -> HttpRefusal | None:
-    """Of client secrets and web tokens there is none that may."""
+    """Refusal for a principal that may not place calls; client secrets and web tokens never may."""
     if principal.kind == "local":
         return None
     if principal.kind != "key":
@@ -190,7 +192,7 @@ def _no_right(principal: Principal) -> HttpRefusal | None:
     return None if principal.limits.dials else NO_RIGHT
 
 
-def _wish(body: object, config: Config) -> _Wish:
+def _call_request(body: object, config: Config) -> _CallRequest:
     """Raises RequestError."""
     if not isinstance(body, dict):
         raise RequestError("body", "must be a JSON object")
@@ -213,7 +215,7 @@ def _wish(body: object, config: Config) -> _Wish:
             f"{nearest(str(agent), known)}",
         )
     shown_number = _number(own, "from")
-    return _Wish(to, shown_number, agent or settings.agent_at(shown_number))
+    return _CallRequest(to, shown_number, agent or settings.agent_at(shown_number))
 
 
 def _number(value: object, field: str) -> str:
@@ -230,7 +232,7 @@ def _only_number(numbers: Mapping[str, str]) -> str | None:
 
 NO_PUBLIC_URL: Final = HttpRefusal(
     404,
-    "telephony.public_url is not set: nobody here knows the address at which carriers reach this "
-    "server, so calls can't be streamed to it.",
+    "telephony.public_url is not set: without the address at which carriers reach this server, "
+    "calls can't be streamed to it.",
     "not_configured",
 )

@@ -13,51 +13,58 @@ _BETWEEN: Final = re.compile(r"[ ()/.\-]")
 
 
 class DialError(HalfsecError):
-    """The call was not placed, as far as is known. The message says why."""
+    """The call was not placed, as far as known. The message says why."""
 
     def __init__(self, message: str, *, may_ring: bool = False) -> None:
-        """`may_ring`: the carrier may have taken the order all the same."""
+        """`may_ring`: the carrier may have taken the order nevertheless."""
         super().__init__(message, code="call_not_placed")
         self.may_ring: Final = may_ring
 
 
 @dataclass(frozen=True, slots=True)
 class OutboundCall:
+    """Order for an outbound call."""
+
     to: str
     shown_number: str
+    """Caller number that the callee sees."""
     instructions: str
-    """For the carrier, when somebody answers."""
+    """Instructions for the carrier once the call is answered."""
     status_url: str
-    """Where it tells that the call is over, also where nobody answered."""
+    """Webhook to which the carrier reports the call's end, and that it was not answered."""
     ring_s: int
+    """Longest ringing."""
     limit_s: int
-    """The longest that our side of the call lasts."""
+    """Longest call on our side."""
     on_machine: Literal["talk", "hang_up", "message"] = "talk"
-    """What we do where one answers: if anything, the carrier listens for them too, while the call
-    goes on, and tells of it at `status_url`."""
+    """Action where an answering machine answers. Except for "talk", the carrier detects machines
+    during the call, and reports to `status_url`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedCall:
+    """Order that the carrier has taken."""
+
     call_id: str
+    """The carrier's id of the call."""
     status: str
-    """As the carrier calls it: "queued"."""
+    """The carrier's status: "queued"."""
 
 
 class Dialer(Protocol):
-    """Who places calls."""
+    """Interface of a carrier that places calls."""
 
     @property
     def problem(self) -> str | None:
-        """Why it can't: what is not installed, what is not set."""
+        """The missing library or setting, as a sentence; None: ready."""
         ...
 
     def place(self, order: OutboundCall) -> PlacedCall:
-        """Blocks, for seconds at worst. Raises DialError."""
+        """Place a call. Blocks, for seconds at worst. Raises DialError."""
         ...
 
 
 def number_of(value: object) -> str | None:
-    """As E.164 has it; spaces and the like in between are passed over. None for what is none."""
+    """A number in E.164 form; spaces and punctuation are removed. None if it is invalid."""
     text = _BETWEEN.sub("", value) if isinstance(value, str) else ""
     return text if re.fullmatch(E164, text) else None

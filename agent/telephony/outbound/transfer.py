@@ -1,11 +1,11 @@
-"""Call transfer by each carrier's own means.
+"""Call transfer by the carrier's own means.
 
-Twilio: the call in progress gets other instructions by the REST API, and Twilio ends the stream by
-itself (https://www.twilio.com/docs/voice/api/call-resource#update-a-call-resource). Once nobody has
-answered, or the talk is over, it asks our webhook how to go on
-(https://www.twilio.com/docs/voice/twiml/dial#action): who was not answered is back with the agent,
-on a stream and in a session of its own, for those that the call had before are gone. Of the other
-carriers none takes an order to transfer on the media stream.
+Twilio: the REST API gives the call in progress new instructions, and Twilio ends the stream
+(https://www.twilio.com/docs/voice/api/call-resource#update-a-call-resource). If the target does not
+answer, or once that conversation is over, Twilio asks our webhook how to continue
+(https://www.twilio.com/docs/voice/twiml/dial#action): an unanswered caller returns to the agent, on
+a new stream and in a new session, for the previous ones have ended. The other carriers take no
+transfer command on the media stream.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from twilio.http import HttpClient
 
 REST_S: Final = 6.0
-"""For Twilio's answer, which takes 0.2 to 1 s. A tool has 15 s, and what was said comes first."""
+"""Time limit of Twilio's answer, which takes 0.2 to 1 s."""
 
 CALL_ID: Final = re.compile(r"CA[0-9A-Za-z]{1,62}")
 
 NOT_SET_UP: Final = "transferring calls is not set up on this server"
 REFUSED: Final = "the call could not be transferred"
 
-WENT: Final = "transfer"
-"""A parameter of streams: how the transfer went from which the call comes back ("busy")."""
+TRANSFER_OUTCOME: Final = "transfer"
+"""Stream parameter of a call that returns from a transfer: the outcome of the transfer ("busy")."""
 UNTIL: Final = "until"
-"""When the longest call is over, in seconds since 1970; a parameter of the same streams."""
+"""Stream parameter of the same calls: end of the time limit, in seconds since 1970."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,52 +49,52 @@ class TransferError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
-    """A call that is to be handed on."""
+class TransferOrder:
+    """A transfer to carry out."""
 
     call_id: str
-    """The carrier's."""
+    """The carrier's id of the call."""
     number: str
-    """Or an address of SIP."""
+    """Target: a telephone number, or a SIP address."""
     agent: str
-    """Who has it, and gets it back if nobody answers there."""
-    left_s: float
-    """Of the longest call."""
+    """Agent of the call, to which an unanswered call returns."""
+    remaining_s: float
+    """Rest of the call's time limit."""
 
 
-Move = Callable[[Handover], "asyncio.Future[None]"]
-"""Hands a call on. Over when the carrier has it, with a TransferError where it has not. Whoever
-gives up waiting has not stopped it."""
+TransferFunction = Callable[[TransferOrder], "asyncio.Future[None]"]
+"""Transfers a call. The future is done when the carrier has taken the transfer, with a
+TransferError if it refused. Cancelling the wait does not stop the transfer."""
 
 
 class CallTransfer:
-    """Of one call: whether it is being handed on, and whether it was. Belongs to the event loop."""
+    """State of one call's transfer. Belongs to the event loop."""
 
-    def __init__(self, move: Move | None) -> None:
-        """`move`: its carrier's; None: it has none."""
-        self._move = move
-        self._moving: asyncio.Future[None] | None = None
+    def __init__(self, transfer: TransferFunction | None) -> None:
+        """`transfer`: of the call's carrier; None: the carrier can't transfer calls."""
+        self._transfer = transfer
+        self._running: asyncio.Future[None] | None = None
 
-    async def to(self, handover: Handover) -> None:
-        """Raises TransferError: the call goes on then. Whoever gives up waiting has not stopped it;
-        until it is over there is no second one."""
-        assert self._move is not None
-        if self._moving is None or self._moving.done():
-            self._moving = self._move(handover)
-            self._moving.add_done_callback(_noted)
-        await asyncio.wait({self._moving})
-        self._moving.result()
+    async def start(self, order: TransferOrder) -> None:
+        """Transfer the call. Raises TransferError: the call goes on. Cancelling the wait does not
+        stop the transfer; there is no second one until it is over."""
+        assert self._transfer is not None
+        if self._running is None or self._running.done():
+            self._running = self._transfer(order)
+            self._running.add_done_callback(_retrieve_exception)
+        await asyncio.wait({self._running})
+        self._running.result()
 
     async def is_done(self) -> bool:
-        """Whether the carrier has the call. It may take it away before it says so."""
-        if self._moving is None:
+        """True if the carrier has taken the transfer. It may end the stream before it confirms."""
+        if self._running is None:
             return False
-        await asyncio.wait({self._moving}, timeout=2 * REST_S)
-        return self._moving.done() and self._moving.exception() is None
+        await asyncio.wait({self._running}, timeout=2 * REST_S)
+        return self._running.done() and self._running.exception() is None
 
 
 class TwilioTransfer:
-    """A `Move`. Belongs to the event loop."""
+    """A `TransferFunction`. Belongs to the event loop."""
 
     def __init__(self, settings: TelephonySettings, http: "HttpClient | None" = None) -> None:
         """`http`: None for the library's own."""
@@ -103,60 +103,64 @@ class TwilioTransfer:
 
     @property
     def problem(self) -> str | None:
-        """What is not installed, or not set."""
+        """The missing library or setting, as a sentence; None: ready."""
         return self._account.problem
 
-    def __call__(self, handover: Handover) -> "asyncio.Future[None]":
-        return asyncio.get_running_loop().run_in_executor(None, self._update, handover)
+    def __call__(self, order: TransferOrder) -> "asyncio.Future[None]":
+        return asyncio.get_running_loop().run_in_executor(None, self._update, order)
 
-    def _update(self, handover: Handover) -> None:
-        """Blocks."""
+    def _update(self, order: TransferOrder) -> None:
+        """Update the call by the REST API. Blocks. Raises TransferError."""
         if (problem := self.problem) is not None:
             _log.error("a call can't be transferred: %s", problem)
             raise TransferError(NOT_SET_UP)
-        if not CALL_ID.fullmatch(handover.call_id):  # it becomes part of an address
+        if not CALL_ID.fullmatch(order.call_id):  # it becomes part of a URL
             _log.error("a call can't be transferred: its id is none of Twilio's")
             raise TransferError(REFUSED)
         from twilio.base.exceptions import TwilioException
         from twilio.twiml.voice_response import VoiceResponse
 
         instructions = VoiceResponse()
-        target, rules = handover.number, self._rules(handover)
+        target, rules = order.number, self._rules(order)
         if target.startswith("sip"):
             instructions.dial(**rules).sip(target)
         else:
             instructions.dial(target, **rules)
         try:
-            call = self._account.client().calls(handover.call_id)
+            call = self._account.client().calls(order.call_id)
             call.update(twiml=str(instructions))
         except (TwilioException, OSError) as error:
             said = shown_numbers(one_line(_said(error)), whole=self._settings.store_numbers)
             _log.error("Twilio did not transfer a call: %s", said)
             raise TransferError(REFUSED) from None
 
-    def _rules(self, handover: Handover) -> dict[str, Any]:
-        """Of the talk: how long it rings, how long it lasts, who is asked afterwards."""
-        left_s = max(1, int(handover.left_s))
-        rules: dict[str, Any] = {"timeout": self._settings.transfer_ring_s, "time_limit": left_s}
-        if self._settings.public_url:  # else nobody knows where to ask
-            back = {"agent": handover.agent, UNTIL: unix_ns() // 10**9 + left_s}
+    def _rules(self, order: TransferOrder) -> dict[str, Any]:
+        """Attributes of `Dial`: ringing time, time limit, and the webhook to ask afterwards."""
+        remaining_s = max(1, int(order.remaining_s))
+        rules: dict[str, Any] = {
+            "timeout": self._settings.transfer_ring_s,
+            "time_limit": remaining_s,
+        }
+        if self._settings.public_url:  # else Twilio can't reach the webhook
+            returning = {"agent": order.agent, UNTIL: unix_ns() // 10**9 + remaining_s}
             rules["action"] = (
-                f"{self._settings.address_of(f'{PREFIX}{CARRIER.key}/voice')}?{urlencode(back)}"
+                f"{self._settings.address_of(f'{PREFIX}{CARRIER.key}/voice')}?{urlencode(returning)}"
             )
             rules["method"] = "POST"
         return rules
 
 
-def transfers_by_carrier(settings: TelephonySettings) -> Mapping[str, Move]:
+def transfers_by_carrier(settings: TelephonySettings) -> Mapping[str, TransferFunction]:
     """Means of transfer by the carrier's name."""
     return {CARRIER.name: TwilioTransfer(settings)}
 
 
 def _said(error: Exception) -> str:
-    """Without the address, which has the account in it."""
+    """Twilio's message, without the URL, which contains the account."""
     return str(getattr(error, "msg", "") or type(error).__name__)
 
 
-def _noted(moving: "asyncio.Future[None]") -> None:
-    """Perhaps nobody waits for it any longer, and what went wrong is in the log."""
-    moving.exception()
+def _retrieve_exception(transfer: "asyncio.Future[None]") -> None:
+    """Mark the exception as retrieved: the wait may have been cancelled, and the error is
+    logged."""
+    transfer.exception()

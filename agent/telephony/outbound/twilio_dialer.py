@@ -13,31 +13,31 @@ from .order import DialError, OutboundCall, PlacedCall
 from .twilio_account import TwilioAccount
 
 TIMEOUT_S: Final = 15.0
-"""For Twilio's answer; it takes half a second."""
+"""Time limit of Twilio's answer, which takes half a second."""
 
 SPARE_S: Final = 30
-"""By which Twilio's limit of a call is beyond ours, that the caller is told of. Twilio's holds for
-calls that we have lost sight of, and for those that were transferred as well."""
+"""Lead of Twilio's time limit over ours, which is announced to the caller. Twilio's also ends calls
+whose stream was lost, and transferred calls."""
 MAX_LIMIT_S: Final = 4 * 3600
-"""The longest that Twilio allows to every account."""
+"""Longest call that Twilio allows to every account."""
 
 _ERRORS: Final = "https://www.twilio.com/docs/errors/"
 
 
 class TwilioDialer:
-    """A `Dialer`. Reads its account from the environment when it is made."""
+    """A `Dialer`. The constructor reads the account from the environment."""
 
     def __init__(self, settings: TelephonySettings, http_client: Any = None) -> None:
-        """`http_client`: as `twilio.rest.Client` takes one; None: its own."""
+        """`http_client`: an argument of `twilio.rest.Client`; None: the library's own."""
         self._account = TwilioAccount(settings, TIMEOUT_S, http_client)
 
     @property
     def problem(self) -> str | None:
-        """What is not installed, or not set."""
+        """The missing library or setting, as a sentence; None: ready."""
         return self._account.problem
 
     def place(self, order: OutboundCall) -> PlacedCall:
-        """Blocks. Raises DialError."""
+        """Place a call by the REST API. Blocks. Raises DialError."""
         from twilio.base.exceptions import TwilioException, TwilioRestException
 
         try:
@@ -74,13 +74,13 @@ class TwilioDialer:
 
 
 def _detection(order: OutboundCall) -> Mapping[str, str]:
-    """Of machines, beside the call. Twilio's other way, before the instructions are carried out,
-    has people listen to nothing for seconds, and what it finds out reaches no stream of
-    instructions that came with the order."""
+    """Parameters of asynchronous answering machine detection. Twilio's synchronous detection,
+    before the instructions run, leaves people in silence for seconds, and its result does not reach
+    a stream whose instructions came with the order."""
     if order.on_machine == "talk":
         return {}
     return {
-        # By the end of its greeting a message may be left; who hangs up need not wait for that.
+        # A message needs the end of the greeting; hanging up does not.
         "machine_detection": "DetectMessageEnd" if order.on_machine == "message" else "Enable",
         "async_amd": "true",
         "async_amd_status_callback": order.status_url,
@@ -88,7 +88,7 @@ def _detection(order: OutboundCall) -> Mapping[str, str]:
 
 
 def _was_sent(error: Exception) -> bool:
-    """Whether the order may have reached Twilio, which did not answer then."""
+    """True if the order may have reached Twilio, without an answer."""
     from requests import ReadTimeout
     from urllib3.exceptions import ProtocolError
 
@@ -96,7 +96,7 @@ def _was_sent(error: Exception) -> bool:
 
 
 def _cause(error: Exception) -> object:
-    """What is behind an error of `requests`, which tells of every try as well."""
+    """Cause of an error of `requests`, without its list of attempts."""
     if not error.args:
         return error
     return getattr(error.args[0], "reason", error.args[0])

@@ -63,7 +63,7 @@ async def test_an_asterisk_that_speaks_in_lines_is_told_to_hang_up(
         await peer.tell("ERROR", channel_id="x", error_text="it is told what it can't do")
         code, reason = await closed_by(peer)
     assert code != CLOSE_NORMAL
-    assert reason == "Asterisk can't do what it is told: it is told what it can't do"
+    assert reason == "Asterisk reports an error: it is told what it can't do"
     assert peer.is_hung_up
     assert peer.orders[0] == "MARK_MEDIA"
     assert peer.num_dropped == 0

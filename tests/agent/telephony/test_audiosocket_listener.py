@@ -106,7 +106,7 @@ async def until_quiet(peer: AudioSocketPeer) -> None:
 async def test_a_call_is_hung_up_from_here(
     reader: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = reader.audio_sockets._phones._desk
+    desk = reader.audio_sockets._phones._service
     monkeypatch.setattr(desk, "phone_rules", replace(desk.phone_rules, limit_s=1))
     async with audio_socket(reader.audio_port) as peer:
         await peer.closed()

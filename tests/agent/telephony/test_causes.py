@@ -78,7 +78,7 @@ async def is_stopped(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
 
 async def asks_and_is_taken_off(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     """The carrier takes the call away before it has said that it has it."""
-    move = scene.sockets._moves["Twilio"]
+    move = scene.sockets._transfers["Twilio"]
     assert isinstance(move, Move)
     scene.ears.say("Sales, please.")
     await move.is_done.wait()
@@ -90,7 +90,7 @@ async def asks_and_is_taken_off(scene: PhoneScene, carrier: ScriptedCarrier) -> 
 
 async def interrupts_a_transfer(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
     """Too late: the carrier has been asked."""
-    move = scene.sockets._moves["Twilio"]
+    move = scene.sockets._transfers["Twilio"]
     assert isinstance(move, Move)
     scene.ears.say("Sales, please.")
     await move.is_done.wait()
@@ -109,7 +109,7 @@ async def is_not_moved(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
 
 def with_move(move: Move) -> Callable[[PhoneScene], None]:
     def prepare(scene: PhoneScene) -> None:
-        scene.sockets._moves = {"Twilio": move}
+        scene.sockets._transfers = {"Twilio": move}
 
     return prepare
 

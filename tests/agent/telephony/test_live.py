@@ -159,7 +159,7 @@ def shut(live: LiveServer) -> Iterator[LiveServer]:
 
 async def test_a_stream_of_nobody_is_refused(shut: LiveServer) -> None:
     async with phone_call(shut.http, token="ct_" + 12 * "0") as peer:
-        assert await closed(peer) == (CLOSE_POLICY, endpoint.NOT_OURS[:123])
+        assert await closed(peer) == (CLOSE_POLICY, endpoint.NOT_AUTHENTICATED[:123])
 
 
 async def test_a_wrong_key_is_refused_at_the_handshake(shut: LiveServer) -> None:

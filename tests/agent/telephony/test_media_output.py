@@ -61,7 +61,7 @@ def test_pieces_are_put_together_and_only_the_end_is_filled_up(vectors: Vectors)
     output.begin(FIRST)
     sizes, whole = (810, 803, 50, 3, 900), b""
     for number, size in enumerate(sizes):
-        output.say(FIRST, voice(size, sum(sizes[:number])))
+        output.append(FIRST, voice(size, sum(sizes[:number])))
         sent = sent_by(output)
         assert len(sent.audio) % 320 == 0
         whole += sent.audio
@@ -76,9 +76,9 @@ def test_pieces_are_put_together_and_only_the_end_is_filled_up(vectors: Vectors)
 def test_a_mark_is_no_further_than_what_was_sent() -> None:
     output = started(VONAGE)
     output.begin(FIRST)
-    output.say(FIRST, voice(810))  # 100 ms and a bit: five frames
+    output.append(FIRST, voice(810))  # 100 ms and a bit: five frames
     (first,) = sent_by(output).marks
-    output.say(FIRST, voice(100))  # less than a frame, both bits together
+    output.append(FIRST, voice(100))  # less than a frame, both bits together
     assert sent_by(output) == Sent(b"", [])
     output.end(FIRST)
     (second,) = sent_by(output).marks
@@ -90,7 +90,7 @@ def test_the_end_of_a_reply_is_not_the_beginning_of_the_next() -> None:
     output, _ = on_asterisk()
     for item_id, size in ((FIRST, 250), (SECOND, 160)):
         output.begin(item_id)
-        output.say(item_id, voice(size))
+        output.append(item_id, voice(size))
         output.end(item_id)
         sent = sent_by(output)
         heard = mulaw_decode(sent.audio)
@@ -104,14 +104,14 @@ def test_the_end_of_a_reply_is_not_the_beginning_of_the_next() -> None:
 def test_what_was_cleared_leaves_nothing_behind() -> None:
     output, _ = on_asterisk()
     output.begin(FIRST)
-    output.say(FIRST, voice(250))
+    output.append(FIRST, voice(250))
     sent_by(output)
     output.clear()
     assert output.take_cleared()
     assert not output.take_cleared()
     assert sent_by(output) == Sent(b"", ["FLUSH_MEDIA"])
     output.begin(SECOND)
-    output.say(SECOND, voice(160))
+    output.append(SECOND, voice(160))
     assert sent_by(output).audio == mulaw_encode(voice(160))
 
 
@@ -129,23 +129,23 @@ def held(output: PhoneOutput, item_id: ItemId) -> list[ask.Request]:
     """More of it than is kept behind a full queue."""
     asked: list[ask.Request] = []
     for _ in range(MAX_HELD_MS // 500 + 1):
-        asked += output.say(item_id, voice(HALF))
+        asked += output.append(item_id, voice(HALF))
     return asked
 
 
 def test_nobody_waits_for_ever_for_a_carrier_that_plays_nothing() -> None:
     output, _ = on_asterisk()
     output.begin(FIRST)
-    output.say(FIRST, voice(HALF))
+    output.append(FIRST, voice(HALF))
     (first,) = sent_by(output).marks
     output.reached(first)
-    output.say(FIRST, voice(HALF))  # is in its queue for good
+    output.append(FIRST, voice(HALF))  # is in its queue for good
     sent_by(output)
     output.takes_audio = False
     assert held(output, FIRST) == [ask.PlaybackReport(FIRST, 500), ask.CancelResponse()]
     assert sent_by(output) == Sent(b"", ["FLUSH_MEDIA"])
     for _ in range(3):  # until the session has heard of it
-        assert output.say(FIRST, voice(HALF)) == []
+        assert output.append(FIRST, voice(HALF)) == []
     assert sent_by(output) == Sent(b"", [])
 
 
@@ -153,7 +153,7 @@ def test_of_a_reply_that_is_over_the_history_is_cut_all_the_same() -> None:
     output, _ = on_asterisk()
     output.takes_audio = False
     output.begin(FIRST)
-    output.say(FIRST, voice(HALF))
+    output.append(FIRST, voice(HALF))
     output.end(FIRST)
     output.begin(SECOND)
     assert held(output, SECOND) == [
@@ -168,11 +168,11 @@ def test_a_queue_that_has_room_again_gets_all_that_waited() -> None:
     output.begin(FIRST)
     output.takes_audio = False
     for _ in range(3):
-        output.say(FIRST, voice(HALF))
+        output.append(FIRST, voice(HALF))
     frames: list[Frame] = output.take_frames()
     assert frames == []
     output.takes_audio = True
     assert len(sent_by(output).audio) == 3 * HALF
     output.takes_audio = False
     for _ in range(MAX_HELD_MS // 500):
-        assert output.say(FIRST, voice(HALF)) == [], "it counts from here on"
+        assert output.append(FIRST, voice(HALF)) == [], "it counts from here on"

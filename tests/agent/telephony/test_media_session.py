@@ -160,7 +160,7 @@ def tones(keys: str) -> list[np.ndarray[Any, np.dtype[np.int16]]]:
 
 
 def test_keys_are_heard_and_are_no_words() -> None:
-    line = PhoneLine(Twilio(), hears_keys=True)
+    line = PhoneLine(Twilio(), detects_keys=True)
     assert line.open(start())
     keys: list[str] = []
     heard: list[np.ndarray[Any, np.dtype[np.int16]]] = []

@@ -5,17 +5,17 @@ import asyncio
 import pytest
 
 from agent.telephony.carriers.media_stream import StreamError
-from agent.telephony.pending_streams import CROWDED_OUT, MAX_STREAMS, OpeningStreams
+from agent.telephony.pending_streams import CROWDED_OUT, MAX_STREAMS, PendingStreams
 
 
 class Waiting:
     """One stream that says nothing until it is told to."""
 
-    def __init__(self, streams: OpeningStreams, address: str, seconds: float = 3600) -> None:
+    def __init__(self, streams: PendingStreams, address: str, seconds: float = 3600) -> None:
         self._says = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._wait(streams, address, seconds))
 
-    async def _wait(self, streams: OpeningStreams, address: str, seconds: float) -> None:
+    async def _wait(self, streams: PendingStreams, address: str, seconds: float) -> None:
         async with streams.wait(address, seconds):
             await self._says.wait()
 
@@ -36,7 +36,7 @@ async def settled() -> None:
 
 
 async def test_one_more_takes_the_place_of_the_oldest() -> None:
-    streams = OpeningStreams()
+    streams = PendingStreams()
     waiting = [Waiting(streams, f"192.0.2.{number}") for number in range(MAX_STREAMS)]
     await settled()
     assert len(streams) == MAX_STREAMS
@@ -52,7 +52,7 @@ async def test_one_more_takes_the_place_of_the_oldest() -> None:
 
 async def test_who_floods_from_one_address_is_in_his_own_way() -> None:
     """However long he goes on. An IPv6 network is one address."""
-    streams = OpeningStreams()
+    streams = PendingStreams()
     genuine = Waiting(streams, "192.0.2.1")
     await settled()
     flood = [Waiting(streams, f"2001:db8::{number:x}") for number in range(4 * MAX_STREAMS)]
@@ -67,7 +67,7 @@ async def test_who_floods_from_one_address_is_in_his_own_way() -> None:
 
 
 async def test_who_says_nothing_is_given_up() -> None:
-    streams = OpeningStreams()
+    streams = PendingStreams()
     waiting = Waiting(streams, "192.0.2.1", seconds=0)
     await settled()
     assert waiting.is_over

@@ -95,7 +95,7 @@ def reader(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> LiveServer:
 async def test_a_sip_phone_is_hung_up(
     reader: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = reader.audio_sockets._phones._desk
+    desk = reader.audio_sockets._phones._service
     monkeypatch.setattr(desk, "phone_rules", replace(desk.phone_rules, limit_s=1))
     async with (
         switchboard(reader.audio_port) as board,

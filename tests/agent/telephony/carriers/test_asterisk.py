@@ -52,5 +52,5 @@ def test_asterisks_orders_and_messages_stay_within_its_bounds(first: str) -> Non
 def test_what_asterisk_can_not_do_ends_the_call(first: str, error: str) -> None:
     asterisk = Asterisk()
     asterisk.receive(first)
-    with pytest.raises(StreamError, match=r"told: MARK_MEDIA not supported in passthrough mode$"):
+    with pytest.raises(StreamError, match=r"error: MARK_MEDIA not supported in passthrough mode$"):
         asterisk.receive(error)

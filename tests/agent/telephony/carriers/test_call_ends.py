@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.telephony.carriers.webhook import CallNews, WebhookRequest
+from agent.telephony.carriers.webhook import CallStatus, WebhookRequest
 from tests.agent.telephony.carriers.test_webhooks import AT, WEBHOOKS, post, sent
 
 
@@ -23,10 +23,10 @@ from tests.agent.telephony.carriers.test_webhooks import AT, WEBHOOKS, post, sen
     ],
 )
 def test_the_end_of_a_call_is_read(carrier: str, request_: WebhookRequest, ended: str) -> None:
-    news = WEBHOOKS[carrier].news(request_)
+    news = WEBHOOKS[carrier].status(request_)
     assert (news.is_over, news.call_id if news.is_over else "") == (bool(ended), ended)
 
 
 def test_what_has_answered_is_read() -> None:
-    news = WEBHOOKS["twilio"].news(post({"CallSid": "CA1", "AnsweredBy": "machine_start"}))
-    assert news == CallNews("CA1", False, "machine_start")
+    news = WEBHOOKS["twilio"].status(post({"CallSid": "CA1", "AnsweredBy": "machine_start"}))
+    assert news == CallStatus("CA1", False, "machine_start")

@@ -26,11 +26,11 @@ from agent.telephony.carriers.media_stream import Frame
 from agent.telephony.carriers.table import CARRIERS
 from agent.telephony.carriers.webhook import (
     Answer,
-    CallNews,
+    CallStatus,
     CarrierCall,
     SignatureError,
     WebhookRequest,
-    call_news,
+    call_status,
     json_answer,
     text_of,
 )
@@ -80,13 +80,13 @@ class TincanWebhook:
         fields = request.json
         return CarrierCall(text_of(fields, "call"), text_of(fields, "from"), text_of(fields, "to"))
 
-    def news(self, request: WebhookRequest) -> CallNews:
-        return call_news(request.json, "call", "status")
+    def status(self, request: WebhookRequest) -> CallStatus:
+        return call_status(request.json, "call", "status")
 
     def connect(self, call: CarrierCall, stream_url: str, token: str) -> Answer:
         return json_answer({"stream": stream_url, "parameters": {TOKEN: token}})
 
-    def turn_away(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
+    def reject(self, call: CarrierCall, words: str, *, is_busy: bool) -> Answer:
         return json_answer({"say": words})
 
 

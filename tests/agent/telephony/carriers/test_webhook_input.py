@@ -70,7 +70,7 @@ def test_a_status_that_is_no_text_is_no_end(status: Any) -> None:
         ("jambonz", ("call_sid", "call_status")),
         ("vonage", ("uuid", "status")),
     ):
-        news = WEBHOOKS[carrier].news(sent(dict(zip(fields, ("u", status), strict=True))))
+        news = WEBHOOKS[carrier].status(sent(dict(zip(fields, ("u", status), strict=True))))
         assert (news.call_id, news.is_over) == ("u", False)
 
 

@@ -164,10 +164,10 @@ def test_twilio_is_answered_in_its_own_language() -> None:
     assert ElementTree.canonicalize(answer.text) == ElementTree.canonicalize(str(response))
     assert answer.media_type == "application/xml"
     assert "?" not in answer.text, "nothing of it is in a query"
-    busy = WEBHOOKS["twilio"].turn_away(CALL, "Busy.", is_busy=True)
+    busy = WEBHOOKS["twilio"].reject(CALL, "Busy.", is_busy=True)
     assert busy.text == '<Response><Reject reason="busy" /></Response>'
     for call, is_busy in ((CALL, False), (OUTBOUND, True)):
-        words = WEBHOOKS["twilio"].turn_away(call, "a < b & \x00c", is_busy=is_busy)
+        words = WEBHOOKS["twilio"].reject(call, "a < b & \x00c", is_busy=is_busy)
         assert words.text == "<Response><Say>a &lt; b &amp; c</Say><Hangup /></Response>"
 
 
@@ -350,5 +350,5 @@ def test_calls_are_read(carrier: str, request_: WebhookRequest, call: tuple[Any,
 def test_what_is_known_of_a_call_of_ours() -> None:
     asked = post({"CallSid": "CA1", "Direction": "outbound-api", "AnsweredBy": "machine_start"})
     call = WEBHOOKS["twilio"].read(asked)
-    assert call.told == {"direction": "outbound", "answered_by": "machine_start"}
-    assert CALL.told == {}
+    assert call.parameters == {"direction": "outbound", "answered_by": "machine_start"}
+    assert CALL.parameters == {}

@@ -80,7 +80,7 @@ def test_what_is_no_beep(sound: Int16) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answered_by", "is_machine", "takes_message"),
+    ("answered_by", "is_machine", "is_greeting_over"),
     [
         ("", False, False),
         ("human", False, False),
@@ -91,38 +91,38 @@ def test_what_is_no_beep(sound: Int16) -> None:
         ("machine_end_silence", True, True),
     ],
 )
-def test_what_carriers_say(answered_by: str, is_machine: bool, takes_message: bool) -> None:
-    watch = AnsweringMachineDetector(answered_by, 0)
-    assert (watch.is_machine, watch.takes_message) == (is_machine, takes_message)
+def test_what_carriers_say(answered_by: str, is_machine: bool, is_greeting_over: bool) -> None:
+    amd = AnsweringMachineDetector(answered_by, 0)
+    assert (amd.is_machine, amd.is_greeting_over) == (is_machine, is_greeting_over)
 
 
 def test_who_speaks_on_and_on_is_a_machine() -> None:
-    watch = AnsweringMachineDetector("", 0)
-    watch.speech_began(10**9)
-    watch.heard(quiet(20), 8000, 10**9 + LONG_NS - 1)
-    assert not watch.is_machine
-    watch.heard(quiet(20), 8000, 10**9 + LONG_NS)
-    assert watch.is_machine
-    assert not watch.takes_message
+    amd = AnsweringMachineDetector("", 0)
+    amd.speech_began(10**9)
+    amd.push_audio(quiet(20), 8000, 10**9 + LONG_NS - 1)
+    assert not amd.is_machine
+    amd.push_audio(quiet(20), 8000, 10**9 + LONG_NS)
+    assert amd.is_machine
+    assert not amd.is_greeting_over
 
 
 @pytest.mark.parametrize("is_person", [True, False])
 def test_who_pauses_or_is_known_is_not(is_person: bool) -> None:
-    watch = AnsweringMachineDetector("human" if is_person else "", 0)
-    watch.speech_began(10**9)
+    amd = AnsweringMachineDetector("human" if is_person else "", 0)
+    amd.speech_began(10**9)
     if not is_person:
-        watch.speech_ended()
-        watch.speech_began(2 * 10**9)
-    watch.heard(quiet(20), 8000, 3 * 10**9 + LONG_NS)
-    assert not watch.is_machine
+        amd.speech_ended()
+        amd.speech_began(2 * 10**9)
+    amd.push_audio(quiet(20), 8000, 3 * 10**9 + LONG_NS)
+    assert not amd.is_machine
 
 
 def test_a_beep_tells_for_a_while() -> None:
     beep = np.concatenate([tone(1000, 300), quiet(100)])
     for at_ns, is_machine in ((0, True), (WATCH_NS, False)):
-        watch = AnsweringMachineDetector("", 0)
-        watch.heard(beep, 8000, at_ns)
-        assert (watch.is_machine, watch.takes_message) == (is_machine, is_machine)
+        amd = AnsweringMachineDetector("", 0)
+        amd.push_audio(beep, 8000, at_ns)
+        assert (amd.is_machine, amd.is_greeting_over) == (is_machine, is_machine)
 
 
 # --- in a call ---

@@ -1,25 +1,25 @@
 """What keys make an entry, and when it is over."""
 
-from agent.telephony.media.dtmf_aggregator import LATE_NS, MAX_KEYS, Keypad
+from agent.telephony.media.dtmf_aggregator import LATE_NS, MAX_KEYS, DtmfAggregator
 
 S = 1_000_000_000
 
 
 def test_the_terminator_ends_an_entry() -> None:
-    keypad = Keypad()
+    keypad = DtmfAggregator()
     assert [keypad.press(key, 0) for key in "123"] == [None, None, None]
     assert keypad.press("#", 0) == "123"
     assert keypad.next_deadline_ns() is None
 
 
 def test_a_terminator_alone_is_an_entry() -> None:
-    keypad = Keypad()
+    keypad = DtmfAggregator()
     assert not keypad.is_late_end("#", 0)
     assert keypad.press("#", 0) == "#"
 
 
 def test_a_terminator_behind_an_entry_that_is_over_belongs_to_it() -> None:
-    keypad = Keypad(pause_ms=2000)
+    keypad = DtmfAggregator(pause_ms=2000)
     keypad.press("4", 0)
     assert not keypad.is_late_end("#", S), "it ends this one"
     assert keypad.on_timer(2 * S) == "4"
@@ -29,7 +29,7 @@ def test_a_terminator_behind_an_entry_that_is_over_belongs_to_it() -> None:
 
 
 def test_an_entry_ends_when_no_key_comes() -> None:
-    keypad = Keypad(pause_ms=1500)
+    keypad = DtmfAggregator(pause_ms=1500)
     keypad.press("4", 0)
     keypad.press("2", S)
     assert keypad.next_deadline_ns() == 5 * S // 2
@@ -39,12 +39,12 @@ def test_an_entry_ends_when_no_key_comes() -> None:
 
 
 def test_nobody_presses_keys_for_ever() -> None:
-    keypad = Keypad()
+    keypad = DtmfAggregator()
     entries = [keypad.press("7", 0) for _ in range(2 * MAX_KEYS)]
     assert [entry for entry in entries if entry] == ["7" * MAX_KEYS] * 2
 
 
 def test_there_may_be_no_terminator() -> None:
-    keypad = Keypad(terminator="")
+    keypad = DtmfAggregator(terminator="")
     assert keypad.press("#", 0) is None
     assert keypad.on_timer(2 * S) == "#"

@@ -14,7 +14,7 @@ from agent.calls.recording import Recorder
 from agent.codec.g711 import mulaw_encode
 from agent.session.ports.stage_ports import NoRecording
 from agent.telephony.media.dtmf import HIGH_HZ, LOW_HZ, sound_of
-from agent.telephony.media.dtmf_redaction import QuietKeys
+from agent.telephony.media.dtmf_redaction import RedactedRecording
 from latency_budget.account.clock import ManualClock
 from tests.agent.telephony.carriers.test_twilio import frame, media
 from tests.agent.telephony.test_call_detail_record import Kept as Stored
@@ -57,7 +57,7 @@ def pressed(size: int, lead: int = 0) -> tuple[Int16, Int16]:
         [np.zeros(4000 + lead, np.int16), sound_of("4111", on_ms=60), np.zeros(4000, np.int16)]
     )
     kept = Kept()
-    quiet = QuietKeys(kept)
+    quiet = RedactedRecording(kept)
     for number, first in enumerate(range(0, len(said), size)):
         quiet.caller(said[first : first + size], RATE_HZ, number)
     assert [at_ns for _, _, at_ns in kept.pieces] == list(range(len(kept.pieces)))
@@ -76,7 +76,7 @@ def test_tones_of_keys_are_silenced_from_their_first_sample(size: int, lead: int
 def test_a_voice_is_left_as_it_is() -> None:
     voice = recording("vm-nobodyavail", RATE_HZ)
     kept = Kept()
-    quiet = QuietKeys(kept)
+    quiet = RedactedRecording(kept)
     for first in range(0, len(voice), 160):
         quiet.caller(voice[first : first + 160], RATE_HZ, 0)
     sound = kept.sound
@@ -85,7 +85,7 @@ def test_a_voice_is_left_as_it_is() -> None:
 
 def test_who_else_hears_of_a_key_can_say_so() -> None:
     kept = Kept()
-    quiet = QuietKeys(kept)
+    quiet = RedactedRecording(kept)
     ones = np.ones(160, np.int16)
     for number in range(20):
         quiet.caller(ones, RATE_HZ, number)

@@ -78,56 +78,56 @@ def test_who_asks_to_wait_is_a_menu_only_in_a_monologue() -> None:
     assert answering(words, is_monologue=True) == "menu"
 
 
-# --- the watch ---
+# --- the detector ---
 
 
 def test_a_menu_is_known_by_what_is_understood_so_far() -> None:
-    watch = AnsweringMachineDetector("", 0, heeds_menus=True)
-    watch.speech_began(SECOND)
-    watch.understood("Thank you for calling Acme.", 3 * SECOND)
-    assert watch.answered_by == ""
-    watch.understood("Thank you for calling Acme. For sales, press", 4 * SECOND)
-    assert watch.answered_by == ""
-    watch.understood("Thank you for calling Acme. For sales, press two.", 5 * SECOND)
-    assert (watch.answered_by, watch.is_machine) == ("menu", False)
+    amd = AnsweringMachineDetector("", 0, detects_menus=True)
+    amd.speech_began(SECOND)
+    amd.push_transcript("Thank you for calling Acme.", 3 * SECOND)
+    assert amd.answered_by == ""
+    amd.push_transcript("Thank you for calling Acme. For sales, press", 4 * SECOND)
+    assert amd.answered_by == ""
+    amd.push_transcript("Thank you for calling Acme. For sales, press two.", 5 * SECOND)
+    assert (amd.answered_by, amd.is_machine) == ("menu", False)
 
 
 def test_a_menu_is_a_machine_where_nobody_tells_them_apart() -> None:
-    watch = AnsweringMachineDetector("", 0)
-    watch.understood(MENU, SECOND)
-    assert (watch.answered_by, watch.is_machine) == ("menu", True)
+    amd = AnsweringMachineDetector("", 0)
+    amd.push_transcript(MENU, SECOND)
+    assert (amd.answered_by, amd.is_machine) == ("menu", True)
 
 
 def test_a_mailbox_is_known_by_its_words_before_its_length() -> None:
-    watch = AnsweringMachineDetector("", 0, heeds_menus=True)
-    watch.speech_began(0)
-    watch.understood("Please leave a message after the tone.", 2 * SECOND)
-    assert (watch.answered_by, watch.is_machine, watch.takes_message) == ("machine", True, False)
+    amd = AnsweringMachineDetector("", 0, detects_menus=True)
+    amd.speech_began(0)
+    amd.push_transcript("Please leave a message after the tone.", 2 * SECOND)
+    assert (amd.answered_by, amd.is_machine, amd.is_greeting_over) == ("machine", True, False)
 
 
 def test_a_welcome_is_waited_for_where_menus_are_told_apart() -> None:
-    watch = AnsweringMachineDetector("", 0, heeds_menus=True)
-    watch.speech_began(0)
-    watch.heard(quiet(20), 8000, LONG_NS)
-    assert not watch.is_machine
-    watch.heard(quiet(20), 8000, MENU_NS)
-    assert watch.is_machine
+    amd = AnsweringMachineDetector("", 0, detects_menus=True)
+    amd.speech_began(0)
+    amd.push_audio(quiet(20), 8000, LONG_NS)
+    assert not amd.is_machine
+    amd.push_audio(quiet(20), 8000, MENU_NS)
+    assert amd.is_machine
 
 
 def test_a_monologue_asks_to_wait() -> None:
-    watch = AnsweringMachineDetector("", 0, heeds_menus=True)
-    watch.speech_began(0)
-    watch.understood("Please hold.", LONG_NS - 1)
-    assert not watch.is_menu
-    watch.understood("Please hold. Please hold.", LONG_NS)
-    assert watch.is_menu
+    amd = AnsweringMachineDetector("", 0, detects_menus=True)
+    amd.speech_began(0)
+    amd.push_transcript("Please hold.", LONG_NS - 1)
+    assert not amd.is_menu
+    amd.push_transcript("Please hold. Please hold.", LONG_NS)
+    assert amd.is_menu
 
 
 def test_a_person_who_is_known_and_a_call_that_goes_on_are_no_menu() -> None:
     for carriers_word, at_ns, answered_by in (("human", 0, "human"), ("", WATCH_NS, "")):
-        watch = AnsweringMachineDetector(carriers_word, 0, heeds_menus=True)
-        watch.understood(MENU, at_ns)
-        assert (watch.answered_by, watch.is_machine) == (answered_by, False)
+        amd = AnsweringMachineDetector(carriers_word, 0, detects_menus=True)
+        amd.push_transcript(MENU, at_ns)
+        assert (amd.answered_by, amd.is_machine) == (answered_by, False)
 
 
 # --- in a call ---

@@ -28,8 +28,8 @@ from agent.telephony.media_session import PhoneLine
 from agent.telephony.outbound.transfer import (
     NOT_SET_UP,
     REFUSED,
-    Handover,
     TransferError,
+    TransferOrder,
     TwilioTransfer,
 )
 from latency_budget.account.clock import ManualClock, unix_ns
@@ -60,7 +60,7 @@ def hold(
 
     async def main(clock: ManualClock) -> None:
         scene = PhoneScene(clock, tmp_path, *replies, settings=SETTINGS)
-        scene.sockets._moves = {} if move is None else {"Twilio": move}
+        scene.sockets._transfers = {} if move is None else {"Twilio": move}
         carrier = await scene.call(lambda carrier: story(scene, carrier), **how)
         assert scene.is_empty
         kept.append((scene, carrier))
@@ -135,13 +135,13 @@ class Move:
     def __init__(self, error: str = "", *, waits: bool = False) -> None:
         """`waits`: until the test says `settle`."""
         self.moved: list[tuple[str, str]] = []
-        self.handovers: list[Handover] = []
+        self.handovers: list[TransferOrder] = []
         self.is_done = asyncio.Event()
         self._error = error
         self._waits = waits
         self._moving: asyncio.Future[None] | None = None
 
-    def __call__(self, handover: Handover) -> "asyncio.Future[None]":
+    def __call__(self, handover: TransferOrder) -> "asyncio.Future[None]":
         self.moved.append((handover.call_id, handover.number))
         self.handovers.append(handover)
         self._moving = asyncio.get_running_loop().create_future()
@@ -166,7 +166,7 @@ def test_a_call_is_transferred_to_whom_the_settings_name(tmp_path: Path) -> None
     assert carrier.closed == (1000, "transferred to sales")
     (handed,) = move.handovers
     assert handed.agent == "default"
-    assert 3600 - 60 < handed.left_s < 3600, "of the longest call"
+    assert 3600 - 60 < handed.remaining_s < 3600, "of the longest call"
     told = str(scene.chat.calls)
     assert "the workshop" in told
     assert "4930" not in told, "the model never gets to know numbers"
@@ -240,8 +240,8 @@ class Http(HttpClient):  # type: ignore[misc]
         return Response(self._status, body)
 
 
-def handover(call_id: str = CALL) -> Handover:
-    return Handover(call_id, "+493012345", "front desk", 1799.5)
+def handover(call_id: str = CALL) -> TransferOrder:
+    return TransferOrder(call_id, "+493012345", "front desk", 1799.5)
 
 
 @pytest.fixture

@@ -95,23 +95,23 @@ async def test_twilio_tells_of_a_machine_while_the_call_goes_on(
         assert order["AsyncAmdStatusCallback"] == f"{PUBLIC}{STATUS}"
 
         async def hold(desk: CallService, held: AdmittedCall, phone: PhoneCall) -> None:
-            watch = phone._plan.watch
-            assert watch is not None
+            amd = phone._plan.amd
+            assert amd is not None
             for call_id in ("CA2", "CA1"):
-                assert not watch.is_machine
+                assert not amd.is_machine
                 news = {"CallSid": call_id, "AnsweredBy": "machine_end_beep"}
                 forged = await house.post(STATUS, news, basic(key))
                 assert forged.status_code == 204
-                assert not watch.is_machine, "a key is no carrier"
+                assert not amd.is_machine, "a key is no carrier"
                 assert (await house.twilio(STATUS, **news)).status_code == 204
-            watches.append(watch)
+            watches.append(amd)
 
         key = await house.key()
         monkeypatch.setattr(CallService, "hold", hold)
         parameters = {"token": token_of(twilio.orders[0])}
         await house.stream("twilio", start(callSid="CA1", customParameters=parameters))
-        (watch,) = watches
-        assert (watch.is_machine, watch.takes_message) == (True, True)
+        (amd,) = watches
+        assert (amd.is_machine, amd.is_greeting_over) == (True, True)
         late = await house.twilio(STATUS, CallSid="CA1", AnsweredBy="human")
         assert late.status_code == 204, "the call is over"
 
