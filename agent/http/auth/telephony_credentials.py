@@ -11,11 +11,11 @@ PREFIX: Final = "/telephony/"
 
 
 PRESENTED_KEY: Final = "halfsec.call_token"
-"""Where the door puts into the ASGI scope what was presented as a call's token."""
+"""Key of the ASGI scope under which the middleware stores a presented call token."""
 
 
 def is_webhook(path: str) -> bool:
-    """Whether carriers ask there about a call, or tell of one."""
+    """True for the paths of carriers' voice and status webhooks."""
     return path.startswith(PREFIX) and path.endswith(("/voice", "/status"))
 
 
@@ -31,7 +31,7 @@ def is_signature(path: str, header: str) -> bool:
 
 
 def basic_password(header: str) -> str | None:
-    """Of an Authorization header; None where it is of another scheme."""
+    """Password of a Basic Authorization header; None for another scheme."""
     scheme, _, encoded = header.strip().partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -46,9 +46,9 @@ CALLS_PATH: Final = "/telephony/calls"
 
 
 TOKEN: Final = re.compile("ct[0-9a-f]{48}")
-"""Of letters and digits only: Plivo hands on nothing else."""
+"""Letters and digits only: Plivo passes on nothing else."""
 
 
 def is_call_token(credential: str) -> bool:
-    """By its looks."""
+    """True for a credential in the form of a call token."""
     return TOKEN.fullmatch(credential) is not None
