@@ -67,7 +67,7 @@ def decide_overlap(s: TurnState, over: Overlap, now_ns: int) -> list[Command]:
     if missing_ms > 0:
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS
         return []
-    return let_go(s, now_ns)
+    return resume_overlapped(s, now_ns)
 
 
 def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]:
@@ -84,7 +84,7 @@ def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]
     return out
 
 
-def let_go(s: TurnState, now_ns: int) -> list[Command]:
+def resume_overlapped(s: TurnState, now_ns: int) -> list[Command]:
     """Drop the utterance and resume the response that it overlapped, if any."""
     over, s.overlap = s.overlap, None
     if over is None:

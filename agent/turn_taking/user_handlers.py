@@ -135,13 +135,13 @@ def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -
 def _on_buffer_cleared(s: TurnState, event: ev.BufferCleared, now_ns: int) -> list[Command]:
     if s.caller is Caller.QUIET:
         return []
-    return barge_in.let_go(s, now_ns)
+    return barge_in.resume_overlapped(s, now_ns)
 
 
 def _on_rules_changed(s: TurnState, event: ev.RulesChanged, now_ns: int) -> list[Command]:
     s.rules = event.rules
     if not event.rules.enabled and s.caller is not Caller.QUIET:
-        return barge_in.let_go(s, now_ns)
+        return barge_in.resume_overlapped(s, now_ns)
     return [] if would_reply(s) else discard_preemptive(s)
 
 

@@ -11,11 +11,11 @@ PREFIX: Final = "/telephony/"
 
 
 PRESENTED_KEY: Final = "halfsec.call_token"
-"""Key of the ASGI scope under which a presented call token is stored."""
+"""Key of the ASGI scope under which the middleware stores a presented call token."""
 
 
 def is_webhook(path: str) -> bool:
-    """True for the voice and status webhooks of carriers."""
+    """True for the paths of carriers' voice and status webhooks."""
     return path.startswith(PREFIX) and path.endswith(("/voice", "/status"))
 
 
@@ -46,9 +46,9 @@ CALLS_PATH: Final = "/telephony/calls"
 
 
 TOKEN: Final = re.compile("ct[0-9a-f]{48}")
-"""Form of a call token: letters and digits only, because Plivo passes on nothing else."""
+"""Letters and digits only: Plivo passes on nothing else."""
 
 
 def is_call_token(credential: str) -> bool:
-    """True if a credential has the form of a call token."""
+    """True for a credential in the form of a call token."""
     return TOKEN.fullmatch(credential) is not None
