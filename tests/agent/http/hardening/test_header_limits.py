@@ -16,7 +16,7 @@ from agent.http.hardening.header_limits import (
     MAX_TARGET_BYTES,
     HeadCheck,
 )
-from tests.support.service.connection_house import HANDSHAKE, House, end
+from tests.support.service.server_connections import HANDSHAKE, ServerUnderTest, end
 
 START = b"POST /echo HTTP/1.1\r\nHost: localhost\r\n"
 SECOND = b"GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -39,8 +39,8 @@ class Site:
 
 async def answers(site: Site, sent: bytes) -> bytes:
     """What comes back; the connection's own headers included."""
-    house = House(cast(Any, site.app()), h11_max_incomplete_event_size=MAX_HEAD_BYTES)
-    wire = house.connect()
+    server = ServerUnderTest(cast(Any, site.app()), h11_max_incomplete_event_size=MAX_HEAD_BYTES)
+    wire = server.connect()
     for first in range(0, len(sent), 1000):
         wire.protocol.data_received(sent[first : first + 1000])
         if wire.closing:
@@ -133,8 +133,8 @@ async def test_a_target_that_is_a_whole_address(target: bytes, host: str, path: 
         seen.append((scope["path"], hosts))
         await PlainTextResponse("ok")(scope, receive, send)
 
-    house = House(HeadCheck(note))
-    wire = house.connect()
+    server = ServerUnderTest(HeadCheck(note))
+    wire = server.connect()
     wire.protocol.data_received(b"GET " + target + b" HTTP/1.1\r\nHost: header.example\r\n\r\n")
     for _ in range(20):
         await asyncio.sleep(0)

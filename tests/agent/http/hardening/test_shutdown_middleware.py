@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agent.http.hardening.shutdown_middleware import LastAnswers
-from tests.support.service.connection_house import House, end
+from tests.support.service.server_connections import ServerUnderTest, end
 
 
 async def hanging(request: Request) -> Response:
@@ -30,8 +30,8 @@ async def streaming(request: Request) -> Response:
 async def cut_off(path: str, seen: Callable[[bytes], bool]) -> bytes:
     """What a client has got when its request was cancelled after `seen`."""
     routes = [Route("/hanging", hanging), Route("/streaming", streaming)]
-    house = House(Starlette(routes=routes, middleware=[Middleware(LastAnswers)]))
-    wire = house.connect()
+    server = ServerUnderTest(Starlette(routes=routes, middleware=[Middleware(LastAnswers)]))
+    wire = server.connect()
     wire.protocol.data_received(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     for _ in range(50):
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agent.http.hardening import message_queue, websocket_protocol
 from agent.http.hardening.cooperative_parser import SLICE_BYTES
 from agent.http.hardening.websocket_protocol import FRAMES_AT_ONCE, MAX_PHONE_FRAME_BYTES
-from tests.support.service.connection_house import HANDSHAKE, House, Wire, end
+from tests.support.service.server_connections import HANDSHAKE, ServerUnderTest, Wire, end
 
 MASK = bytes(4)
 EMPTY_FRAGMENT = b"\x00\x80" + MASK
@@ -60,7 +60,7 @@ async def turns(number: int = 20) -> None:
 
 async def call() -> tuple[Reader, Wire]:
     reader = Reader()
-    wire = await House(reader).call()
+    wire = await ServerUnderTest(reader).call()
     wire.sent = b""
     return reader, wire
 
@@ -78,7 +78,7 @@ async def test_a_telephones_messages_are_short(path: str, first: int) -> None:
     pieces = text(most[:40_000], first=first & 0x0F), text(most[:40_000], first=0x80)
     for too_long in (long(most + b"x", first), b"".join(pieces)):
         reader = Reader()
-        wire = await House(reader).call(path=path)
+        wire = await ServerUnderTest(reader).call(path=path)
         wire.sent = b""
         wire.protocol.data_received(long(most, first))
         await reader.heard(1)
@@ -257,7 +257,7 @@ async def test_text_that_is_no_utf8_ends_the_call(caplog: pytest.LogCaptureFixtu
 async def test_a_bad_frame_right_behind_the_handshake_is_answered(
     frame: bytes, code: int, together: bool
 ) -> None:
-    wire = House(Reader()).connect()
+    wire = ServerUnderTest(Reader()).connect()
     if together:
         wire.protocol.data_received(HANDSHAKE + frame)
     else:
@@ -282,7 +282,7 @@ BAD_HANDSHAKES = {
 
 @pytest.mark.parametrize("kind", BAD_HANDSHAKES)
 async def test_a_handshake_that_is_none_is_answered(kind: str) -> None:
-    wire = House(Reader()).connect()
+    wire = ServerUnderTest(Reader()).connect()
     wire.protocol.data_received(BAD_HANDSHAKES[kind])
     await turns()
     assert wire.sent.startswith(b"HTTP/1.1 400 ")
