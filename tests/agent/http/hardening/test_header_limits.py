@@ -55,7 +55,7 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-async def test_an_honest_request_passes() -> None:
+async def test_valid_request_passes() -> None:
     site = Site()
     answer = await answers(site, START + b"Content-Length: 3\r\n\r\nabc" + SECOND)
     assert status(answer) == 200
@@ -73,7 +73,7 @@ async def test_an_honest_request_passes() -> None:
     ],
     ids=["headers", "target", "request line", "head", "handshake"],
 )
-async def test_too_much_is_refused(head: bytes, expected: int) -> None:
+async def test_oversized_headers_are_refused(head: bytes, expected: int) -> None:
     site = Site()
     assert status(await answers(site, head)) == expected
     assert site.asked == []
@@ -102,7 +102,7 @@ SMUGGLED = {
 
 
 @pytest.mark.parametrize("way", SMUGGLED)
-async def test_nothing_is_smuggled(way: str) -> None:
+async def test_request_smuggling_is_refused(way: str) -> None:
     """The refusal ends the connection: what stands behind is no request."""
     site = Site()
     answer = await answers(site, START + SMUGGLED[way])
@@ -124,7 +124,7 @@ async def test_nothing_is_smuggled(way: str) -> None:
         (b"ftp://b.example/", "header.example", "ftp://b.example/"),
     ],
 )
-async def test_a_target_that_is_a_whole_address(target: bytes, host: str, path: str) -> None:
+async def test_absolute_form_request_target(target: bytes, host: str, path: str) -> None:
     """Its host counts, not the header's."""
     seen: list[tuple[str, list[bytes]]] = []
 

@@ -21,7 +21,7 @@ from tests.support.service.server_connections import (
 
 
 @pytest.mark.parametrize("sent", [PIECE_OF_A_FRAME, WHOLE_FRAME])
-async def test_who_sends_is_alive_though_the_pong_is_late(sent: bytes) -> None:
+async def test_received_data_counts_as_alive_while_a_pong_is_late(sent: bytes) -> None:
     wire = await ServerUnderTest(busy).call()
     wire.protocol.send_keepalive_ping()
     wire.protocol.data_received(sent)
@@ -31,7 +31,9 @@ async def test_who_sends_is_alive_though_the_pong_is_late(sent: bytes) -> None:
     await end(wire)
 
 
-async def test_who_is_not_read_from_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_pong_of_a_paused_connection_is_tolerated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(message_queue, "MAX_WAITING_BYTES", 0)
     wire = await ServerUnderTest(busy).call()
     wire.protocol.data_received(WHOLE_FRAME)
@@ -42,7 +44,9 @@ async def test_who_is_not_read_from_cannot_answer(monkeypatch: pytest.MonkeyPatc
     await end(wire)
 
 
-async def test_who_is_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connection_is_dropped_after_the_ping_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(websocket_protocol, "CLOSE_TIMEOUT_S", 0.0)
     wire = await ServerUnderTest(busy).call()
     wire.protocol.data_received(PIECE_OF_A_FRAME)
@@ -54,7 +58,9 @@ async def test_who_is_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     await end(wire)
 
 
-async def test_who_does_not_read_is_got_rid_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_ignores_the_close_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(websocket_protocol, "CLOSE_TIMEOUT_S", 0.0)
     wire = await ServerUnderTest(brief).call()
     async with asyncio.timeout(30):
@@ -63,7 +69,9 @@ async def test_who_does_not_read_is_got_rid_of(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
-async def test_who_asks_nothing_is_got_rid_of(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+async def test_connection_without_a_request_is_closed(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
     monkeypatch.setattr(http_protocol, "REQUEST_TIMEOUT_S", 0.0)
     wire = ServerUnderTest(busy).connect()
     if sent:
@@ -72,7 +80,9 @@ async def test_who_asks_nothing_is_got_rid_of(monkeypatch: pytest.MonkeyPatch, s
         await wire.aborted.wait()
 
 
-async def test_a_call_is_not_a_request_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_timeout_does_not_apply_to_websockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(http_protocol, "REQUEST_TIMEOUT_S", 0.0)
     wire = await ServerUnderTest(busy).call()
     for _ in range(10):
@@ -81,7 +91,7 @@ async def test_a_call_is_not_a_request_that_does_not_come(monkeypatch: pytest.Mo
     await end(wire)
 
 
-async def test_at_the_limit_who_has_asked_nothing_for_longest_makes_room(
+async def test_longest_idle_connection_is_evicted_at_the_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(HttpConnection, "count_load_refusal", 0)
@@ -101,7 +111,7 @@ async def test_at_the_limit_who_has_asked_nothing_for_longest_makes_room(
         await end(wire)
 
 
-async def test_where_all_are_calls_the_newcomer_is_turned_away(
+async def test_new_connection_is_refused_when_all_others_are_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(HttpConnection, "count_load_refusal", 0)
@@ -121,7 +131,9 @@ async def endless(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_does_not_read_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_stops_reading_a_response_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.01)
     wire = ServerUnderTest(endless).connect()
     wire.protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -136,7 +148,7 @@ async def test_who_does_not_read_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) 
     await end(wire)
 
 
-async def test_the_rest_of_a_response_is_not_kept_for_ever(
+async def test_unsent_response_is_not_kept_forever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_protocol, "CLOSE_TIMEOUT_S", 0.01)
@@ -157,7 +169,9 @@ async def short(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"x"})
 
 
-async def test_an_address_makes_room_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+async def test_address_at_its_limit_evicts_its_own_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     server = ServerUnderTest(busy, LIMITED)
     with caplog.at_level(logging.WARNING):
         call = await server.call("192.0.2.1")
@@ -170,7 +184,7 @@ async def test_an_address_makes_room_for_itself(caplog: pytest.LogCaptureFixture
         await end(wire)
 
 
-async def test_an_address_with_nothing_but_calls_gets_no_more() -> None:
+async def test_address_with_only_calls_gets_no_more_connections() -> None:
     server = ServerUnderTest(busy, LIMITED)
     calls = [await server.call("192.0.2.1") for _ in range(3)]
     assert server.connect("192.0.2.1").aborted.is_set()
@@ -182,7 +196,7 @@ async def test_an_address_with_nothing_but_calls_gets_no_more() -> None:
         await end(wire)
 
 
-async def test_who_connects_too_fast_is_closed_before_anything_is_read() -> None:
+async def test_connection_above_the_rate_is_closed_unread() -> None:
     server = ServerUnderTest(busy, AccessSettings(connections_per_address=0, connections_per_s=4))
     wires = [server.connect(f"2001:db8::{number:x}") for number in range(12)]
     assert [wire.aborted.is_set() for wire in wires] == [False] * 8 + [True] * 4
@@ -193,7 +207,7 @@ async def test_who_connects_too_fast_is_closed_before_anything_is_read() -> None
         await end(wire)
 
 
-async def test_a_trusted_proxy_is_not_judged() -> None:
+async def test_trusted_proxy_is_not_limited() -> None:
     proxied = replace(LIMITED, trusted_proxies=("192.0.2.0/28",))
     server = ServerUnderTest(busy, proxied)
     wires = [server.connect("192.0.2.7") for _ in range(20)]
@@ -202,7 +216,7 @@ async def test_a_trusted_proxy_is_not_judged() -> None:
         await end(wire)
 
 
-async def test_requests_in_a_row_are_answered_no_faster_than_allowed() -> None:
+async def test_pipelined_requests_are_rate_limited() -> None:
     """Pipelined in one packet; nothing of them is lost."""
     server = ServerUnderTest(short, AccessSettings(connections_per_s=0, requests_per_s=5))
     wire = server.connect("192.0.2.1")

@@ -44,7 +44,7 @@ async def cut_off(path: str, seen: Callable[[bytes], bool]) -> bytes:
     return wire.sent
 
 
-async def test_one_without_an_answer_gets_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_request_without_a_response_gets_503(caplog: pytest.LogCaptureFixture) -> None:
     sent = await cut_off("/hanging", lambda sent: sent == b"")
     head, _, body = sent.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
@@ -53,7 +53,7 @@ async def test_one_without_an_answer_gets_one(caplog: pytest.LogCaptureFixture) 
     assert caplog.records == []
 
 
-async def test_one_that_has_begun_is_broken_off(caplog: pytest.LogCaptureFixture) -> None:
+async def test_started_response_is_aborted(caplog: pytest.LogCaptureFixture) -> None:
     sent = await cut_off("/streaming", lambda sent: b"the first piece" in sent)
     assert sent.count(b"HTTP/1.1") == 1
     assert not sent.endswith(b"0\r\n\r\n")  # nobody takes it for whole
