@@ -54,13 +54,13 @@ class ServerUnderTest:
             self.calls.turn_over(self.call, TurnEntry(SessionId("s"), record))
 
 
-async def test_one_more_is_let_in_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_is_admitted_below_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     server = ServerUnderTest(monkeypatch)
     server.turns(0.1)
     assert server.calls.crowd() is None
 
 
-async def test_one_more_is_refused_where_answers_would_be_late(
+async def test_call_is_refused_when_answers_would_be_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = ServerUnderTest(monkeypatch)
@@ -72,14 +72,14 @@ async def test_one_more_is_refused_where_answers_would_be_late(
     assert server.calls.crowd() is None, "the line is free"
 
 
-async def test_how_long_a_tool_takes_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tool_time_does_not_count_as_load(monkeypatch: pytest.MonkeyPatch) -> None:
     server = ServerUnderTest(monkeypatch)
     slow = Span(Stage.TOOL, 0, 3 * 10**9)
     server.turns(0.3, lambda record: replace(record, spans=(*record.spans, slow)))
     assert server.calls.crowd() is None
 
 
-async def test_a_turn_that_failed_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_turn_does_not_count_as_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its apology is heard, and late."""
     server = ServerUnderTest(monkeypatch)
 
@@ -91,7 +91,7 @@ async def test_a_turn_that_failed_is_no_evidence(monkeypatch: pytest.MonkeyPatch
     assert server.calls.crowd() is None
 
 
-async def test_the_processor_is_not_asked_for_every_turn_of_many(
+async def test_cpu_load_is_not_sampled_every_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = ServerUnderTest(monkeypatch)
@@ -104,13 +104,13 @@ async def test_the_processor_is_not_asked_for_every_turn_of_many(
     assert server.num_asked <= before + 1
 
 
-async def test_the_operator_may_let_everybody_in(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_admission_control_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     server = ServerUnderTest(monkeypatch, admission=False)
     server.turns(0.5, words=900)
     assert server.calls.crowd() is None
 
 
-async def test_who_is_refused_is_told_why_and_when_to_come_back(
+async def test_refusal_names_the_reason_and_a_retry_time(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live.calls, "crowd", lambda num_kept: OverloadForecast(612.3, 500))

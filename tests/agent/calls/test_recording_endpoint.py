@@ -80,7 +80,7 @@ def sound_of(answer: httpx.Response) -> Int16:
     return np.asarray(sound)
 
 
-async def test_a_call_that_is_over(server: ServerUnderTest) -> None:
+async def test_recording_of_a_finished_call(server: ServerUnderTest) -> None:
     words = server.begin(6)
     server.end()
     answer = await server.http.get(PATH)
@@ -97,7 +97,7 @@ async def test_a_call_that_is_over(server: ServerUnderTest) -> None:
     assert head.headers["content-length"] == str(len(answer.content))
 
 
-async def test_a_call_in_progress_is_there_as_far_as_it_is(server: ServerUnderTest) -> None:
+async def test_recording_of_a_call_in_progress(server: ServerUnderTest) -> None:
     words = server.begin(6)
     (listed,) = (await server.http.get("/v1/sessions")).json()["sessions"]
     assert listed["recorded"] is True
@@ -111,7 +111,7 @@ async def test_a_call_in_progress_is_there_as_far_as_it_is(server: ServerUnderTe
     assert (part.status_code, part.content[:4]) == (206, b"RIFF")
 
 
-async def test_a_file_that_grows_while_it_is_sent_is_sent_as_it_was(
+async def test_response_length_is_fixed_while_the_file_grows(
     server: ServerUnderTest,
 ) -> None:
     """As long as was announced, though more is there when it is read."""
@@ -141,7 +141,7 @@ async def test_a_file_that_grows_while_it_is_sent_is_sent_as_it_was(
         ("bytes=-1", 206),
     ],
 )
-async def test_ranges_that_make_no_sense(server: ServerUnderTest, value: str, status: int) -> None:
+async def test_invalid_ranges_are_refused(server: ServerUnderTest, value: str, status: int) -> None:
     server.begin(6)
     server.end()
     answer = await server.http.get(PATH, headers={"range": value})
@@ -152,7 +152,7 @@ async def test_ranges_that_make_no_sense(server: ServerUnderTest, value: str, st
     "name",
     ["sess_none", "..%2Fkeys", "%2e%2e", "..%2F..%2Fetc%2Fpasswd", "a.wav", "%00", "x" * 500],
 )
-async def test_what_is_no_recording_is_none(
+async def test_other_files_are_not_served(
     server: ServerUnderTest, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "keys.wav").write_bytes(b"secret")
@@ -162,7 +162,7 @@ async def test_what_is_no_recording_is_none(
     assert b"secret" not in answer.content
 
 
-async def test_nothing_is_recorded_where_nobody_asked_for_it(tmp_path: Path) -> None:
+async def test_recording_is_off_without_a_record_dir(tmp_path: Path) -> None:
     server = ServerUnderTest(tmp_path, records=False)
     async with server.http:
         call = server.calls.admit(SessionId(CALL), "default")
@@ -173,7 +173,7 @@ async def test_nothing_is_recorded_where_nobody_asked_for_it(tmp_path: Path) -> 
         assert not (tmp_path / "calls").exists()
 
 
-async def test_a_recording_is_behind_the_door(server: ServerUnderTest) -> None:
+async def test_recording_needs_a_key(server: ServerUnderTest) -> None:
     server.begin(6)
     now = unix_ns() // 10**9
     text = server.keys.add("one", KeyLimits(), now)
@@ -185,7 +185,7 @@ async def test_a_recording_is_behind_the_door(server: ServerUnderTest) -> None:
         assert answer.status_code == status
 
 
-async def test_a_turn_says_where_it_is_in_the_recording(server: ServerUnderTest) -> None:
+async def test_turn_names_its_position_in_the_recording(server: ServerUnderTest) -> None:
     server.begin(6)
     began_ns = 5_000_000_000
     entry = stored().entry
@@ -196,7 +196,7 @@ async def test_a_turn_says_where_it_is_in_the_recording(server: ServerUnderTest)
     assert turn["recording"] == {"from_s": 1.5, "to_s": 3.95}
 
 
-async def test_what_is_wrong_with_the_disk_is_seen(server: ServerUnderTest, tmp_path: Path) -> None:
+async def test_disk_errors_are_reported(server: ServerUnderTest, tmp_path: Path) -> None:
     (tmp_path / "calls").write_text("no directory")
     server.recorder.step()
     endpoints = Endpoints(cast(Stages, Ready()), server.calls, server.access)

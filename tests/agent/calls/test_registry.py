@@ -22,7 +22,7 @@ def calls(**settings: object) -> CallRegistry:
     return CallRegistry(replace(config, agent=replace(config.agent, **settings)), ManualClock())  # type: ignore[arg-type]
 
 
-async def test_a_full_house_and_an_empty_one() -> None:
+async def test_full_and_empty_registry() -> None:
     registry = calls(max_sessions=1)
     await registry.wait_empty()
     call = registry.admit(SessionId("sess_a"), "default")
@@ -70,7 +70,7 @@ async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) 
     assert [record.type for record in read_trace(lines).records] == ["released"]
 
 
-async def test_a_trace_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+async def test_unwritable_trace_does_not_end_the_call(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     registry = calls()
     await save_trace(
@@ -78,7 +78,7 @@ async def test_a_trace_that_cannot_be_written_ends_nothing(tmp_path: Path) -> No
     )
 
 
-def test_a_call_counts_its_turns_and_finds_the_middle_wait() -> None:
+def test_call_counts_turns_and_the_median_latency() -> None:
     call = calls().admit(SessionId("sess_a"), "default")
     before = call.p50_ms
     assert before is None
