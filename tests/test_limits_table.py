@@ -24,7 +24,8 @@ SHOWN_BY: Final[dict[str, str]] = {
         "test_longest_idle_connection_is_evicted_at_the_limit"
     ),
     "connections from an address, `access.connections_per_address`": (
-        "agent/http/hardening/test_http_protocol.py::test_address_at_its_limit_evicts_its_own_connection"
+        "agent/http/hardening/test_http_protocol.py::"
+        "test_address_at_its_limit_evicts_its_own_connection"
     ),
     "new connections from an address, `access.connections_per_s`": (
         "agent/http/hardening/test_http_protocol.py::"
@@ -40,15 +41,22 @@ SHOWN_BY: Final[dict[str, str]] = {
     "time for a request's head": (
         "agent/http/hardening/test_http_protocol.py::test_connection_without_a_request_is_closed"
     ),
-    "a request's head": "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused",
+    "a request's head": (
+        "agent/http/hardening/test_header_limits.py::"
+        "test_oversized_headers_are_refused"
+    ),
     "its headers": "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused",
-    "path and query": "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused",
+    "path and query": (
+        "agent/http/hardening/test_header_limits.py::"
+        "test_oversized_headers_are_refused"
+    ),
     "lengths and hosts of a request": (
         "agent/http/hardening/test_header_limits.py::test_request_smuggling_is_refused"
     ),
     "a JSON body": "agent/http/openai/test_chat_bad_input.py::test_endless_body_is_refused",
     "its brackets and commas": (
-        "agent/http/openai/test_chat_bad_input.py::test_bad_requests_are_refused_without_affecting_calls"
+        "agent/http/openai/test_chat_bad_input.py::"
+        "test_bad_requests_are_refused_without_affecting_calls"
     ),
     "all tools of a chat request": (
         "agent/stages/test_openai_tools.py::test_what_is_refused_names_the_field"
@@ -67,12 +75,16 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/observability/test_server_log.py::test_requests_that_are_none_do_not_fill_the_log"
     ),
     "time for an upload": "agent/stages/test_offline.py::test_one_that_never_ends_is_given_up",
-    "characters to read aloud": "agent/http/openai/test_speech.py::test_invalid_requests_are_refused_with_a_reason",
+    "characters to read aloud": (
+        "agent/http/openai/test_speech.py::"
+        "test_invalid_requests_are_refused_with_a_reason"
+    ),
     "uploads at once; texts to read aloud": (
         "agent/stages/test_offline.py::test_one_request_too_many_is_told_to_come_again"
     ),
     "time to read on in a response": (
-        "agent/http/hardening/test_http_protocol.py::test_client_that_stops_reading_a_response_is_cut_off"
+        "agent/http/hardening/test_http_protocol.py::"
+        "test_client_that_stops_reading_a_response_is_cut_off"
     ),
     "listeners at `/v1/latency/events`": (
         "agent/observability/test_live_events.py::test_too_many_listeners_are_refused"
@@ -83,7 +95,10 @@ SHOWN_BY: Final[dict[str, str]] = {
     "sound that waits for the disk": (
         "agent/calls/test_recorder.py::test_slow_disk_does_not_block_the_call"
     ),
-    "wrong keys from an address": "agent/http/auth/test_middleware.py::test_number_of_throttled_requests_is_limited",
+    "wrong keys from an address": (
+        "agent/http/auth/test_middleware.py::"
+        "test_number_of_throttled_requests_is_limited"
+    ),
     "client secrets; of one key": (
         "agent/http/auth/test_client_secrets.py::test_number_of_client_secrets_is_limited"
     ),
@@ -103,7 +118,8 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/http/hardening/test_attacks_network.py::test_idle_connection_is_closed_with_a_reason"
     ),
     "a client that does not answer pings": (
-        "agent/http/hardening/test_http_protocol.py::test_silent_connection_is_dropped_after_the_ping_timeout"
+        "agent/http/hardening/test_http_protocol.py::"
+        "test_silent_connection_is_dropped_after_the_ping_timeout"
     ),
     "a message": (
         "agent/server/test_input.py::test_a_frame_beyond_the_limit_ends_the_call_and_no_other"
