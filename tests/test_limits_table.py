@@ -42,13 +42,11 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/http/hardening/test_http_protocol.py::test_connection_without_a_request_is_closed"
     ),
     "a request's head": (
-        "agent/http/hardening/test_header_limits.py::"
-        "test_oversized_headers_are_refused"
+        "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused"
     ),
     "its headers": "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused",
     "path and query": (
-        "agent/http/hardening/test_header_limits.py::"
-        "test_oversized_headers_are_refused"
+        "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused"
     ),
     "lengths and hosts of a request": (
         "agent/http/hardening/test_header_limits.py::test_request_smuggling_is_refused"
@@ -76,11 +74,10 @@ SHOWN_BY: Final[dict[str, str]] = {
     ),
     "time for an upload": "agent/stages/test_offline.py::test_one_that_never_ends_is_given_up",
     "characters to read aloud": (
-        "agent/http/openai/test_speech.py::"
-        "test_invalid_requests_are_refused_with_a_reason"
+        "agent/http/openai/test_speech.py::test_invalid_requests_are_refused_with_a_reason"
     ),
     "uploads at once; texts to read aloud": (
-        "agent/stages/test_offline.py::test_one_request_too_many_is_told_to_come_again"
+        "agent/stages/test_offline.py::test_request_above_the_limit_gets_a_retry_time"
     ),
     "time to read on in a response": (
         "agent/http/hardening/test_http_protocol.py::"
@@ -96,8 +93,7 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/calls/test_recorder.py::test_slow_disk_does_not_block_the_call"
     ),
     "wrong keys from an address": (
-        "agent/http/auth/test_middleware.py::"
-        "test_number_of_throttled_requests_is_limited"
+        "agent/http/auth/test_middleware.py::test_number_of_throttled_requests_is_limited"
     ),
     "client secrets; of one key": (
         "agent/http/auth/test_client_secrets.py::test_number_of_client_secrets_is_limited"
