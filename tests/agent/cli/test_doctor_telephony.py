@@ -210,7 +210,7 @@ async def test_a_server_that_is_not_ready_is_no_mistake(
     assert "We can't take your call" in found[VOICE].value
 
 
-async def test_an_open_server_at_a_public_address_is_told_of(
+async def test_doctor_reports_an_open_server_at_a_public_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = SETTINGS.replace("[access]", '[access]\nrequire_key = "never"')
@@ -220,7 +220,7 @@ async def test_an_open_server_at_a_public_address_is_told_of(
     assert "can make calls" in found["/readyz"].remedy
 
 
-async def test_a_certificate_that_nobody_trusts_is_found(
+async def test_doctor_finds_an_untrusted_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with public(tmp_path, monkeypatch) as (server, _):
