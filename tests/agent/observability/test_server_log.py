@@ -41,7 +41,7 @@ def record(
     return logging.LogRecord("uvicorn.error", level, "", 0, text, (), info)
 
 
-def test_mistakes_of_ours_are_always_told() -> None:
+def test_internal_errors_are_always_logged() -> None:
     seldom = Seldom()
     assert all(seldom.filter(record("Exception", ValueError())) for _ in range(5))
 
@@ -66,7 +66,7 @@ def test_counting_begins_anew() -> None:
     assert told == [True, True, False, True, True, True, False]
 
 
-def test_what_is_no_warning_is_told_each_time() -> None:
+def test_messages_below_warning_are_not_limited() -> None:
     seldom = Seldom()
     assert all(seldom.filter(record("a", level=logging.INFO)) for _ in range(5))
     assert not seldom._numbers
