@@ -21,59 +21,67 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SHOWN_BY: Final[dict[str, str]] = {
     "connections at once": (
         "agent/http/hardening/test_http_protocol.py::"
-        "test_at_the_limit_who_has_asked_nothing_for_longest_makes_room"
+        "test_longest_idle_connection_is_evicted_at_the_limit"
     ),
     "connections from an address, `access.connections_per_address`": (
-        "agent/http/hardening/test_http_protocol.py::test_an_address_makes_room_for_itself"
+        "agent/http/hardening/test_http_protocol.py::"
+        "test_address_at_its_limit_evicts_its_own_connection"
     ),
     "new connections from an address, `access.connections_per_s`": (
         "agent/http/hardening/test_http_protocol.py::"
-        "test_who_connects_too_fast_is_closed_before_anything_is_read"
+        "test_connection_above_the_rate_is_closed_unread"
     ),
     "requests from an address, `access.requests_per_s`": (
-        "agent/http/hardening/test_http_protocol.py::"
-        "test_requests_in_a_row_are_answered_no_faster_than_allowed"
+        "agent/http/hardening/test_http_protocol.py::test_pipelined_requests_are_rate_limited"
     ),
     "proxies that may name other addresses, `access.trusted_proxies`": (
-        "agent/http/hardening/test_limits_process.py::test_an_address_has_its_calls_and_an_end"
+        "agent/http/hardening/test_limits_process.py::test_calls_per_address_are_limited"
     ),
-    "time for a TLS handshake": "agent/http/auth/test_tls.py::test_who_says_nothing_is_hung_up_on",
+    "time for a TLS handshake": "agent/http/auth/test_tls.py::test_silent_tls_connection_is_closed",
     "time for a request's head": (
-        "agent/http/hardening/test_http_protocol.py::test_who_asks_nothing_is_got_rid_of"
+        "agent/http/hardening/test_http_protocol.py::test_connection_without_a_request_is_closed"
     ),
-    "a request's head": "agent/http/hardening/test_header_limits.py::test_too_much_is_refused",
-    "its headers": "agent/http/hardening/test_header_limits.py::test_too_much_is_refused",
-    "path and query": "agent/http/hardening/test_header_limits.py::test_too_much_is_refused",
+    "a request's head": (
+        "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused"
+    ),
+    "its headers": "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused",
+    "path and query": (
+        "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused"
+    ),
     "lengths and hosts of a request": (
-        "agent/http/hardening/test_header_limits.py::test_nothing_is_smuggled"
+        "agent/http/hardening/test_header_limits.py::test_request_smuggling_is_refused"
     ),
-    "a JSON body": "agent/http/openai/test_chat_bad_input.py::test_a_body_without_end",
+    "a JSON body": "agent/http/openai/test_chat_bad_input.py::test_endless_body_is_refused",
     "its brackets and commas": (
-        "agent/http/openai/test_chat_bad_input.py::test_everything_refused_and_nobody_disturbed"
+        "agent/http/openai/test_chat_bad_input.py::"
+        "test_bad_requests_are_refused_without_affecting_calls"
     ),
     "all tools of a chat request": (
         "agent/stages/test_openai_tools.py::test_what_is_refused_names_the_field"
     ),
-    "time for a body": "agent/http/openai/test_chat_bad_input.py::test_a_body_without_end",
+    "time for a body": "agent/http/openai/test_chat_bad_input.py::test_endless_body_is_refused",
     "bodies held at once": (
-        "agent/http/openai/test_chat_bad_input.py::test_bodies_that_fit_only_alone"
+        "agent/http/openai/test_chat_bad_input.py::test_bodies_above_the_memory_limit_get_503"
     ),
     "an upload": (
         "agent/stages/test_offline.py::test_an_endless_upload_is_read_to_the_limit_and_no_further"
     ),
     "charsets of an upload's texts": (
-        "agent/http/test_multipart.py::test_other_charsets_are_named_and_not_tried"
+        "agent/http/test_multipart.py::test_unsupported_charset_is_named"
     ),
     "a message in the log that strangers cause": (
         "agent/observability/test_server_log.py::test_requests_that_are_none_do_not_fill_the_log"
     ),
     "time for an upload": "agent/stages/test_offline.py::test_one_that_never_ends_is_given_up",
-    "characters to read aloud": "agent/http/openai/test_speech.py::test_what_is_refused_says_why",
+    "characters to read aloud": (
+        "agent/http/openai/test_speech.py::test_invalid_requests_are_refused_with_a_reason"
+    ),
     "uploads at once; texts to read aloud": (
-        "agent/stages/test_offline.py::test_one_request_too_many_is_told_to_come_again"
+        "agent/stages/test_offline.py::test_request_above_the_limit_gets_a_retry_time"
     ),
     "time to read on in a response": (
-        "agent/http/hardening/test_http_protocol.py::test_who_does_not_read_on_is_cut_off"
+        "agent/http/hardening/test_http_protocol.py::"
+        "test_client_that_stops_reading_a_response_is_cut_off"
     ),
     "listeners at `/v1/latency/events`": (
         "agent/observability/test_live_events.py::test_too_many_listeners_are_refused"
@@ -82,11 +90,13 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/calls/test_recorder.py::test_a_recording_ends_at_its_largest_size"
     ),
     "sound that waits for the disk": (
-        "agent/calls/test_recorder.py::test_a_disk_that_is_too_slow_holds_nobody_up"
+        "agent/calls/test_recorder.py::test_slow_disk_does_not_block_the_call"
     ),
-    "wrong keys from an address": "agent/http/auth/test_middleware.py::test_only_so_many_wait",
+    "wrong keys from an address": (
+        "agent/http/auth/test_middleware.py::test_number_of_throttled_requests_is_limited"
+    ),
     "client secrets; of one key": (
-        "agent/http/auth/test_client_secrets.py::test_there_is_an_end_to_secrets"
+        "agent/http/auth/test_client_secrets.py::test_number_of_client_secrets_is_limited"
     ),
     "calls at once, `agent.max_sessions`": (
         "agent/server/test_http.py::test_many_at_once_get_no_more_lines_than_there_are"
@@ -95,46 +105,44 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/server/test_keys.py::test_a_key_has_only_its_calls"
     ),
     "calls from an address, `access.calls_per_address`": (
-        "agent/http/hardening/test_limits_process.py::test_an_address_has_its_calls_and_an_end"
+        "agent/http/hardening/test_limits_process.py::test_calls_per_address_are_limited"
     ),
     "length of a call, `agent.session_limit_s`": (
-        "agent/http/hardening/test_limits_process.py::test_an_address_has_its_calls_and_an_end"
+        "agent/http/hardening/test_limits_process.py::test_calls_per_address_are_limited"
     ),
     "a client that sends nothing, `access.idle_s`": (
-        "agent/http/hardening/test_attacks_network.py::test_who_is_idle_is_told_so"
+        "agent/http/hardening/test_attacks_network.py::test_idle_connection_is_closed_with_a_reason"
     ),
     "a client that does not answer pings": (
-        "agent/http/hardening/test_http_protocol.py::test_who_is_silent_is_gone"
+        "agent/http/hardening/test_http_protocol.py::"
+        "test_silent_connection_is_dropped_after_the_ping_timeout"
     ),
     "a message": (
         "agent/server/test_input.py::test_a_frame_beyond_the_limit_ends_the_call_and_no_other"
     ),
     "compression": (
-        "agent/http/hardening/test_attacks_network.py::test_nothing_is_ever_decompressed"
+        "agent/http/hardening/test_attacks_network.py::test_compression_is_never_negotiated"
     ),
     "messages": (
-        "agent/realtime/test_socket_limits.py::test_what_makes_work_counts_as_many_messages"
+        "agent/realtime/test_socket_limits.py::test_expensive_requests_count_as_many_messages"
     ),
     "frames of messages, pings among them": (
-        "agent/http/hardening/test_websocket_protocol.py::"
-        "test_frames_are_parsed_no_faster_than_allowed"
+        "agent/http/hardening/test_websocket_protocol.py::test_frame_rate_is_limited"
     ),
     "messages that the call has not processed": (
-        "agent/http/hardening/test_websocket_protocol.py::"
-        "test_nothing_is_parsed_beyond_what_may_wait"
+        "agent/http/hardening/test_websocket_protocol.py::test_parsing_stops_at_the_queue_limit"
     ),
     "text that is not UTF-8, frames that break RFC 6455": (
-        "agent/http/hardening/test_attacks_network.py::test_a_broken_frame_ends_its_own_call"
+        "agent/http/hardening/test_attacks_network.py::test_broken_frame_ends_only_its_own_call"
     ),
     "audio ahead of real time, `access.burst_s`": (
-        "agent/http/hardening/test_attacks_network.py::"
-        "test_who_sends_without_end_is_read_in_real_time"
+        "agent/http/hardening/test_attacks_network.py::test_endless_audio_is_read_in_real_time"
     ),
     "audio without a commit": (
         "asr/test_stream_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it"
     ),
     "what waits for a client, and how long": (
-        "agent/realtime/test_send_queue.py::test_who_does_not_read_for_long_is_cut_off"
+        "agent/realtime/test_send_queue.py::test_client_that_stops_reading_is_disconnected"
     ),
     "JSON: levels": "test_limits_table.py::test_the_limit_is_taken_and_one_more_is_not",
     "JSON: brackets and commas": (
@@ -164,7 +172,7 @@ SHOWN_BY: Final[dict[str, str]] = {
         "test_too_many_unanswered_updates_are_refused"
     ),
     "a message of a carrier's stream": (
-        "agent/http/hardening/test_websocket_protocol.py::test_a_telephones_messages_are_short"
+        "agent/http/hardening/test_websocket_protocol.py::test_telephone_message_size_is_limited"
     ),
     "its messages before the one that identifies the call; time for that": (
         "agent/telephony/test_live.py::test_what_is_no_stream_is_closed_with_the_reason"

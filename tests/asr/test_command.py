@@ -18,7 +18,7 @@ def models() -> list[str]:
 
 
 @pytest.mark.models
-def test_a_recording_is_printed_as_it_is_heard(
+def test_transcript_is_printed_as_it_is_recognized(
     models: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([str(RECORDINGS / "vm-nobodyavail.wav"), *models]) == 0

@@ -245,7 +245,7 @@ def test_an_mp3_is_what_was_written(on_disk: OnDisk, channels: int) -> None:
 
 
 @pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
-def test_a_wav_that_was_never_told_its_length(on_disk: OnDisk, subtype: str) -> None:
+def test_wav_without_a_length(on_disk: OnDisk, subtype: str) -> None:
     file = BytesIO()
     soundfile.write(file, tone(16_000, 2.5, 1), 16_000, format="WAV", subtype=subtype)
     data = bytearray(file.getvalue())

@@ -56,5 +56,5 @@ def test_a_last_sentence_begun_again(text: str) -> None:
         "Press 4 to decrease the volume. Press 5 to increase the volume.",
     ],
 )
-def test_what_people_say(text: str) -> None:
+def test_ordinary_repetitions_are_kept(text: str) -> None:
     assert not repeats_ending(text)

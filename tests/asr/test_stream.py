@@ -254,7 +254,7 @@ def test_a_partial_that_a_final_overtook_is_dropped() -> None:
     assert ears.counts.stale_results == 1
 
 
-def test_unchanged_partials_are_not_told_twice() -> None:
+def test_unchanged_partials_are_not_repeated() -> None:
     ears = listener()
     told = []
     for _ in range(4):
@@ -317,7 +317,7 @@ def test_silence_in_a_long_utterance_is_settled_without_a_job() -> None:
     assert ears.commit_buffer().job is None
 
 
-def test_audio_that_nobody_decodes_is_given_up_and_counted() -> None:
+def test_undecoded_audio_is_dropped_and_counted() -> None:
     ears = listener(max_unsettled_s=30.0)
     for _ in range(60):
         ears.feed(said(1))

@@ -68,7 +68,7 @@ def test_the_end_of_the_stream_needs_no_second_pass() -> None:
     assert len(recognizer.passes) == 1
 
 
-def test_an_utterance_without_words_is_not_told() -> None:
+def test_utterance_without_words_is_not_reported() -> None:
     events = run("#" * 12 + "." * 30, CountingRecognizer(""), loud_frames=12)
     assert not any(isinstance(event, FinalTranscript) for event in events)
 

@@ -67,11 +67,11 @@ def test_a_full_processor_is_reason_enough() -> None:
     assert forecast.reason == "The processor is busy with the calls in progress."
 
 
-def test_nobody_is_refused_while_the_line_is_free() -> None:
+def test_no_call_is_refused_while_idle() -> None:
     assert service(0.9, 9000).refuses(0, 60 * S) is None
 
 
-def test_nobody_is_refused_on_little_evidence() -> None:
+def test_no_call_is_refused_on_few_samples() -> None:
     admission = Admission(2)
     for _ in range(MIN_TURNS):
         admission.turn_over(StageLatencies(ready_ms=9000, after_ms=40), 1, 500, 60 * S)
@@ -84,7 +84,7 @@ def test_nobody_is_refused_on_little_evidence() -> None:
     assert few.predicted(1, 60 * S + EVIDENCE_NS + 1) is None
 
 
-def test_the_door_does_not_flap() -> None:
+def test_admission_does_not_flap() -> None:
     admission = service(0.2, 400)  # 573 ms with one more
     assert admission.refuses(1, 60 * S) is not None
     easier = [StageLatencies(ready_ms=ready_ms, after_ms=40) for ready_ms in (320, 250)]  # 467, 373

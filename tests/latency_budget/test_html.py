@@ -191,7 +191,7 @@ def test_turns_without_a_time_are_a_page_too() -> None:
     assert "0 of 1 (0.0\N{NO-BREAK SPACE}%)" in shown.texts
 
 
-def test_budgets_of_several_names_are_told_apart() -> None:
+def test_budgets_of_several_names_are_distinguished() -> None:
     slow = budget_profile("cpu")
     entries = [entry(turn(1, released_ms=300)), entry(turn(2, released_ms=700), slow)]
     shown = page([*entries, entry(turn(3, released_ms=320))])

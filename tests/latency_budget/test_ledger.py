@@ -86,7 +86,7 @@ def test_a_reply_ready_before_the_endpoint_exposes_only_the_wait() -> None:
     assert spent_ms(record, Stage.TTS) == 29
 
 
-def test_a_heard_turn_ends_at_the_ear() -> None:
+def test_played_turn_ends_at_playback() -> None:
     record = account(**TIGHT, heard=385)
     assert (record.e2e_server_ms, record.e2e_ear_ms) == (325, 385)
     assert exposed_ms(record)["transport"] == 60
@@ -158,7 +158,7 @@ def test_released_before_and_heard_after_the_last_voiced_frame_is_no_cut_in() ->
     assert exposed_ms(record) == {"transport": 20}
 
 
-def test_the_caller_who_goes_on_after_the_release_moves_the_origin() -> None:
+def test_speech_after_the_release_moves_the_origin() -> None:
     ledger = ledger_of(*TIGHT.items(), ("caller_last_voiced", 500), ("audio_received", 512))
     assert ledger.record().cut_in
 
@@ -182,7 +182,7 @@ def test_a_repeated_pass_counts_once_and_the_first_is_wasted() -> None:
     assert spent_ms(record, Stage.ASR) == 133
 
 
-def test_a_new_pass_discards_the_one_before_without_being_told() -> None:
+def test_new_pass_discards_the_previous_one() -> None:
     record = ledger_of(("asr_start", 10), ("asr_start", 50), ("asr_final", 90)).record()
     assert record.wasted_ms == 40
     assert spent_ms(record, Stage.ASR) == 40

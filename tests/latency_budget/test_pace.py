@@ -6,7 +6,7 @@ from latency_budget import Stage
 from tests.latency_budget.test_ledger import TIGHT, account, exposed_ms, ledger_of
 
 
-def test_a_wait_on_purpose_is_exposed_as_pacing_and_told_apart() -> None:
+def test_deliberate_wait_is_accounted_as_pacing() -> None:
     record = account(**{**TIGHT, "pace_start": 321, "pace_end": 701, "released": 704}, heard=760)
     assert record.incomplete == ()
     assert exposed_ms(record)["pacing"] == 384

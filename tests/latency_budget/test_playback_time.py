@@ -26,7 +26,7 @@ def account(*more: tuple[str, float]) -> TurnRecord:
     return ledger_of(*TIGHT.items(), *more).record()
 
 
-def test_the_difference_between_server_and_ear_is_transport() -> None:
+def test_difference_between_server_and_playback_is_transport() -> None:
     record = account(("heard", 340))
     assert (record.e2e_server_ms, record.e2e_ear_ms) == (325, 340)
     assert record.stages[Stage.TRANSPORT].exposed_ms == 15
@@ -48,9 +48,7 @@ def test_the_report_that_was_held_up_least_counts() -> None:
         ([("heard_doubted", 400.0), ("heard", 340.0)], "reports of playback that can't be true"),
     ],
 )
-def test_a_lie_costs_the_time_at_the_ear_and_nothing_else(
-    lies: list[tuple[str, float]], why: str
-) -> None:
+def test_false_report_voids_only_the_ear_latency(lies: list[tuple[str, float]], why: str) -> None:
     record = account(*lies)
     assert record.e2e_ear_ns is None
     assert record.e2e_server_ms == 325

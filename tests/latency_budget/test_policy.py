@@ -241,7 +241,7 @@ def test_a_load_that_stays_makes_late_turns_rarer_and_rarer() -> None:
     assert len([turn for turn in late if turn >= 600]) < len(late) / 3
 
 
-def test_nobody_is_served_worse_for_what_another_budget_asks() -> None:
+def test_budgets_do_not_affect_each_other() -> None:
     policy = Policy({Action.SMALL_MODEL})
     for turn in range(400):
         policy.observe(chain_turn(actions=policy.active()), 100 if turn % 8 == 0 else 2000)

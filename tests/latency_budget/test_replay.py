@@ -53,7 +53,7 @@ def test_the_table_says_what_would_be_done_and_what_was() -> None:
     assert text.endswith("short_clause: in 1 turns, 60 ms predicted, 0 ms saved")
 
 
-def test_a_turn_without_marks_is_told_as_unknown() -> None:
+def test_turn_without_marks_is_reported_as_unknown() -> None:
     record = replace(chain_turn(number=2), e2e_server_ns=None)
     found, states = replay([TurnEntry(SessionId("s"), record)], Policy())
     assert "turn 2: ? predicted, ready after ?" in foresight_table(found, states)

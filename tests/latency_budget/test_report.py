@@ -97,7 +97,7 @@ def test_a_summary_counts_and_ranks() -> None:
     }
 
 
-def test_ear_and_server_are_never_mixed() -> None:
+def test_ear_and_server_latencies_are_never_mixed() -> None:
     heard = [turn(n, released_ms=300, heard_ms=350) for n in (1, 2)]
     at_ear, at_server = summarize(heard), summarize([*heard, turn(3, released_ms=300)])
     assert (at_ear["measure"], at_ear["p50"]) == ("e2e_ear_ms", 350)

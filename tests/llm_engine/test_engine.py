@@ -146,7 +146,7 @@ async def test_streams_interleave(gated: tuple[Engine, GatedBackend]) -> None:
     assert max(map(len, backend.steps)) >= 2
 
 
-async def test_who_has_speech_to_spare_lets_others_pass(
+async def test_sequence_with_buffered_speech_yields_to_others(
     gated: tuple[Engine, GatedBackend],
 ) -> None:
     engine, backend = gated

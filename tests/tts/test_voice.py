@@ -209,7 +209,7 @@ def test_a_voice_that_is_silent_says_so_when_warmed() -> None:
         PostprocessedVoice(MuteEngine()).warm()
 
 
-def test_unknown_voices_are_told_what_exists(tmp_path: Path) -> None:
+def test_unknown_voice_error_lists_the_voices(tmp_path: Path) -> None:
     (tmp_path / "joe").mkdir()
     (tmp_path / "joe" / "joe.onnx").touch()
     (tmp_path / "joe" / "joe.onnx.json").touch()

@@ -203,7 +203,7 @@ def test_a_refusal_is_explained_and_can_be_overcome(
     expect(page.locator("#notice")).to_be_hidden()
 
 
-def test_a_mute_by_the_system_is_told_and_taken_back(open_page: Open, server: FakeServer) -> None:
+def test_system_mute_is_shown_and_cleared(open_page: Open, server: FakeServer) -> None:
     page = open_page()
     page.evaluate(SPY)
     talk(page)

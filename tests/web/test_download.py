@@ -79,7 +79,7 @@ def sound_of(page: Page) -> tuple[Wave, Wave]:
     return pcm[:, 0], pcm[:, 1]
 
 
-def test_both_sides_stand_where_they_were_heard(open_page: Open, server: FakeServer) -> None:
+def test_both_channels_are_placed_at_playback_time(open_page: Open, server: FakeServer) -> None:
     """A browser that gets too little of the processor drops sound: then the call is made again."""
     answer = voice(1.0)
     question, _ = soundfile.read(SAMPLE, dtype="float32")

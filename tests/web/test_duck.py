@@ -92,7 +92,7 @@ def test_a_reply_is_ducked_comes_back_and_leaves_the_next_one_loud(
     assert np.abs(np.diff(sound)).max() < 1.5 * steepest
 
 
-def test_a_late_duck_quiets_nobody_else(open_page: Open, server: FakeServer) -> None:
+def test_late_duck_does_not_affect_the_next_reply(open_page: Open, server: FakeServer) -> None:
     async def script(call: FakeCall) -> None:
         await reply(call, "item_1", [("Short.", voice(0.3))])
         await call.until(lambda: played_ms(call, "item_1") >= 300)

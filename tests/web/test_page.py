@@ -117,7 +117,7 @@ def test_the_sample_question_is_not_mixed_with_the_microphone(
     assert len(server.calls) == 1
 
 
-def test_a_reply_is_heard_as_sent(open_page: Open, server: FakeServer) -> None:
+def test_reply_is_played_as_sent(open_page: Open, server: FakeServer) -> None:
     voice = sweep(2.0)
 
     async def script(call: FakeCall) -> None:

@@ -38,7 +38,7 @@ def server(server: FakeServer) -> FakeServer:
     return server
 
 
-def test_who_changes_nothing_sends_nothing(open_page: Open, server: FakeServer) -> None:
+def test_unchanged_settings_send_nothing(open_page: Open, server: FakeServer) -> None:
     page = open_page()
     talk(page).click()
     call = server.wait_for_call()

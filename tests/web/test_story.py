@@ -152,7 +152,7 @@ def test_a_turn_is_drawn_while_it_happens(
     assert not [text for text in said.all_text_contents() if "End of turn" in text]
 
 
-def test_who_wants_no_motion_gets_none(open_page: Open, server: FakeServer, steps: Steps) -> None:
+def test_reduced_motion_is_respected(open_page: Open, server: FakeServer, steps: Steps) -> None:
     server.script = partial(a_turn, steps=steps)
     page = open_page(reduced_motion="reduce")
     page.evaluate(COUNT_FRAMES)
@@ -206,7 +206,7 @@ def test_marks_before_the_bar_is_fetched_are_drawn(open_page: Open, server: Fake
     assert figure(page) > 160
 
 
-def test_words_are_marked_as_they_are_heard(open_page: Open, server: FakeServer) -> None:
+def test_words_are_marked_as_they_are_played(open_page: Open, server: FakeServer) -> None:
     words = "one two three four five six seven eight nine ten eleven twelve"
 
     async def script(call: FakeCall) -> None:
@@ -247,7 +247,7 @@ def played(call: FakeCall) -> list[dict[str, Any]]:
     return call.of_type("halfsec.playback")
 
 
-def test_tools_are_told_of(open_page: Open, server: FakeServer, steps: Steps) -> None:
+def test_tool_calls_are_shown(open_page: Open, server: FakeServer, steps: Steps) -> None:
     async def script(call: FakeCall) -> None:
         await hear(call, "item_1", "Will it rain?")
         for name in ("weather", "weather", "<b>calendar"):

@@ -24,7 +24,7 @@ SECOND_MS = 1000
 CORES = 2
 
 
-class House:
+class ServerUnderTest:
     """A service in which one call talks, as much as the processor is told to be used for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
@@ -54,61 +54,63 @@ class House:
             self.calls.turn_over(self.call, TurnEntry(SessionId("s"), record))
 
 
-async def test_one_more_is_let_in_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch)
-    house.turns(0.1)
-    assert house.calls.crowd() is None
+async def test_call_is_admitted_below_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerUnderTest(monkeypatch)
+    server.turns(0.1)
+    assert server.calls.crowd() is None
 
 
-async def test_one_more_is_refused_where_answers_would_be_late(
+async def test_call_is_refused_when_answers_would_be_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(monkeypatch)
-    house.turns(0.3)  # 350 ms become 612
-    crowd = house.calls.crowd()
+    server = ServerUnderTest(monkeypatch)
+    server.turns(0.3)  # 350 ms become 612
+    crowd = server.calls.crowd()
     assert crowd is not None
     assert crowd.predicted_ms == pytest.approx(350 * 0.7 / 0.4 + 40)
-    house.calls.leave(house.call)
-    assert house.calls.crowd() is None, "the line is free"
+    server.calls.leave(server.call)
+    assert server.calls.crowd() is None, "the line is free"
 
 
-async def test_how_long_a_tool_takes_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch)
+async def test_tool_time_does_not_count_as_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerUnderTest(monkeypatch)
     slow = Span(Stage.TOOL, 0, 3 * 10**9)
-    house.turns(0.3, lambda record: replace(record, spans=(*record.spans, slow)))
-    assert house.calls.crowd() is None
+    server.turns(0.3, lambda record: replace(record, spans=(*record.spans, slow)))
+    assert server.calls.crowd() is None
 
 
-async def test_a_turn_that_failed_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_turn_does_not_count_as_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its apology is heard, and late."""
-    house = House(monkeypatch)
+    server = ServerUnderTest(monkeypatch)
 
     def failed(record: TurnRecord) -> TurnRecord:
         model = (Stage.LLM_PREFILL, Stage.LLM_CLAUSE)
         return replace(record, spans=tuple(s for s in record.spans if s.stage not in model))
 
-    house.turns(0.3, failed, words=20_000)
-    assert house.calls.crowd() is None
+    server.turns(0.3, failed, words=20_000)
+    assert server.calls.crowd() is None
 
 
-async def test_the_processor_is_not_asked_for_every_turn_of_many(
+async def test_cpu_load_is_not_sampled_every_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(monkeypatch)
-    before = house.num_asked
+    server = ServerUnderTest(monkeypatch)
+    before = server.num_asked
     for number in range(100):
-        house.clock.advance_ms(10)
-        house.calls.turn_over(house.call, TurnEntry(SessionId("s"), chain_turn(number=number + 1)))
-    assert house.num_asked <= before + 1
+        server.clock.advance_ms(10)
+        server.calls.turn_over(
+            server.call, TurnEntry(SessionId("s"), chain_turn(number=number + 1))
+        )
+    assert server.num_asked <= before + 1
 
 
-async def test_the_operator_may_let_everybody_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(monkeypatch, admission=False)
-    house.turns(0.5, words=900)
-    assert house.calls.crowd() is None
+async def test_admission_control_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerUnderTest(monkeypatch, admission=False)
+    server.turns(0.5, words=900)
+    assert server.calls.crowd() is None
 
 
-async def test_who_is_refused_is_told_why_and_when_to_come_back(
+async def test_refusal_names_the_reason_and_a_retry_time(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live.calls, "crowd", lambda num_kept: OverloadForecast(612.3, 500))

@@ -43,7 +43,7 @@ def feed(recording: CallRecording, clock: ManualClock, seconds: float) -> Int16:
     return words
 
 
-def test_the_file_is_whole_at_any_moment_and_its_owners_alone(
+def test_file_is_always_valid_and_private_to_its_owner(
     recorder: Recorder, clock: ManualClock
 ) -> None:
     recording = recorder.begin("sess_a")
@@ -64,7 +64,7 @@ def test_the_file_is_whole_at_any_moment_and_its_owners_alone(
     assert recording.path.parent.stat().st_mode & 0o077 == 0
 
 
-def test_what_a_killed_process_leaves_can_be_read(tmp_path: Path) -> None:
+def test_file_of_a_killed_process_is_readable(tmp_path: Path) -> None:
     script = f"""
 import os, signal
 from pathlib import Path
@@ -82,7 +82,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert 6 * RATE_HZ <= len(read(tmp_path / "sess_a.wav")) <= 10 * RATE_HZ
 
 
-def test_a_call_without_a_sound_leaves_no_file(recorder: Recorder, clock: ManualClock) -> None:
+def test_call_without_audio_leaves_no_file(recorder: Recorder, clock: ManualClock) -> None:
     recording = recorder.begin("sess_a")
     recorder.step()
     recording.end(clock.now_ns())
@@ -118,7 +118,7 @@ class FullDisk:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_disk_that_is_full_ends_the_file_and_nothing_else(
+def test_full_disk_ends_only_the_recording(
     recorder: Recorder, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     recording = recorder.begin("sess_a")
@@ -144,7 +144,7 @@ def test_a_disk_that_is_full_ends_the_file_and_nothing_else(
 
 
 @pytest.mark.parametrize("what", ["a file", "nothing"])
-def test_a_directory_that_can_not_be_written(tmp_path: Path, clock: ManualClock, what: str) -> None:
+def test_unwritable_directory(tmp_path: Path, clock: ManualClock, what: str) -> None:
     """Known before the first call, and forgotten once it is put right."""
     directory = tmp_path / "calls"
     if what == "a file":
@@ -168,7 +168,7 @@ def test_a_directory_that_can_not_be_written(tmp_path: Path, clock: ManualClock,
         assert list(directory.iterdir()) == []
 
 
-def test_a_disk_that_is_too_slow_holds_nobody_up(
+def test_slow_disk_does_not_block_the_call(
     recorder: Recorder, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the thread hangs in a write a call hands its sound over all the same, and what finds
@@ -222,7 +222,7 @@ def wall() -> Callable[[], int]:
     return lambda: 1_800_000_000 * 10**9
 
 
-def test_old_recordings_are_forgotten_and_other_files_are_not(
+def test_only_old_recordings_are_deleted(
     tmp_path: Path, clock: ManualClock, wall: Callable[[], int]
 ) -> None:
     day_s = 86_400
@@ -241,7 +241,7 @@ def test_old_recordings_are_forgotten_and_other_files_are_not(
 
 
 @pytest.mark.parametrize("name", ["../keys", "..", "", "a/b", "a.wav", "x" * 65, "a\0b", "sess_é"])
-def test_no_name_leads_out_of_the_directory(recorder: Recorder, tmp_path: Path, name: str) -> None:
+def test_names_can_not_leave_the_directory(recorder: Recorder, tmp_path: Path, name: str) -> None:
     (tmp_path / "keys.wav").write_bytes(b"secret")
     (tmp_path / "calls").mkdir()
     assert recorder.find(name) is None
@@ -254,7 +254,7 @@ def running(recorder: Recorder) -> Iterator[Recorder]:
     recorder.close()
 
 
-def test_the_end_of_the_service_writes_what_is_left(running: Recorder, clock: ManualClock) -> None:
+def test_shutdown_writes_the_remaining_audio(running: Recorder, clock: ManualClock) -> None:
     recording = running.begin("sess_a")
     words = feed(recording, clock, 2)
     running.close()

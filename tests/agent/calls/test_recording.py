@@ -70,7 +70,7 @@ class Taped:
         return round((at_ns - self.began_ns) * RATE_HZ / 1e9)
 
 
-def test_a_barge_in_is_in_the_file_as_the_caller_heard_it(tmp_path: Path) -> None:
+def test_barge_in_is_recorded_as_the_caller_heard_it(tmp_path: Path) -> None:
     """The reply stops in the file where the caller spoke over it, and the next one lies where it
     was played, though much more had been sent."""
     found: list[tuple[Taped, Int16, int, int, list[Any]]] = []
@@ -116,7 +116,7 @@ def test_a_barge_in_is_in_the_file_as_the_caller_heard_it(tmp_path: Path) -> Non
     assert sum(first) <= place[1] <= second[0]
 
 
-def test_a_reply_lies_where_the_client_says_that_it_heard_it(tmp_path: Path) -> None:
+def test_reply_is_placed_at_the_reported_playback_time(tmp_path: Path) -> None:
     found: list[tuple[Taped, Int16, int]] = []
 
     async def test(clock: ManualClock) -> None:
@@ -147,7 +147,7 @@ def test_a_reply_lies_where_the_client_says_that_it_heard_it(tmp_path: Path) -> 
     assert length == len(REPLY) * CHAR_SAMPLES
 
 
-def test_who_is_lost_in_a_reply_has_heard_no_more_of_it(tmp_path: Path) -> None:
+def test_lost_connection_ends_the_recorded_reply(tmp_path: Path) -> None:
     found: list[tuple[Taped, Int16, int, int]] = []
 
     async def test(clock: ManualClock) -> None:

@@ -35,7 +35,7 @@ CALL = "sess_00112233445566778899"
 PATH = f"/v1/sessions/{CALL}/recording"
 
 
-class House:
+class ServerUnderTest:
     """A server whose calls are recorded."""
 
     def __init__(self, directory: Path, *, records: bool = True) -> None:
@@ -64,8 +64,8 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    made = House(tmp_path)
+async def server(tmp_path: Path) -> AsyncIterator[ServerUnderTest]:
+    made = ServerUnderTest(tmp_path)
     async with made.http:
         yield made
     if len(made.calls):
@@ -79,49 +79,51 @@ def sound_of(answer: httpx.Response) -> Int16:
     return np.asarray(sound)
 
 
-async def test_a_call_that_is_over(house: House) -> None:
-    words = house.begin(6)
-    house.end()
-    answer = await house.http.get(PATH)
+async def test_recording_of_a_finished_call(server: ServerUnderTest) -> None:
+    words = server.begin(6)
+    server.end()
+    answer = await server.http.get(PATH)
     assert answer.status_code == 200
     assert answer.headers["accept-ranges"] == "bytes"
     assert answer.headers["content-disposition"] == f'inline; filename="{CALL}.wav"'
     assert np.array_equal(sound_of(answer)[:, 0], words)
-    part = await house.http.get(PATH, headers={"range": "bytes=1000-1999"})
+    part = await server.http.get(PATH, headers={"range": "bytes=1000-1999"})
     assert part.status_code == 206
     assert part.content == answer.content[1000:2000]
     assert part.headers["content-range"] == f"bytes 1000-1999/{len(answer.content)}"
-    head = await house.http.head(PATH)
+    head = await server.http.head(PATH)
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == str(len(answer.content))
 
 
-async def test_a_call_in_progress_is_there_as_far_as_it_is(house: House) -> None:
-    words = house.begin(6)
-    (listed,) = (await house.http.get("/v1/sessions")).json()["sessions"]
+async def test_recording_of_a_call_in_progress(server: ServerUnderTest) -> None:
+    words = server.begin(6)
+    (listed,) = (await server.http.get("/v1/sessions")).json()["sessions"]
     assert listed["recorded"] is True
-    first = sound_of(await house.http.get(PATH))
+    first = sound_of(await server.http.get(PATH))
     assert np.array_equal(first[:, 0], words[: len(first)])
-    assert house.call.recording is not None
-    feed(house.call.recording, house.clock, 4)
-    house.recorder.step()
-    assert len(sound_of(await house.http.get(PATH))) == len(first) + 4 * RATE_HZ
-    part = await house.http.get(PATH, headers={"range": "bytes=0-43"})
+    assert server.call.recording is not None
+    feed(server.call.recording, server.clock, 4)
+    server.recorder.step()
+    assert len(sound_of(await server.http.get(PATH))) == len(first) + 4 * RATE_HZ
+    part = await server.http.get(PATH, headers={"range": "bytes=0-43"})
     assert (part.status_code, part.content[:4]) == (206, b"RIFF")
 
 
-async def test_a_file_that_grows_while_it_is_sent_is_sent_as_it_was(house: House) -> None:
+async def test_response_length_is_fixed_while_the_file_grows(
+    server: ServerUnderTest,
+) -> None:
     """As long as was announced, though more is there when it is read."""
-    house.begin(6)
-    path, status = house.recorder.find(CALL) or pytest.fail("there is no file")
+    server.begin(6)
+    path, status = server.recorder.find(CALL) or pytest.fail("there is no file")
 
     def grown(session: str) -> object:
         with path.open("ab") as file:
             file.write(bytes(100_000))
         return path, status
 
-    house.recorder.find = grown  # type: ignore[method-assign, assignment]
-    answer = await house.http.get(PATH)
+    server.recorder.find = grown  # type: ignore[method-assign, assignment]
+    answer = await server.http.get(PATH)
     assert len(answer.content) == int(answer.headers["content-length"]) == status.st_size
 
 
@@ -138,10 +140,10 @@ async def test_a_file_that_grows_while_it_is_sent_is_sent_as_it_was(house: House
         ("bytes=-1", 206),
     ],
 )
-async def test_ranges_that_make_no_sense(house: House, value: str, status: int) -> None:
-    house.begin(6)
-    house.end()
-    answer = await house.http.get(PATH, headers={"range": value})
+async def test_invalid_ranges_are_refused(server: ServerUnderTest, value: str, status: int) -> None:
+    server.begin(6)
+    server.end()
+    answer = await server.http.get(PATH, headers={"range": value})
     assert answer.status_code == status
 
 
@@ -149,53 +151,55 @@ async def test_ranges_that_make_no_sense(house: House, value: str, status: int) 
     "name",
     ["sess_none", "..%2Fkeys", "%2e%2e", "..%2F..%2Fetc%2Fpasswd", "a.wav", "%00", "x" * 500],
 )
-async def test_what_is_no_recording_is_none(house: House, tmp_path: Path, name: str) -> None:
+async def test_other_files_are_not_served(
+    server: ServerUnderTest, tmp_path: Path, name: str
+) -> None:
     (tmp_path / "keys.wav").write_bytes(b"secret")
-    answer = await house.http.get(f"/v1/sessions/{name}/recording")
+    answer = await server.http.get(f"/v1/sessions/{name}/recording")
     assert answer.status_code == 404
     assert answer.json()["error"]["message"]
     assert b"secret" not in answer.content
 
 
-async def test_nothing_is_recorded_where_nobody_asked_for_it(tmp_path: Path) -> None:
-    house = House(tmp_path, records=False)
-    async with house.http:
-        call = house.calls.admit(SessionId(CALL), "default")
+async def test_recording_is_off_without_a_record_dir(tmp_path: Path) -> None:
+    server = ServerUnderTest(tmp_path, records=False)
+    async with server.http:
+        call = server.calls.admit(SessionId(CALL), "default")
         assert call.recording is None
-        answer = await house.http.get(PATH)
+        answer = await server.http.get(PATH)
         assert answer.status_code == 404
         assert "agent.record_dir is not set" in answer.json()["error"]["message"]
         assert not (tmp_path / "calls").exists()
 
 
-async def test_a_recording_is_behind_the_door(house: House) -> None:
-    house.begin(6)
+async def test_recording_needs_a_key(server: ServerUnderTest) -> None:
+    server.begin(6)
     now = unix_ns() // 10**9
-    text = house.keys.add("one", KeyLimits(), now)
-    narrow = house.keys.add("narrow", KeyLimits(agents=("default",)), now)
-    await house.access.refresh()
-    assert (await house.http.get(PATH)).status_code == 401
+    text = server.keys.add("one", KeyLimits(), now)
+    narrow = server.keys.add("narrow", KeyLimits(agents=("default",)), now)
+    await server.access.refresh()
+    assert (await server.http.get(PATH)).status_code == 401
     for key, status in ((text, 200), (narrow, 403), ("hs_nonsense", 401)):
-        answer = await house.http.get(PATH, headers={"authorization": f"Bearer {key}"})
+        answer = await server.http.get(PATH, headers={"authorization": f"Bearer {key}"})
         assert answer.status_code == status
 
 
-async def test_a_turn_says_where_it_is_in_the_recording(house: House) -> None:
-    house.begin(6)
+async def test_turn_names_its_position_in_the_recording(server: ServerUnderTest) -> None:
+    server.begin(6)
     began_ns = 5_000_000_000
     entry = stored().entry
     record = replace(entry.record, started_ns=began_ns + 2_000_000_000)
-    kept = house.calls.turn_over(house.call, replace(entry, record=record))
+    kept = server.calls.turn_over(server.call, replace(entry, record=record))
     assert kept.recording == (1.5, 3.95)
-    (turn,) = (await house.http.get("/v1/latency/turns")).json()["turns"]
+    (turn,) = (await server.http.get("/v1/latency/turns")).json()["turns"]
     assert turn["recording"] == {"from_s": 1.5, "to_s": 3.95}
 
 
-async def test_what_is_wrong_with_the_disk_is_seen(house: House, tmp_path: Path) -> None:
+async def test_disk_errors_are_reported(server: ServerUnderTest, tmp_path: Path) -> None:
     (tmp_path / "calls").write_text("no directory")
-    house.recorder.step()
-    endpoints = Endpoints(cast(Stages, Ready()), house.calls, house.access)
+    server.recorder.step()
+    endpoints = Endpoints(cast(Stages, Ready()), server.calls, server.access)
     body = json.loads(bytes((await endpoints.readyz(Request({"type": "http"}))).body))
     assert body["status"] == "degraded"
     assert str(tmp_path / "calls") in body["recorder"]
-    assert "halfsec_recorder_ok 0.0" in (await house.http.get("/metrics")).text
+    assert "halfsec_recorder_ok 0.0" in (await server.http.get("/metrics")).text

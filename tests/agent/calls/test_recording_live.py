@@ -33,7 +33,7 @@ def recorder(
     made.close()
 
 
-def test_the_file_says_what_the_accounts_say(
+def test_recording_agrees_with_the_turn_records(
     live: LiveServer, recorder: Recorder, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Measured in the file by what knows nothing of the accounts, the wait is the one at the

@@ -45,7 +45,7 @@ def whole(timeline: CallTimeline, end_ms: float) -> Int16:
     return np.concatenate([*parts, timeline.finish(T0 + round(end_ms * MS))])
 
 
-def test_both_sides_lie_where_they_were_heard() -> None:
+def test_both_channels_are_placed_at_playback_time() -> None:
     question, answer = noise(1000), noise(800, 2)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
     say(timeline, np.concatenate([question, np.zeros(3000 * PER_MS, np.int16)]), 0)
@@ -59,7 +59,7 @@ def test_both_sides_lie_where_they_were_heard() -> None:
     assert np.count_nonzero(sound[:, 1]) == len(answer)
 
 
-def test_what_nobody_heard_is_not_in_it() -> None:
+def test_unplayed_audio_is_not_recorded() -> None:
     """Cut after 300 ms of it; what had been sent ahead, and comes late, is left out."""
     answer, next_one = noise(2000, 2), noise(100, 3)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
@@ -75,7 +75,7 @@ def test_what_nobody_heard_is_not_in_it() -> None:
     assert not sound[2600 * PER_MS :].any()
 
 
-def test_a_client_knows_better_how_much_it_played() -> None:
+def test_playback_reported_by_the_client_takes_precedence() -> None:
     answer = noise(1000, 2)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
     say(timeline, noise(3000), 0)
@@ -87,7 +87,7 @@ def test_a_client_knows_better_how_much_it_played() -> None:
     assert not sound[1420 * PER_MS :].any()
 
 
-def test_a_report_moves_a_reply_to_where_it_was_heard() -> None:
+def test_playback_report_moves_a_reply() -> None:
     answer = noise(1000, 2)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
     say(timeline, noise(3000), 0)
@@ -98,7 +98,7 @@ def test_a_report_moves_a_reply_to_where_it_was_heard() -> None:
     assert np.count_nonzero(sound) == len(answer)
 
 
-def test_a_report_that_comes_after_the_sound_was_given_out_tears_nothing() -> None:
+def test_late_playback_report_leaves_no_gap() -> None:
     answer = noise(6000, 2)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
     say(timeline, noise(9000), 0)
@@ -109,7 +109,7 @@ def test_a_report_that_comes_after_the_sound_was_given_out_tears_nothing() -> No
     assert np.array_equal(sound[1000 * PER_MS :][: len(answer)], answer)
 
 
-def test_who_hangs_up_hears_no_more() -> None:
+def test_recording_ends_when_the_caller_hangs_up() -> None:
     answer = noise(2000, 2)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
     say(timeline, noise(1500), 0)
@@ -131,7 +131,7 @@ def test_a_greeting_before_the_callers_first_word() -> None:
 
 
 @pytest.mark.parametrize("stalled_ms", [100, 900, 2500])
-def test_a_network_that_stalls_tears_no_word(stalled_ms: int) -> None:
+def test_network_stall_leaves_no_gap_within_a_word(stalled_ms: int) -> None:
     """All that was held up arrives at once, and the agent's sound lies where it did."""
     words, answer = noise(6000), noise(300, 2)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
@@ -149,7 +149,7 @@ def test_a_network_that_stalls_tears_no_word(stalled_ms: int) -> None:
     assert np.array_equal(sound[5000 * PER_MS :][: len(answer), 1], answer)
 
 
-def test_who_is_muted_for_a_while_has_that_silence() -> None:
+def test_muted_interval_is_recorded_as_silence() -> None:
     before, after = noise(1000), noise(1000, 3)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
     say(timeline, before, 0)
@@ -160,7 +160,7 @@ def test_who_is_muted_for_a_while_has_that_silence() -> None:
     assert np.array_equal(sound[61_000 * PER_MS :], after)
 
 
-def test_a_file_sent_at_once_is_there_as_it_is_and_the_answer_behind_it() -> None:
+def test_audio_sent_at_once_is_kept_whole_before_the_answer() -> None:
     words, answer = noise(20_000), noise(300, 2)
     timeline = CallTimeline(RATE_HZ, T0)
     for first in range(0, len(words), 100 * PER_MS):
@@ -173,7 +173,7 @@ def test_a_file_sent_at_once_is_there_as_it_is_and_the_answer_behind_it() -> Non
     assert 20_000 * PER_MS <= heard[0] <= 21_500 * PER_MS
 
 
-def test_where_the_client_ran_dry_there_is_a_silence() -> None:
+def test_client_underrun_is_recorded_as_silence() -> None:
     answer = noise(400, 2)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
     say(timeline, noise(3000), 0)
@@ -185,7 +185,7 @@ def test_where_the_client_ran_dry_there_is_a_silence() -> None:
     assert np.array_equal(sound[1450 * PER_MS :][: 200 * PER_MS], answer[200 * PER_MS :])
 
 
-def test_a_telephone_is_recorded_at_its_own_rate_and_others_fit_in() -> None:
+def test_telephone_call_is_recorded_at_its_own_rate() -> None:
     """The caller in 8 kHz as received, a reply of 24 kHz within a sample or two of its place."""
     words = noise(2000, rate_hz=8000)
     at = np.arange(24_000)
@@ -203,7 +203,7 @@ def test_a_telephone_is_recorded_at_its_own_rate_and_others_fit_in() -> None:
     assert not sound[:3990, 1].any()
 
 
-def test_what_was_lost_is_as_long_as_it_was() -> None:
+def test_lost_audio_keeps_its_duration() -> None:
     words = noise(3000)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
     end_ms = say(timeline, words[: 1000 * PER_MS], 0)
@@ -217,7 +217,7 @@ def test_what_was_lost_is_as_long_as_it_was() -> None:
     assert np.array_equal(sound[1200 * PER_MS :], rest)
 
 
-def test_a_burst_of_tiny_pieces_is_laid_in_one_go() -> None:
+def test_burst_of_small_chunks_is_placed_in_one_pass() -> None:
     """Ten thousand that make up for a stall are looked through once: else it takes a minute."""
     words = noise(3000)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
@@ -233,9 +233,7 @@ def test_a_burst_of_tiny_pieces_is_laid_in_one_go() -> None:
     jitter=st.lists(st.integers(0, 250), min_size=100, max_size=100),
     steps=st.lists(st.integers(1, 700), max_size=20),
 )
-def test_neither_jitter_nor_when_it_is_taken_changes_a_sample(
-    jitter: list[int], steps: list[int]
-) -> None:
+def test_samples_do_not_depend_on_jitter_or_read_times(jitter: list[int], steps: list[int]) -> None:
     words, answer = noise(2000), noise(300, 2)
     timeline = CallTimeline(RATE_HZ, T0 + 20 * MS)
     at_ms = 0

@@ -22,46 +22,46 @@ def calls(**settings: object) -> CallRegistry:
     return CallRegistry(replace(config, agent=replace(config.agent, **settings)), ManualClock())  # type: ignore[arg-type]
 
 
-async def test_a_full_house_and_an_empty_one() -> None:
-    house = calls(max_sessions=1)
-    await house.wait_empty()
-    call = house.admit(SessionId("sess_a"), "default")
-    assert house.num_lacking() == 1
-    assert house.num_lacking(num_kept=2) == 3
-    assert [each["session"] for each in house.listing()] == ["sess_a"]
-    house.leave(call)
-    assert house.num_lacking() == 0
-    assert house.num_lacking(num_kept=1) == 1
-    await house.wait_empty()
+async def test_full_and_empty_registry() -> None:
+    registry = calls(max_sessions=1)
+    await registry.wait_empty()
+    call = registry.admit(SessionId("sess_a"), "default")
+    assert registry.num_lacking() == 1
+    assert registry.num_lacking(num_kept=2) == 3
+    assert [each["session"] for each in registry.listing()] == ["sess_a"]
+    registry.leave(call)
+    assert registry.num_lacking() == 0
+    assert registry.num_lacking(num_kept=1) == 1
+    await registry.wait_empty()
 
 
 async def test_old_traces_are_forgotten() -> None:
-    house = calls()
+    registry = calls()
     for number in range(MAX_TRACES + 2):
-        house.leave(house.admit(SessionId(f"sess_{number}"), "default"))
-    house.admit(SessionId("sess_new"), "default")
-    assert house.traces.of("sess_0") is None
-    assert house.traces.of("sess_new") is not None
+        registry.leave(registry.admit(SessionId(f"sess_{number}"), "default"))
+    registry.admit(SessionId("sess_new"), "default")
+    assert registry.traces.of("sess_0") is None
+    assert registry.traces.of("sess_new") is not None
 
 
 async def test_the_trace_of_a_call_that_goes_on_is_kept() -> None:
-    house = calls(max_sessions=4)
-    long = house.admit(SessionId("sess_long"), "default")
+    registry = calls(max_sessions=4)
+    long = registry.admit(SessionId("sess_long"), "default")
     for number in range(3 * MAX_TRACES):
-        house.leave(house.admit(SessionId(f"sess_{number}"), "default"))
-    assert house.traces.of("sess_long") is long.trace
-    assert house.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is not None
-    assert house.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES - 1}") is None
-    house.leave(long)
-    assert house.traces.of("sess_long") is long.trace  # the newest of those that are over
-    assert house.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is None
+        registry.leave(registry.admit(SessionId(f"sess_{number}"), "default"))
+    assert registry.traces.of("sess_long") is long.trace
+    assert registry.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is not None
+    assert registry.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES - 1}") is None
+    registry.leave(long)
+    assert registry.traces.of("sess_long") is long.trace  # the newest of those that are over
+    assert registry.traces.of(f"sess_{3 * MAX_TRACES - MAX_TRACES}") is None
 
 
 async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) -> None:
-    house = calls()
-    call = house.admit(SessionId("sess_a"), "default")
+    registry = calls()
+    call = registry.admit(SessionId("sess_a"), "default")
     call.trace.append(5, "mark", 1, "released")
-    house.leave(call)
+    registry.leave(call)
     folder = tmp_path / "state" / "traces"
     await save_trace(call, str(folder))
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -70,13 +70,15 @@ async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) 
     assert [record.type for record in read_trace(lines).records] == ["released"]
 
 
-async def test_a_trace_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+async def test_unwritable_trace_does_not_end_the_call(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    house = calls()
-    await save_trace(house.admit(SessionId("sess_a"), "default"), str(tmp_path / "file" / "traces"))
+    registry = calls()
+    await save_trace(
+        registry.admit(SessionId("sess_a"), "default"), str(tmp_path / "file" / "traces")
+    )
 
 
-def test_a_call_counts_its_turns_and_finds_the_middle_wait() -> None:
+def test_call_counts_turns_and_the_median_latency() -> None:
     call = calls().admit(SessionId("sess_a"), "default")
     before = call.p50_ms
     assert before is None
@@ -96,10 +98,10 @@ def test_a_client_that_wants_more_changes_nothing_for_others(total_ms: int, is_l
     config = Config()
     model = replace(config.llm_engine, small_model="small")
     budget = replace(config.latency_budget, total_ms=total_ms)
-    house = CallRegistry(replace(config, llm_engine=model, latency_budget=budget), ManualClock())
-    call = house.admit(SessionId("sess_a"), "default")
+    registry = CallRegistry(replace(config, llm_engine=model, latency_budget=budget), ManualClock())
+    call = registry.admit(SessionId("sess_a"), "default")
     for number in range(1, 10):
         entry = TurnEntry(SessionId("sess_a"), chain_turn(number=number))
-        house.turn_over(call, replace(entry, budget=entry.budget.with_total(100)))
-    taken = [each.action for each in house.policy.active()]
+        registry.turn_over(call, replace(entry, budget=entry.budget.with_total(100)))
+    taken = [each.action for each in registry.policy.active()]
     assert taken == ([Action.SMALL_MODEL] if is_late else [])

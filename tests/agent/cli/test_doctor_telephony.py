@@ -20,7 +20,12 @@ from agent.config.layers import load_config
 from agent.config.schema import Config
 from agent.http.auth.tls import certificate_of, keep_own, server_context, trust
 from agent.server.server import listen, make_server
-from tests.support.telephony.phone_house import AUTH_TOKEN, SALES, House, phone_house
+from tests.support.telephony.telephony_server import (
+    AUTH_TOKEN,
+    SALES,
+    ServerUnderTest,
+    telephony_server,
+)
 
 SETTINGS = f"""
 [agent]
@@ -45,7 +50,7 @@ class Public:
 
     url: str
     tls: ssl.SSLContext
-    house: House
+    service: ServerUnderTest
 
     def config(self, **telephony: Any) -> Config:
         flags = {f"telephony.{name}": value for name, value in telephony.items()}
@@ -84,17 +89,19 @@ async def public(
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
     with contextlib.closing(listen("127.0.0.1", 0)) as listener:
         url = f"https://localhost:{listener.getsockname()[1]}{prefix}"
-        async with phone_house(tmp_path, monkeypatch, settings.replace("PUBLIC", url)) as house:
-            certificate = certificate_of(house.config)
+        async with telephony_server(
+            tmp_path, monkeypatch, settings.replace("PUBLIC", url)
+        ) as service:
+            certificate = certificate_of(service.config)
             assert certificate is not None
-            keep_own(house.config, certificate)
-            proxy = Proxy(house.app.asgi)
+            keep_own(service.config, certificate)
+            proxy = Proxy(service.app.asgi)
             proxy.prefix = prefix
-            server = make_server(proxy, house.config, server_context(certificate))
+            server = make_server(proxy, service.config, server_context(certificate))
             async with asyncio.TaskGroup() as group:
                 serving = group.create_task(server.serve(sockets=[listener]))
                 try:
-                    yield Public(url, trust(str(certificate.cert)), house), proxy
+                    yield Public(url, trust(str(certificate.cert)), service), proxy
                 finally:
                     server.should_exit = True
                     await serving
@@ -194,13 +201,13 @@ async def test_a_server_that_is_not_ready_is_no_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with public(tmp_path, monkeypatch) as (server, _):
-        server.house.stages.told = "warming"
+        server.service.stages.current_status = "warming"
         found = await server.findings()
     assert {found[name].verdict for name in ("/readyz", VOICE, STREAM)} == {"note"}
     assert "We can't take your call" in found[VOICE].value
 
 
-async def test_an_open_server_at_a_public_address_is_told_of(
+async def test_doctor_reports_an_open_server_at_a_public_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = SETTINGS.replace("[access]", '[access]\nrequire_key = "never"')
@@ -210,7 +217,7 @@ async def test_an_open_server_at_a_public_address_is_told_of(
     assert "can make calls" in found["/readyz"].remedy
 
 
-async def test_a_certificate_that_nobody_trusts_is_found(
+async def test_doctor_finds_an_untrusted_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with public(tmp_path, monkeypatch) as (server, _):

@@ -69,7 +69,7 @@ def found(section: str, **flags: str) -> dict[str, tuple[str, str]]:
     return {finding.name: (finding.verdict, finding.value) for finding in wanted.findings}
 
 
-def test_the_doctor_says_who_would_get_in(home: Path) -> None:
+def test_doctor_reports_whether_keys_are_needed(home: Path) -> None:
     verdict, value = found("Access")["keys"]
     assert (verdict, value) == ("ok", "not needed: open to this machine; none was made")
     verdict, value = found("Access", agent__host="0.0.0.0")["keys"]

@@ -121,7 +121,7 @@ def test_command_too_many_is_found(number: int) -> None:
     assert f'"type":"{difference.expected.partition("(")[0]}"' in LINES[number]
 
 
-def test_changed_command_is_told_in_full() -> None:
+def test_changed_command_is_printed_in_full() -> None:
     text = NORMAL_TRACE.replace(
         '"text":"What time is it?","by_client"', '"text":"Who?","by_client"'
     )
@@ -141,7 +141,7 @@ def test_changed_time_is_a_difference_where_it_matters() -> None:
     assert (difference.index, difference.got) == (2, "nothing")
 
 
-def test_event_that_the_machine_refuses_is_told() -> None:
+def test_event_refused_by_the_machine_is_reported() -> None:
     twice = next(line for line in LINES if "SpeechStarted" in line).replace(
         '"utterance":1', '"utterance":2'
     )

@@ -25,7 +25,7 @@ async def failure(url: str, **options: Any) -> ConnectError:
     return caught.value
 
 
-async def test_nobody_there() -> None:
+async def test_no_server_at_the_address() -> None:
     async with serving() as peer:
         url = peer.url
     assert "make run" in str(await failure(url))
@@ -60,7 +60,7 @@ async def test_a_server_that_is_none_of_the_web() -> None:
         (OSError(-2, "Name or service not known"), "No connection"),
     ],
 )
-def test_other_failures_are_told_apart(error: Exception, words: str) -> None:
+def test_other_failures_are_distinguished(error: Exception, words: str) -> None:
     assert words in str(handshake_error("wss://host", error))
 
 

@@ -236,7 +236,7 @@ async def test_hanging_up_is_no_loss() -> None:
         assert len(peer.requests) == 1
 
 
-async def test_nothing_is_tried_by_who_does_not_want_it() -> None:
+async def test_no_reconnect_when_disabled() -> None:
     async with serving() as peer, connect(peer.url, reconnect=False) as call:
         (await peer.socket()).transport.abort()
         (closed,) = [event async for event in call.events()]

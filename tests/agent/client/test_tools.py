@@ -70,7 +70,7 @@ async def test_calls_are_answered_and_then_one_reply_is_asked_for() -> None:
         listening.cancel()
 
 
-async def test_who_was_interrupted_asks_for_nothing() -> None:
+async def test_interrupted_reply_requests_no_response() -> None:
     async with serving() as peer, connect(peer.url) as call, asyncio.TaskGroup() as group:
         listening = group.create_task(listen(call))
         await offered(call, peer)
@@ -97,7 +97,7 @@ async def test_calls_of_the_gap_are_caught_up_with() -> None:
         assert isinstance(await peer.asked.get(), CreateResponse)
 
 
-async def test_nobody_waits_for_a_tool_that_hangs_when_the_call_ends() -> None:
+async def test_hung_tool_does_not_delay_the_end_of_the_call() -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 

@@ -43,7 +43,7 @@ async def posted(kind: str, value: bytes) -> httpx.Response:
         ("", "Grüße".encode("latin-1")),  # what is no UTF-8 is taken for this
     ],
 )
-async def test_texts_are_read(parameter: str, value: bytes) -> None:
+async def test_text_fields_are_decoded(parameter: str, value: bytes) -> None:
     answer = await posted(KIND + parameter, value)
     assert (answer.status_code, answer.json()) == (200, "Grüße")
 
@@ -64,7 +64,7 @@ async def test_texts_are_read(parameter: str, value: bytes) -> None:
         ("", b"x"),
     ],
 )
-async def test_other_charsets_are_named_and_not_tried(charset: str, value: bytes) -> None:
+async def test_unsupported_charset_is_named(charset: str, value: bytes) -> None:
     answer = await posted(f'{KIND}; charset="{charset}"', value)
     message = answer.json()["error"]["message"]
     assert (answer.status_code, len(message) < 250) == (415, True)

@@ -16,7 +16,7 @@ from agent.http.static_files import WEB_DEMO, Pages
         ("/sample-question.wav", False),
     ],
 )
-async def test_what_is_worth_it_is_packed(path: str, is_packed: bool) -> None:
+async def test_compressible_files_are_compressed(path: str, is_packed: bool) -> None:
     transport = httpx.ASGITransport(Pages())
     file = WEB_DEMO / (path.strip("/") or "index.html")
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:

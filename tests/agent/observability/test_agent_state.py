@@ -48,7 +48,7 @@ async def test_a_guess_is_seen_while_it_is_made_and_before_anybody_hears_it() ->
         assert set(call.states[before:-1]) <= {("thinking", Stage.PACING)}, "it was ready"
 
 
-async def test_who_goes_on_is_heard_again() -> None:
+async def test_continued_speech_returns_to_hearing() -> None:
     async with remembering("It is sunny.") as (call, _):
         listen(call)
         await pause(call, "How is the")

@@ -79,7 +79,7 @@ async def test_listeners_hear_what_comes_in_order_and_only_their_session() -> No
     assert events.num_listeners == 1
 
 
-async def test_who_was_gone_hears_what_he_missed() -> None:
+async def test_reconnected_listener_receives_missed_events() -> None:
     events = LiveEvents()
     for number in range(1, 6):
         number_of(events, number)
@@ -89,7 +89,7 @@ async def test_who_was_gone_hears_what_he_missed() -> None:
     assert [number for number, _, _ in await told(of_a_server_before, 5)] == [1, 2, 3, 4, 5]
 
 
-async def test_who_is_too_slow_is_told_what_he_lost() -> None:
+async def test_slow_listener_receives_the_number_of_lost_events() -> None:
     events = LiveEvents()
     stream = events.listen()
     await anext(stream)
@@ -160,7 +160,7 @@ async def test_calls_tell_of_themselves() -> None:
     assert calls.refusals.listing() == {"refusals": [refusal[2]], "total": 1}
 
 
-async def test_what_a_call_does_is_told_when_it_changes() -> None:
+async def test_call_state_is_published_on_change() -> None:
     """While its client is lost it waits, whatever goes on in it; nothing is told behind its end."""
     clock = ManualClock(5_000_000_000)
     calls = CallRegistry(Config(), clock)
@@ -265,7 +265,7 @@ async def test_a_stream_ends_with_the_key_that_opened_it(
 
 
 @pytest.mark.models
-async def test_nobody_keeps_a_place_who_never_reads(
+async def test_listener_that_never_reads_loses_its_place(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live_events, "STREAM_S", 0.3)

@@ -35,7 +35,7 @@ def named(call: Call) -> list[tuple[int | None, str, bool]]:
     return [(each["turn"], each["name"], each["guess"]) for each in marks(call.notices)]
 
 
-async def test_a_turn_is_told_as_it_happens() -> None:
+async def test_live_marks_follow_the_turn() -> None:
     async with call_with("Hi there.", told_marks=True) as call:
         await pause(call, "Hello?")
         last_voiced(call, 0)
@@ -75,7 +75,7 @@ async def test_times_are_those_of_the_trace() -> None:
         assert all(each["now_ms"] >= each["at_ms"] for each in marks(call.notices))
 
 
-async def test_a_caller_who_goes_on_makes_them_void() -> None:
+async def test_continued_speech_voids_the_marks() -> None:
     async with call_with("Soup.", "Table for two.", told_marks=True) as call:
         await pause(call, "A table")
         before = len(named(call))
@@ -109,7 +109,7 @@ async def test_a_written_turn_has_its_number_at_once() -> None:
         assert not any(guess for _, _, guess in named(call))
 
 
-async def test_other_clients_are_told_nothing() -> None:
+async def test_clients_without_live_marks_receive_none() -> None:
     async with call_with("Hi there.", "And more.") as call:
         for number in (1, 2):
             await change(call, output_modality="text")
@@ -130,7 +130,7 @@ def test_no_frame_is_made_for_a_client_without_extensions() -> None:
         assert len(frames) == (2 if extensions else 0)
 
 
-def test_a_flood_is_cut_off_and_the_next_turn_is_told_again() -> None:
+def test_flood_of_marks_is_cut_off_until_the_next_turn() -> None:
     notices: list[Notice] = []
     clock = ManualClock(5_000_000)
     told = LiveMarks(notices.append, clock, 2_000_000)

@@ -70,7 +70,7 @@ def panels() -> list[dict[str, Any]]:
     return found
 
 
-async def test_every_figure_is_told(told: dict[str, set[str]]) -> None:
+async def test_every_metric_is_exposed(told: dict[str, set[str]]) -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     texts = [rule["expr"] for rule in rules()]
     texts += [target["expr"] for panel in panels() for target in panel["targets"]]

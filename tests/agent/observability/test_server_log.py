@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 
 from agent.observability import server_log
 from agent.observability.server_log import Seldom
-from tests.support.service.connection_house import House, end
+from tests.support.service.server_connections import ServerUnderTest, end
 
 
 async def test_requests_that_are_none_do_not_fill_the_log(
@@ -18,9 +18,9 @@ async def test_requests_that_are_none_do_not_fill_the_log(
 ) -> None:
     caplog.set_level(logging.WARNING, "uvicorn.error")  # other servers of the tests are quieter
     monkeypatch.setattr(logging.getLogger("uvicorn.error"), "filters", [Seldom()])
-    house = House(cast(Any, Starlette()))
+    server = ServerUnderTest(cast(Any, Starlette()))
     for _ in range(100):
-        wire = house.connect()
+        wire = server.connect()
         wire.protocol.data_received(b"no request at all\r\n\r\n")
         await asyncio.sleep(0)
         assert wire.sent.startswith(b"HTTP/1.1 400")
@@ -41,7 +41,7 @@ def record(
     return logging.LogRecord("uvicorn.error", level, "", 0, text, (), info)
 
 
-def test_mistakes_of_ours_are_always_told() -> None:
+def test_internal_errors_are_always_logged() -> None:
     seldom = Seldom()
     assert all(seldom.filter(record("Exception", ValueError())) for _ in range(5))
 
@@ -66,7 +66,7 @@ def test_counting_begins_anew() -> None:
     assert told == [True, True, False, True, True, True, False]
 
 
-def test_what_is_no_warning_is_told_each_time() -> None:
+def test_messages_below_warning_are_not_limited() -> None:
     seldom = Seldom()
     assert all(seldom.filter(record("a", level=logging.INFO)) for _ in range(5))
     assert not seldom._numbers

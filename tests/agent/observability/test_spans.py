@@ -150,7 +150,7 @@ def test_words_only_where_the_entry_has_them() -> None:
     assert not [key for span in stages for key in span.attributes if "messages" in key]
 
 
-def test_a_turn_that_nobody_answered_lasts_as_long_as_the_work_for_it() -> None:
+def test_unanswered_turn_span_covers_its_work() -> None:
     cut = {name: ms for name, ms in SPOKEN.items() if ms <= 1130}
     turn, *stages = spans(entry_at_ms(cut))
     assert where(turn)[:3] == ("turn", 1000, 1130)

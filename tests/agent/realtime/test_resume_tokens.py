@@ -13,7 +13,7 @@ from agent.session.api.settings import SessionSettings
 from tests.support.wire.wire_frames import make, say
 
 
-def test_a_token_is_used_up_when_the_next_one_has_arrived() -> None:
+def test_token_expires_when_its_successor_has_arrived() -> None:
     tokens: ResumeTokens[str] = ResumeTokens()
     first = tokens.issue("call", "key:a")
     assert first.startswith(PREFIX)
@@ -28,7 +28,7 @@ def test_a_token_is_used_up_when_the_next_one_has_arrived() -> None:
     assert len(tokens) == 1
 
 
-def test_a_successor_that_is_used_has_arrived() -> None:
+def test_used_successor_counts_as_arrived() -> None:
     tokens: ResumeTokens[str] = ResumeTokens()
     first = tokens.issue("call", "")
     second = tokens.issue("call", "")
@@ -36,7 +36,7 @@ def test_a_successor_that_is_used_has_arrived() -> None:
     assert tokens.find(first, "") is None
 
 
-def test_a_token_is_for_one_key_and_one_call() -> None:
+def test_token_is_bound_to_one_key_and_one_call() -> None:
     tokens: ResumeTokens[str] = ResumeTokens()
     one, other = tokens.issue("one", "key:a"), tokens.issue("other", "key:b")
     assert tokens.find(one, "key:b") is None
@@ -50,7 +50,7 @@ def test_a_token_is_for_one_key_and_one_call() -> None:
 
 
 @given(st.text(max_size=300))
-def test_what_is_no_token_finds_nothing(text: str) -> None:
+def test_unknown_token_finds_no_call(text: str) -> None:
     tokens: ResumeTokens[str] = ResumeTokens()
     token = tokens.issue("call", "")
     for wrong in (text, PREFIX + text, token + text, token[: -1 - len(text)]):
@@ -65,7 +65,7 @@ class Call:
         self.ended = why
 
 
-def test_who_has_waited_longest_gives_way_first() -> None:
+def test_longest_waiting_call_is_evicted_first() -> None:
     waiting = WaitingCalls()
     assert not waiting.give_way()
     assert not waiting.can_give_way()
@@ -96,7 +96,7 @@ def conversation(*texts: str) -> tuple[Message, ...]:
     )
 
 
-def test_a_resumed_connection_begins_with_all_that_a_client_needs() -> None:
+def test_resumed_connection_begins_with_the_full_state() -> None:
     protocol = make(extensions=True)
     settings = SessionSettings(instructions="Sing.")
     say(protocol, [SessionCreated("sess_1", settings, 99)])
@@ -118,7 +118,7 @@ def test_a_resumed_connection_begins_with_all_that_a_client_needs() -> None:
     }
 
 
-def test_strict_clients_are_told_nothing_of_it() -> None:
+def test_clients_without_extensions_receive_no_resume_events() -> None:
     notice = Resumed(SessionSettings(), (), 0, will_answer=False)
     assert make().send(notice) == ()
 

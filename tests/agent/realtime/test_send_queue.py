@@ -27,7 +27,7 @@ async def test_bytes_are_counted_not_characters() -> None:
         await outbox.get()
 
 
-async def test_who_does_not_read_for_long_is_cut_off() -> None:
+async def test_client_that_stops_reading_is_disconnected() -> None:
     clock = ManualClock()
     outbox = SendQueue(clock)
     outbox.put("a")
@@ -37,7 +37,7 @@ async def test_who_does_not_read_for_long_is_cut_off() -> None:
         await outbox.get()
 
 
-async def test_a_client_is_not_read_from_while_much_waits_for_it() -> None:
+async def test_reading_pauses_while_the_send_queue_is_long() -> None:
     outbox = SendQueue(ManualClock())
     await outbox.room()
     outbox.put("x" * (MAX_BYTES // 2))

@@ -69,7 +69,7 @@ async def test_frames_are_texts_or_bytes_and_then_the_end() -> None:
     assert gone.value.code == 1001
 
 
-async def test_who_sends_nothing_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_sends_nothing_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     taken, _ = await intake({"type": "websocket.receive", "text": "a"}, idle_s=1)
     monkeypatch.setattr(taken, "_idle_s", 0.01)
     assert await taken.frame() == "a"
@@ -77,7 +77,7 @@ async def test_who_sends_nothing_is_idle(monkeypatch: pytest.MonkeyPatch) -> Non
         await taken.frame()
 
 
-async def test_idle_may_be_never() -> None:
+async def test_idle_timeout_can_be_disabled() -> None:
     taken, _ = await intake(idle_s=0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
@@ -100,7 +100,7 @@ async def test_telephone_audio_is_judged_by_its_length_too() -> None:
     assert pauses == [pytest.approx(2.0)]
 
 
-async def test_small_delays_are_saved_up() -> None:
+async def test_small_delays_are_accumulated() -> None:
     taken, pauses = await intake(burst_s=1)
     piece = AppendAudio(np.zeros(480, np.int16), 24_000)  # 20 ms
     for _ in range(50 + 4):
@@ -108,7 +108,7 @@ async def test_small_delays_are_saved_up() -> None:
     assert pauses == [pytest.approx(0.06), pytest.approx(0.08)]
 
 
-async def test_others_have_their_turn_after_each_frame() -> None:
+async def test_each_frame_yields_to_other_tasks() -> None:
     taken, _ = await intake()
     turns = 0
 
@@ -130,7 +130,7 @@ async def test_others_have_their_turn_after_each_frame() -> None:
     "request_",
     [CreateResponse(ResponseOptions()), CancelResponse(), UpdateSession(SessionSettings())],
 )
-async def test_what_makes_work_counts_as_many_messages(request_: Any) -> None:
+async def test_expensive_requests_count_as_many_messages(request_: Any) -> None:
     taken, pauses = await intake()
     for _ in range(MESSAGES_AT_ONCE // WORK):
         await taken.keep_pace("", [request_])
@@ -139,7 +139,7 @@ async def test_what_makes_work_counts_as_many_messages(request_: Any) -> None:
     assert pauses == [pytest.approx(WORK / MESSAGES_PER_S)]
 
 
-async def test_what_is_long_and_no_audio_counts_by_its_length() -> None:
+async def test_long_messages_other_than_audio_count_by_length() -> None:
     taken, pauses = await intake()
     await taken.keep_pace(" " * MESSAGES_AT_ONCE * CHARS_PER_MESSAGE, [])  # refused unread, say
     pauses.clear()

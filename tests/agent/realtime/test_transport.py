@@ -114,7 +114,7 @@ def token_in(peer: Peer) -> str:
 
 
 @pytest.mark.parametrize(("after_s", "is_back"), [(WAIT_S - 1, True), (WAIT_S + 1, False)])
-def test_a_call_waits_so_long_and_no_longer(after_s: float, is_back: bool) -> None:
+def test_call_waits_for_a_reconnect_until_its_timeout(after_s: float, is_back: bool) -> None:
     async def story(clock: ManualClock) -> None:
         first, second = Peer(clock), Peer(clock)
         async with scene(clock, first) as call:
@@ -137,7 +137,7 @@ def test_a_call_waits_so_long_and_no_longer(after_s: float, is_back: bool) -> No
 
 
 @pytest.mark.parametrize("code", [1000, 1001, 1005, 1002, 3000])
-def test_who_gives_a_code_of_his_own_has_hung_up(code: int) -> None:
+def test_application_close_code_ends_the_call(code: int) -> None:
     async def story(clock: ManualClock) -> None:
         first = Peer(clock)
         async with scene(clock, first):
@@ -147,7 +147,7 @@ def test_who_gives_a_code_of_his_own_has_hung_up(code: int) -> None:
     play(story)
 
 
-def test_who_could_not_come_back_is_not_waited_for() -> None:
+def test_client_without_a_token_is_not_waited_for() -> None:
     async def story(clock: ManualClock) -> None:
         first = Peer(clock)
         async with scene(clock, first, resumes=False):
@@ -158,7 +158,7 @@ def test_who_could_not_come_back_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("resumes", [True, False])
-def test_who_does_not_read_loses_the_connection_and_may_come_back(resumes: bool) -> None:
+def test_client_that_stops_reading_may_reconnect(resumes: bool) -> None:
     """A network that is gone looks the same as a client that does not read."""
 
     async def story(clock: ManualClock) -> None:
@@ -178,7 +178,7 @@ def test_who_does_not_read_loses_the_connection_and_may_come_back(resumes: bool)
     play(story)
 
 
-def test_a_server_that_drains_waits_for_nobody() -> None:
+def test_draining_server_waits_for_no_reconnect() -> None:
     async def story(clock: ManualClock) -> None:
         first = Peer(clock)
         async with scene(clock, first) as call:
@@ -189,7 +189,7 @@ def test_a_server_that_drains_waits_for_nobody() -> None:
     play(story)
 
 
-def test_a_line_that_is_needed_is_free_at_once() -> None:
+def test_evicted_call_frees_its_line_at_once() -> None:
     async def story(clock: ManualClock) -> None:
         first, late = Peer(clock), Peer(clock)
         async with scene(clock, first) as call:
@@ -205,7 +205,7 @@ def test_a_line_that_is_needed_is_free_at_once() -> None:
     play(story)
 
 
-def test_who_is_about_to_be_back_does_not_give_way() -> None:
+def test_reconnecting_call_is_not_evicted() -> None:
     async def story(clock: ManualClock) -> None:
         first, second = Peer(clock), Peer(clock)
         async with scene(clock, first) as call:
@@ -221,7 +221,7 @@ def test_who_is_about_to_be_back_does_not_give_way() -> None:
     play(story)
 
 
-def test_frames_are_counted_through_all_connections() -> None:
+def test_frame_numbers_continue_across_connections() -> None:
     async def story(clock: ManualClock) -> None:
         first, second, third = Peer(clock), Peer(clock), Peer(clock)
         async with scene(clock, first) as call:

@@ -245,7 +245,7 @@ async def test_a_voice_detector(live: LiveServer, watching: Fault) -> None:
     assert live.stages.detector.restarts > before
 
 
-async def test_a_call_that_comes_while_the_ears_are_broken(
+async def test_call_during_a_recognizer_failure(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told to try again, and the next one that does is served."""

@@ -64,7 +64,7 @@ async def test_a_strangers_name_for_this_machine_is_not_answered_to(live: LiveSe
     assert caught.value.response.status_code == 403
 
 
-async def test_one_call_too_many_is_told_to_try_again(live: LiveServer) -> None:
+async def test_call_above_the_limit_gets_a_retry_time(live: LiveServer) -> None:
     limit = live.config.agent.max_sessions
     before = live.calls.refusals.total
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
@@ -130,7 +130,7 @@ async def test_the_key_is_never_echoed(
         await socket.recv()
 
 
-async def test_extensions_go_to_those_who_asked_for_them(live: LiveServer) -> None:
+async def test_extension_events_need_offered_extensions(live: LiveServer) -> None:
     async with call_to(live.url, protocols=("halfsec.v1",)) as call:
         session_id = call.events[0]["session"]["id"]
         await call.update(max_output_tokens=8)

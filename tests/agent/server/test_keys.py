@@ -170,7 +170,7 @@ async def test_a_secret_with_tools_is_made(live: LiveServer) -> None:
     assert answer.json()["session"]["tools"][0]["name"] == "f"
 
 
-async def test_a_secret_speaks_for_who_made_it(live: LiveServer, locks: Locks) -> None:
+async def test_client_secret_acts_for_its_creator(live: LiveServer, locks: Locks) -> None:
     key = locks.add("ana")
     async with client(live, key) as sdk:
         made = await sdk.realtime.client_secrets.create(

@@ -47,7 +47,7 @@ async def test_a_tool_of_an_mcp_server(live: LiveServer) -> None:
         ]
 
 
-async def test_whom_it_does_not_concern(live: LiveServer) -> None:
+async def test_server_tools_are_invisible_to_strict_clients(live: LiveServer) -> None:
     """A strict client has the tools, and sees nothing of them; another agent has none."""
     async with call_to(live.url, model="helper") as call:
         response = await asked(call, "required")

@@ -257,7 +257,7 @@ async def test_models_of_the_users_own_that_are_cut_short(tmp_path: Path) -> Non
     assert any(str(story) in line for line in lines)
 
 
-async def test_a_collector_is_told_of_calls_and_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_collector_receives_calls_and_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NO_PROXY", "*")

@@ -191,7 +191,7 @@ async def test_what_is_no_token_opens_nothing(live: LiveServer) -> None:
         assert len(live.calls) == 1
 
 
-async def test_who_hangs_up_does_not_come_back(live: LiveServer) -> None:
+async def test_call_that_was_hung_up_can_not_be_resumed(live: LiveServer) -> None:
     for code in (1000, 1001, 4000):
         async with call_to(live.url, protocols=OWN) as call:
             token = await token_of(call)
@@ -208,7 +208,7 @@ async def test_a_strict_client_has_one_connection(live: LiveServer) -> None:
     assert len(live.calls.waiting) == 0
 
 
-async def test_calls_that_wait_give_way_to_callers_who_are_there(live: LiveServer) -> None:
+async def test_new_call_evicts_a_waiting_call(live: LiveServer) -> None:
     most = live.config.agent.max_sessions
     tokens: list[str] = []
     for number in range(1, most + 1):
@@ -225,7 +225,7 @@ async def test_calls_that_wait_give_way_to_callers_who_are_there(live: LiveServe
             await again.prove_alive()
 
 
-async def test_nobody_is_waited_for_by_a_server_that_stops(live: LiveServer) -> None:
+async def test_stopping_server_waits_for_no_reconnect(live: LiveServer) -> None:
     async with call_to(live.url, protocols=OWN) as call:
         token = await token_of(call)
         call.hang_up_rudely()

@@ -197,7 +197,7 @@ async def test_each_agent_has_its_own(tmp_path: Path) -> None:
     assert await names_of(tools, model, taken=["clock"]) == ["lamp"]
 
 
-async def test_what_the_model_can_not_call_costs_nobody_the_rest(
+async def test_uncallable_tool_leaves_the_other_tools_usable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await names_of(service(tmp_path), Model("clock")) == ["lamp"]

@@ -123,7 +123,7 @@ async def test_a_client_cancels(live: LiveServer) -> None:
         assert "response.output_audio.delta" not in later
 
 
-async def test_a_client_says_how_much_was_heard(live: LiveServer) -> None:
+async def test_client_reports_the_played_audio(live: LiveServer) -> None:
     async with call_to(live.url) as call:
         response = await call.ask("What is the capital of France?")
         spoken, item_id = words_of(response), response["output"][0]["id"]

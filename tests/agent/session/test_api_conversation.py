@@ -92,7 +92,7 @@ def test_full_conversation_takes_no_more_until_something_is_deleted() -> None:
     assert len(conversation) == MAX_ITEMS
 
 
-def test_what_is_gone_is_not_found() -> None:
+def test_deleted_item_is_not_found() -> None:
     conversation = of(A, B)
     conversation.delete(A)
     for attempt in (
@@ -121,7 +121,7 @@ def test_update_keeps_the_place() -> None:
     assert list(conversation) == [call, said(B)]
 
 
-def test_reply_is_cut_to_what_was_heard() -> None:
+def test_reply_is_truncated_to_the_played_text() -> None:
     conversation = ConversationItems()
     reply = Message(A, "assistant", "audio", "It is ten past four.", "in_progress")
     conversation.add(reply)

@@ -42,7 +42,7 @@ async def type_and_answer(call: Call) -> None:
     await call.until(say.ReplyEnded, count + 1)
 
 
-def test_what_was_heard_of_a_reply_is_kept_and_the_rest_is_not_said() -> None:
+def test_disconnect_keeps_only_the_played_part_of_a_reply() -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(30.5 * CHAR_S)
         call.session.client_lost()
@@ -64,7 +64,7 @@ def test_what_was_heard_of_a_reply_is_kept_and_the_rest_is_not_said() -> None:
     wire_is_in_order(call)
 
 
-def test_the_client_knows_best_what_it_played() -> None:
+def test_truncation_after_reconnect_sets_what_was_played() -> None:
     """It has stopped, and says so by the next connection."""
 
     async def story(call: Call) -> None:
@@ -80,7 +80,7 @@ def test_the_client_knows_best_what_it_played() -> None:
     assert texts(call) == history(call) == ["Is it booked?", "Your table", "Next."]
 
 
-def test_who_reported_five_times_a_second_and_then_no_more_has_not_heard_on() -> None:
+def test_playback_position_stops_when_regular_reports_stop() -> None:
     """The network took what was sent for two seconds without a word."""
 
     async def story(call: Call) -> None:
@@ -97,7 +97,7 @@ def test_who_reported_five_times_a_second_and_then_no_more_has_not_heard_on() ->
     assert texts(call)[1] == "Your table for two is booked"
 
 
-def test_an_answer_that_nobody_heard_is_given_when_the_client_is_back() -> None:
+def test_unheard_answer_is_given_after_reconnect() -> None:
     async def story(call: Call) -> None:
         call.session.client_lost()
         await asyncio.sleep(20)
@@ -118,7 +118,7 @@ def test_an_answer_that_nobody_heard_is_given_when_the_client_is_back() -> None:
     wire_is_in_order(call)
 
 
-def test_what_was_being_said_becomes_a_message() -> None:
+def test_interrupted_utterance_becomes_a_message() -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(len(REPLY) * CHAR_S + 1)
         begin(call, "And make it")
@@ -155,7 +155,7 @@ def test_the_account_of_a_turn_does_not_wait_for_a_client_that_is_away() -> None
     assert entry.record.interrupted
 
 
-def test_late_reports_do_not_say_when_a_reply_was_heard() -> None:
+def test_reports_after_reconnect_set_no_ear_latency() -> None:
     """The first report of a reply comes by the next connection."""
 
     async def story(call: Call) -> None:
@@ -213,7 +213,7 @@ def test_a_silent_caller_is_not_asked_while_the_client_is_away() -> None:
     virtual_time.run(test)
 
 
-def test_a_broken_recognizer_does_not_apologize_to_nobody() -> None:
+def test_recognizer_failure_while_away_gives_no_apology() -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(len(REPLY) * CHAR_S + 1)
         number = begin(call, "", transcribes=False)

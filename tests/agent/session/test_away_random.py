@@ -72,7 +72,7 @@ async def speaks_and_is_lost(client: LosableClient) -> None:
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
-def test_history_is_what_was_heard_whenever_the_connection_breaks(seed: int) -> None:
+def test_history_equals_played_text_after_any_disconnect(seed: int) -> None:
     lots = random.Random(seed)
 
     async def test(clock: ManualClock) -> None:

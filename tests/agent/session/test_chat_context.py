@@ -78,7 +78,7 @@ class Talk:
         self.chat.asked.clear()
 
 
-async def test_what_was_cancelled_is_told_by_the_next_one() -> None:
+async def test_cancelled_sync_is_completed_by_the_next_one() -> None:
     talk = Talk()
     talk.add("a", "user", "one")
     talk.add("b", "user", "two")
@@ -87,7 +87,7 @@ async def test_what_was_cancelled_is_told_by_the_next_one() -> None:
     assert await talk.settled() == []
 
 
-async def test_a_cancelled_edit_is_told_by_the_next_one() -> None:
+async def test_cancelled_edit_is_sent_by_the_next_sync() -> None:
     talk = Talk()
     talk.item("a", "user", "one")
     talk.context.edited()
@@ -114,7 +114,7 @@ async def test_an_update_during_a_response_with_its_own_instructions_counts() ->
     assert await talk.settled() == [("system", "Be kind.")]
 
 
-async def test_a_model_that_fails_is_told_again_and_what_it_refuses_is_not() -> None:
+async def test_failed_message_is_sent_again_and_refused_message_is_not() -> None:
     talk = Talk()
     talk.add("a", "user", "one")
     talk.chat.gate.set()
@@ -150,7 +150,7 @@ async def test_an_edit_in_mid_reply_keeps_the_reply() -> None:
     assert await talk.settled() == [("reset", whole)]
 
 
-async def test_what_comes_during_a_reset_is_told_after_it() -> None:
+async def test_message_added_during_a_reset_is_sent_after_it() -> None:
     talk = Talk()
     talk.item("a", "user", "one")
     talk.context.edited()
@@ -194,7 +194,7 @@ async def supposed(talk: Talk, text: str) -> None:
     await talk.context.suppose(text)
 
 
-async def test_what_was_supposed_and_said_is_told_once() -> None:
+async def test_confirmed_speculative_message_is_sent_once() -> None:
     talk = Talk()
     await supposed(talk, "one")
     talk.context.said("one")
@@ -203,7 +203,7 @@ async def test_what_was_supposed_and_said_is_told_once() -> None:
     assert await talk.settled() == [("user", "one")]
 
 
-async def test_what_was_not_said_is_taken_back_before_anything_else() -> None:
+async def test_dropped_speculative_message_is_withdrawn_first() -> None:
     talk = Talk()
     await supposed(talk, "one")
     talk.add("a", "system", "By the way.")
@@ -214,7 +214,7 @@ async def test_what_was_not_said_is_taken_back_before_anything_else() -> None:
     ]  # fmt: skip
 
 
-async def test_what_was_said_but_answered_under_old_instructions_is_told_again() -> None:
+async def test_speculative_message_is_resent_after_changed_instructions() -> None:
     talk = Talk()
     await supposed(talk, "one")
     talk.context.instructions = "Be kind."
@@ -226,7 +226,7 @@ async def test_what_was_said_but_answered_under_old_instructions_is_told_again()
     ]  # fmt: skip
 
 
-async def test_supposing_that_is_cancelled_has_told_nothing() -> None:
+async def test_cancelled_speculation_sends_nothing() -> None:
     talk = Talk()
     async with asyncio.TaskGroup() as group:
         supposing = group.create_task(talk.context.suppose("one"))

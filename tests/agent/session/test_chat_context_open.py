@@ -29,20 +29,20 @@ def rest(talk: Talk, text: str) -> None:
     talk.context.said(text, goes_on=True)
 
 
-async def test_both_halves_are_told_as_one() -> None:
+async def test_both_halves_are_sent_as_one_message() -> None:
     talk = await reopened()
     assert await talk.settled() == [("take back", None)]
     rest(talk, " two ")
     assert await talk.settled() == [("user", "one two")]
 
 
-async def test_a_half_that_the_model_was_not_told_yet() -> None:
+async def test_half_not_yet_sent_to_the_model() -> None:
     talk = await reopened(settled=False)
     rest(talk, "two")
     assert await talk.settled() == [("user", "one"), ("take back", None), ("user", "one two")]
 
 
-async def test_a_half_that_stays_alone_is_told_again_and_once() -> None:
+async def test_unjoined_half_is_resent_once() -> None:
     talk = await reopened()
     talk.context.stays()
     talk.context.stays()
@@ -146,7 +146,7 @@ async def test_a_history_taken_anew_leaves_the_open_half_out(is_deleted: bool) -
     assert await talk.settled() == [("user", "two" if is_deleted else "one two")]
 
 
-async def test_a_half_told_while_the_history_is_taken_anew_comes_after_it() -> None:
+async def test_half_sent_during_a_history_reset_follows_it() -> None:
     talk = await reopened()
     talk.context.edited()
     talk.chat.gate.clear()

@@ -18,7 +18,7 @@ from latency_budget.account.turn import SessionId
 from tests.support.session.session_call import call_with
 
 
-async def test_changes_are_warmed_before_anybody_speaks() -> None:
+async def test_changes_are_prefilled_before_the_caller_speaks() -> None:
     async with call_with() as call:
         settings = call.session.settings.changed(instructions="Be kind.")
         await call.session.handle(ask.UpdateSession(settings))
@@ -79,7 +79,7 @@ async def test_words_are_computed_while_the_caller_still_speaks(
     assert previews == ["", "What", "What time", "And where"]
 
 
-async def test_nothing_is_done_ahead_where_the_settings_say_so() -> None:
+async def test_no_prefill_when_disabled_in_the_settings() -> None:
     """No reply in the pause, no words before the message is complete."""
     async with call_with("Fine.", ahead=False) as call:
         await call.chat.warmed.wait()

@@ -42,7 +42,7 @@ async def test_the_prompt_is_sound_that_the_client_hears() -> None:
     assert names[prompt : prompt + 4] == ["ReplyStarted", "ReplyText", "ReplyAudio", "ReplyEnded"]
 
 
-async def test_a_call_in_which_nobody_speaks_ends() -> None:
+async def test_silent_call_ends() -> None:
     idle = IdleRules(idle_after_ms=40, idle_hangup_ms=60)
     with pytest.raises(ExceptionGroup) as raised:
         async with call_with(profile=GREETS, idle=idle) as call:
@@ -52,7 +52,7 @@ async def test_a_call_in_which_nobody_speaks_ends() -> None:
     assert call.chat.closed
 
 
-async def test_noise_before_a_greeting_is_heard_does_not_swap_it_for_another() -> None:
+async def test_noise_before_the_greeting_plays_does_not_replace_it() -> None:
     """What nobody has heard is begun anew behind a noise: the same words."""
     async with call_with("An answer.", profile=GREETS) as call:
         await call.until(say.ReplyStarted)
@@ -68,7 +68,7 @@ async def test_noise_before_a_greeting_is_heard_does_not_swap_it_for_another() -
     assert texts(call) == ["", "Hello.", "An answer."]
 
 
-async def test_words_before_a_greeting_is_heard_are_answered_instead() -> None:
+async def test_speech_before_the_greeting_plays_is_answered_instead() -> None:
     async with call_with("An answer.", profile=GREETS) as call:
         await call.until(say.ReplyStarted)
         call.session.feed(ev.SpeechStarted(1, 0))
@@ -117,7 +117,7 @@ async def test_the_clients_own_time_out_commits_the_silence_and_lets_the_model_a
     assert ("user", "") not in call.chat.calls, "the model is shown no message without words"
 
 
-def test_the_client_is_told_why_a_silent_call_ends() -> None:
+def test_client_receives_the_reason_when_a_silent_call_ends() -> None:
     call = CallRegistry(Config(), ManualClock()).admit(SessionId("sess_x"), "default")
     nested = ExceptionGroup("", [ExceptionGroup("", [SilentCallError()])])
     assert close_for(nested, call) == (1000, "nobody has spoken for too long")

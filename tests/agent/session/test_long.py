@@ -58,7 +58,7 @@ def talking(seconds: int) -> npt.NDArray[np.int16]:
     return np.tile(two, seconds // 2)
 
 
-async def test_a_caller_who_never_stops_is_followed_within_bounds_and_answered_in_the_end(
+async def test_endless_utterance_is_bounded_and_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A busy machine may take a while between two pieces, which is no caller who was cut off.

@@ -49,7 +49,7 @@ def test_how_long_it_lasts_counts_what_is_not_sent_yet() -> None:
     assert playback.lasts_until_ns(900 * MS) == 1500 * MS  # dry after the 400 ms that were sent
 
 
-def test_a_word_counts_as_heard_when_its_last_sample_was_played() -> None:
+def test_word_counts_as_heard_after_its_last_sample() -> None:
     playback = two_words()
     assert playback.chars_heard(300 * 24 - 1) == 0
     assert playback.chars_heard(300 * 24) == 5

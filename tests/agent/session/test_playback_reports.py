@@ -41,7 +41,7 @@ def test_of_reports_that_were_held_up_the_earliest_counts() -> None:
     assert told == [(MarkName.HEARD, 1090), (MarkName.HEARD, 1040)]
 
 
-def test_a_difference_of_nothing_is_no_mark() -> None:
+def test_unchanged_difference_adds_no_mark() -> None:
     assert len(marks((1240, 230, 500), (1339.5, 330, 500))) == 1
 
 
@@ -55,12 +55,12 @@ def test_a_difference_of_nothing_is_no_mark() -> None:
         [(1001, 500, 500)],
     ],
 )
-def test_what_cannot_be_is_doubted(reports: list[Report]) -> None:
+def test_impossible_reports_are_rejected(reports: list[Report]) -> None:
     told = marks(*reports, (2000, 400, 500))
     assert told[-1] == (MarkName.HEARD_DOUBTED, reports[-1][0]), "and nothing after it is taken"
 
 
-def test_nothing_can_be_said_of_a_reply_that_nobody_could_hear_yet() -> None:
+def test_report_before_the_first_audible_sample_sets_no_mark() -> None:
     claims = PlaybackReportCheck()
     assert claims.claim(40, 50 * MS, 5 * MS) == ()
     ((name, _),) = claims.claim(150, 50 * MS, 6 * MS)
@@ -72,7 +72,7 @@ def test_nothing_can_be_said_of_a_reply_that_nobody_could_hear_yet() -> None:
     st.lists(st.integers(0, 300), min_size=1, max_size=12),
     st.floats(-0.001, 0.001),
 )
-def test_an_honest_client_is_never_doubted(
+def test_plausible_reports_are_never_rejected(
     way_ms: int, held_up_ms: list[int], drift: float
 ) -> None:
     """Whatever the network does: reports come in order, and each was held up for some time."""
@@ -115,7 +115,7 @@ def test_a_sound_card_that_drifts_is_bounded(speed: float) -> None:
         max_size=300,
     )
 )
-def test_no_lie_leaves_what_the_server_knows(reports: list[tuple[int, int, int]]) -> None:
+def test_no_report_exceeds_the_servers_bounds(reports: list[tuple[int, int, int]]) -> None:
     """Time since the report before, what is claimed, what was sent: anything at all, in us."""
     claims = PlaybackReportCheck()
     claims.released(OFFSET_MS * MS, RELEASED_MS * MS)
@@ -142,5 +142,5 @@ def test_a_thousand_reports_a_second_are_a_few_marks() -> None:
     assert len(marks(*creeping)) <= MAX_MARKS
 
 
-def test_the_slack_is_below_what_is_told_of_latencies() -> None:
+def test_tolerance_of_playback_reports_is_small() -> None:
     assert SLACK_NS < 100 * MS

@@ -92,7 +92,7 @@ async def test_a_quick_tool_is_not_talked_over() -> None:
         assert ended.text == NOON
 
 
-async def test_a_caller_who_interrupts_a_tool_stops_it() -> None:
+async def test_barge_in_cancels_a_running_tool() -> None:
     tools = Toolbox(gate=asyncio.Event())
     chat = RememberingChat([Calling("Let me look that up for you now.", (CALL,)), "Fine."])
     async with call_with(chat=chat, tools=tools) as call:
@@ -173,7 +173,7 @@ async def test_a_client_can_not_take_the_name_of_a_tool_of_the_server() -> None:
         assert problems(call) == [("invalid_value", "tools[0].name")]
 
 
-async def test_both_kinds_at_once() -> None:
+async def test_server_and_client_tools_in_one_reply() -> None:
     theirs = ModelCall("lamp", "{}")
     tools = Toolbox()
     async with call_with(Calling("", (CALL, theirs)), NOON, tools=tools) as call:
@@ -191,7 +191,7 @@ async def test_both_kinds_at_once() -> None:
 
 
 @pytest.mark.parametrize("heard", [0, 3, 12, 40])
-def test_what_was_heard_of_a_reply_with_tools(heard: int) -> None:
+def test_history_of_a_truncated_reply_with_tools(heard: int) -> None:
     """Whatever was heard, what ran has run."""
     text = "Let me look. One moment. It is noon."
     rounds = (ToolRound(12, 25, (CALL,), ("12:00",)),)

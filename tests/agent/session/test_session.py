@@ -47,7 +47,7 @@ async def test_a_spoken_turn_in_the_order_that_clients_expect() -> None:
     ]
 
 
-async def test_a_barge_in_leaves_the_words_that_were_heard() -> None:
+async def test_barge_in_truncates_history_to_the_played_words() -> None:
     reply = "One two three four five six seven eight nine ten eleven twelve."
     async with call_with(reply, "Yes.") as call:
         call.ears.say("Count.")
@@ -68,7 +68,7 @@ async def test_a_barge_in_leaves_the_words_that_were_heard() -> None:
         assert (heard.text, heard.status) == (ended.text, "incomplete")
 
 
-async def test_the_model_knows_how_much_speech_there_is_to_spare() -> None:
+async def test_model_receives_the_buffered_playback_time() -> None:
     reply = "This sentence takes two seconds to hear."
     async with call_with(reply) as call:
         begun_ns = SystemClock().now_ns()
@@ -80,7 +80,7 @@ async def test_the_model_knows_how_much_speech_there_is_to_spare() -> None:
     assert min(told) >= begun_ns + speech_ns
 
 
-async def test_the_clients_word_on_what_it_played_corrects_ours(
+async def test_playback_reported_by_the_client_corrects_the_estimate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reopening, "REOPEN_NS", 0)
@@ -157,7 +157,7 @@ async def test_a_greeting_is_spoken_first_and_remembered() -> None:
     assert call.turns[0].record.incomplete == ()
 
 
-async def test_noise_gives_no_message_and_no_answer() -> None:
+async def test_noise_creates_no_message_and_no_answer() -> None:
     async with call_with() as call:
         call.ears.say("")
         await call.until(say.SpeechStopped)
@@ -165,7 +165,7 @@ async def test_noise_gives_no_message_and_no_answer() -> None:
     assert call.names() == ["SessionCreated", "SpeechStarted", "SpeechStopped"]
 
 
-async def test_what_a_client_may_not_ask_is_a_problem_and_the_session_goes_on() -> None:
+async def test_invalid_request_is_an_error_and_the_session_continues() -> None:
     async with call_with("Fine.") as call:
         await call.session.handle(ask.RetrieveItem(ItemId("nope"), event_id="e1"))
         await call.session.handle(ask.CancelResponse(event_id="e2"))
@@ -230,7 +230,7 @@ async def test_the_chat_is_closed_with_the_call() -> None:
     assert chat.closed
 
 
-async def test_a_session_that_only_transcribes_answers_nobody() -> None:
+async def test_transcription_session_creates_no_response() -> None:
     profile = AgentProfile(greeting="Hello.")
     async with call_with("No.", profile=profile) as call:
         await call.until(say.ReplyEnded)
@@ -248,7 +248,7 @@ async def test_a_session_that_only_transcribes_answers_nobody() -> None:
         assert not [told for told in call.chat.calls if told[0] == "generate"]
 
 
-async def test_one_response_may_sound_and_read_otherwise() -> None:
+async def test_response_may_override_encoding_and_input() -> None:
     async with call_with("One.", "Two.") as call:
         item = Message(ItemId("i1"), "user", "text", "Count.")
         await call.session.handle(ask.CreateItem(item))

@@ -109,7 +109,7 @@ async def test_the_answer_may_come_while_the_words_are_still_spoken() -> None:
         assert len(call.of(say.ReplyStarted)) == 2
 
 
-async def test_a_caller_who_interrupts_leaves_the_call_as_it_was_made() -> None:
+async def test_barge_in_keeps_the_tool_call_unchanged() -> None:
     words = "One two three four five six seven eight nine ten eleven twelve."
     chat = RememberingChat([Calling(words, (CALL,)), "Yes."])
     async with call_with(chat=chat) as call:

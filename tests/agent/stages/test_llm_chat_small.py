@@ -128,7 +128,7 @@ async def said(chat: ChatPort) -> str:
     return "".join([token.text async for token in tokens])
 
 
-async def test_real_engines_answer_alike_whoever_had_the_call_before(stages: Stages) -> None:
+async def test_real_engines_answer_alike_after_a_handover(stages: Stages) -> None:
     assert "small llm" in stages.threads()
     moved = stages.open_chat("Be brief.", ())
     await moved.commit(ChatMessage("user", "Hello"))

@@ -89,7 +89,7 @@ def test_an_engine_that_only_a_new_process_can_load_ends_this_one() -> None:
     assert found == [("broken", ""), ("failed", "llm: it has not ended")]
 
 
-def test_who_calls_learns_of_a_loss_before_he_takes_the_engine_for_hung() -> None:
+def test_lost_device_is_reported_before_the_hang_timeout() -> None:
     """That would load another one, beside which there is no room."""
     patience = HangTimeout()
     assert patience.poll_s * (patience.num_polls + 1) < HANGS_S / 2

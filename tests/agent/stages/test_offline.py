@@ -242,7 +242,7 @@ async def test_work_for_a_client_that_went_stops_within_a_step(
 
 
 @pytest.mark.parametrize("path", [TRANSCRIPTIONS, SPEECH])
-async def test_one_request_too_many_is_told_to_come_again(service: Service, path: str) -> None:
+async def test_request_above_the_limit_gets_a_retry_time(service: Service, path: str) -> None:
     gate = service.gate
     clients = [Client(service, path) for _ in range(concurrency_limit.MAX_AT_ONCE)]
     body, kind = request(path, stream=False)
@@ -287,7 +287,7 @@ async def test_one_that_never_ends_is_given_up(
     assert client.status == 408
 
 
-async def test_who_goes_while_sending_leaves_nothing(service: Service) -> None:
+async def test_disconnect_during_upload_leaves_nothing(service: Service) -> None:
     for _ in range(concurrency_limit.MAX_AT_ONCE + 1):
         client = Client(service, TRANSCRIPTIONS)
         client.go()

@@ -19,7 +19,7 @@ from latency_budget.account.clock import SystemClock
     ("dtype", "device", "side_by_side"),
     [("fp8", "cuda", {"asr"}), ("fp8", "cpu", {"asr", "llm"}), ("int8", "cuda", {"asr", "llm"})],
 )
-async def test_who_loads_beside_whom(
+async def test_models_that_load_concurrently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any, device: Any, side_by_side: set[str]
 ) -> None:
     config = Config(

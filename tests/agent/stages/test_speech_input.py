@@ -138,7 +138,7 @@ async def test_a_frame_of_minutes_is_cut_into_jobs_of_a_second() -> None:
 
 
 @pytest.mark.parametrize("frame", [1, 160, 16_000])
-async def test_who_sends_faster_than_is_listened_waits(frame: int) -> None:
+async def test_audio_above_the_recognition_rate_waits(frame: int) -> None:
     inbox = AudioQueue()
     pcm = np.zeros(frame, np.int16)
 
@@ -195,7 +195,7 @@ async def test_where_passes_are_slow_a_short_pause_is_none(
         assert made.hearing._jobs.skips == skipped
 
 
-async def test_words_behind_a_pause_are_heard_even_if_the_audio_stops_in_them() -> None:
+async def test_words_after_a_pause_are_recognized_when_the_audio_stops() -> None:
     async with ears() as made:
         await made.hear(np.concatenate([loud(1), quiet(0.3), loud(1)]))
         assert made.events() == ["SpeechStarted", "SpeechPaused", "SpeechResumed"]

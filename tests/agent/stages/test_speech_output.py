@@ -66,7 +66,7 @@ class Recited:
         """Nothing to warm."""
 
 
-async def test_who_waits_for_the_first_word_goes_before_who_is_listening() -> None:
+async def test_first_audio_has_priority_over_later_audio() -> None:
     recited = Recited()
     stage = VoiceStage("recited", lambda: recited)
     await stage.thread.start()

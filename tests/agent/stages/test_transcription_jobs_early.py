@@ -119,7 +119,7 @@ async def test_a_final_takes_over_the_words_of_a_pass_that_is_still_being_made()
         assert model.begun == [False]
 
 
-async def test_a_caller_who_goes_on_is_heard_anew() -> None:
+async def test_continued_speech_is_transcribed_again() -> None:
     model = Recognizer()
     model.may_go_on.set()
     async with call(model) as made:

@@ -72,7 +72,7 @@ async def heard_of_a_pause(judge: Judge) -> list[ev.Event]:
     return told
 
 
-async def test_what_the_turn_model_thinks_of_a_pause_is_told() -> None:
+async def test_turn_model_result_is_reported() -> None:
     told = await heard_of_a_pause(Judge(1.23456))
     assert ev.PauseJudged(1, 1, 1.235) in told
 

@@ -29,9 +29,15 @@ from tests.agent.telephony.carriers.test_carriers import (
 from tests.agent.telephony.carriers.test_twilio import frame, media, start
 from tests.agent.telephony.test_call_detail_record import record_of
 from tests.agent.telephony.test_transport import QUIET, hold, messages
-from tests.support.telephony.phone_scene import CHAR_S, SILENCE, PhoneScene, ScriptedCarrier, play
+from tests.support.telephony.telephony_harness import (
+    CHAR_S,
+    SILENCE,
+    ScriptedCarrier,
+    TelephonyHarness,
+    play,
+)
 
-Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
+Story = Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]]
 
 GREETING = "Welcome to the house by the sea where everybody is welcome at every hour of the day."
 GREETS = f'{QUIET}[agents.default]\ngreeting = "{GREETING}"\n'
@@ -42,7 +48,7 @@ def test_minutes_of_audio_at_once_delay_nothing_that_follows(tmp_path: Path, min
     """What is more than `access.burst_s` ahead of time is dropped: it would be late for ever."""
     took_s: list[float] = []
 
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         second = base64.b64encode(bytes(8000)).decode()
         for _ in range(60 * minutes):
             carrier.say(media(second))
@@ -57,7 +63,7 @@ def test_minutes_of_audio_at_once_delay_nothing_that_follows(tmp_path: Path, min
 
     users: list[object] = []
 
-    async def tells(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def tells(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await story(scene, carrier)
         users.extend(messages(scene, "user"))
 
@@ -69,7 +75,7 @@ def test_minutes_of_audio_at_once_delay_nothing_that_follows(tmp_path: Path, min
 
 
 def test_where_marks_never_come_back_the_clock_says_what_was_heard(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await asyncio.sleep(20 * CHAR_S)
         scene.ears.say("Stop.")
         await asyncio.sleep(10)
@@ -97,7 +103,7 @@ class FullTwilio(Twilio):
 def test_of_a_reply_that_is_never_played_nothing_was_heard(tmp_path: Path) -> None:
     tale = "It is a long tale. " * 20
 
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         carrier.say(frame("mark", mark={"name": "full"}))
         scene.ears.say("Tell me a tale.")
         await asyncio.sleep(30)
@@ -119,7 +125,7 @@ class ConsiderateTwilio(Twilio):
 
 
 def test_a_caller_who_is_silent_on_a_line_that_sends_no_silence_stays(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await asyncio.sleep(300)
         scene.ears.say("Hello?")
         await carrier.until(lambda: len(carrier.heard) > 800)
@@ -174,7 +180,7 @@ def test_numbers_may_be_texts(vectors: Vectors, name: str) -> None:
 def test_what_is_bad_in_the_middle_of_a_call_ends_it_and_no_more_is_said(
     tmp_path: Path, sent: str | bytes, reason: str
 ) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         if isinstance(sent, bytes):
             carrier._said.put_nowait({"type": "websocket.receive", "bytes": sent})
@@ -196,14 +202,14 @@ def test_a_carrier_brings_as_many_calls_from_one_address_as_there_are_lines(
     tmp_path: Path,
 ) -> None:
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, settings="[access]\ncalls_per_address = 1\n")
+        scene = TelephonyHarness(clock, tmp_path, settings="[access]\ncalls_per_address = 1\n")
         assert scene.config.access == AccessSettings(calls_per_address=1)
         scope = {"client": ("192.0.2.7", 5000)}
         carrier = Principal("an AudioSocket", "carrier")
         for principal, refused in ((carrier, None), (ANYONE, LINES_OF_ADDRESS)):
             began = session_start(scene.config, principal, None)
             assert isinstance(began, SessionStart)
-            desk = scene.desk
+            desk = scene.call_service
             held = [
                 desk.admit(principal, scope, began, rules)
                 for rules in (desk.phone_rules,)

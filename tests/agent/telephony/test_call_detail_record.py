@@ -23,7 +23,7 @@ from latency_budget.storage.store import NS_PER_DAY, TurnStore
 from latency_budget.storage.store_query import StoreError
 from tests.agent.telephony.carriers.test_twilio import frame
 from tests.support.fakes.stages import Calling
-from tests.support.telephony.phone_scene import PhoneScene, ScriptedCarrier, play
+from tests.support.telephony.telephony_harness import ScriptedCarrier, TelephonyHarness, play
 
 NOW_NS = 1_800_000_000_000_000_000
 RECORD = CallRecord(
@@ -50,7 +50,7 @@ class Kept(list[Any]):
     add = list.append
 
 
-Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
+Story = Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]]
 
 
 def record_of(
@@ -58,14 +58,16 @@ def record_of(
     story: Story,
     *replies: str | Calling,
     settings: str = "[telephony]\n",
-    prepare: Callable[[PhoneScene], None] = lambda scene: None,
+    prepare: Callable[[TelephonyHarness], None] = lambda scene: None,
     **how: Any,
 ) -> CallRecord:
     """Of one call."""
     kept = Kept()
 
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, *replies, settings=settings, calls={"store": kept})
+        scene = TelephonyHarness(
+            clock, tmp_path, *replies, settings=settings, calls={"store": kept}
+        )
         prepare(scene)
         await scene.call(lambda carrier: story(scene, carrier), **how)
 
@@ -74,16 +76,16 @@ def record_of(
     return record
 
 
-async def nothing(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def nothing(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     pass
 
 
-async def stops(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def stops(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     carrier.say(frame("stop"))
 
 
 def test_what_a_call_was_like(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Hello?")
         await asyncio.sleep(10)
         carrier.press("1379#")

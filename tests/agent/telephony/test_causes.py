@@ -26,9 +26,9 @@ from tests.agent.telephony.outbound.test_call_tools import Move
 from tests.agent.telephony.test_call_detail_record import Kept, nothing, record_of, stops
 from tests.agent.telephony.test_transport import Link
 from tests.support.fakes.stages import Calling
-from tests.support.telephony.phone_scene import PhoneScene, ScriptedCarrier, play
+from tests.support.telephony.telephony_harness import ScriptedCarrier, TelephonyHarness, play
 
-Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
+Story = Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]]
 
 HANGS_UP = '[agents.default]\nserver_tools = ["phone:hang_up"]\n'
 GREETS = "[agents.default]\ngreeting = 'Hello there.'\n"
@@ -51,32 +51,32 @@ class Way:
     story: Story = nothing
     replies: tuple[Calling | str, ...] = ()
     settings: str = "[telephony]\n"
-    prepare: Callable[[PhoneScene], None] = lambda scene: None
+    prepare: Callable[[TelephonyHarness], None] = lambda scene: None
     how: dict[str, Any] = field(default_factory=dict)
 
 
-async def closes(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def closes(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     carrier.leave(1000)
 
 
-async def breaks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def breaks(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     carrier.leave(1006)
 
 
-async def sends_rubbish(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def sends_rubbish(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     carrier.say(media("no base64"))
 
 
-async def asks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def asks(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     scene.ears.say("That is all.")
 
 
-async def is_stopped(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def is_stopped(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     assert scene.serving is not None
     scene.serving.cancel()
 
 
-async def asks_and_is_taken_off(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def asks_and_is_taken_off(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     """The carrier takes the call away before it has said that it has it."""
     move = scene.sockets._transfers["Twilio"]
     assert isinstance(move, Move)
@@ -88,7 +88,7 @@ async def asks_and_is_taken_off(scene: PhoneScene, carrier: ScriptedCarrier) -> 
     move.settle()
 
 
-async def interrupts_a_transfer(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def interrupts_a_transfer(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     """Too late: the carrier has been asked."""
     move = scene.sockets._transfers["Twilio"]
     assert isinstance(move, Move)
@@ -101,28 +101,28 @@ async def interrupts_a_transfer(scene: PhoneScene, carrier: ScriptedCarrier) -> 
     carrier.say(frame("stop"))
 
 
-async def is_not_moved(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def is_not_moved(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     scene.ears.say("Sales, please.")
     await asyncio.sleep(20)
     carrier.say(frame("stop"))
 
 
-def with_move(move: Move) -> Callable[[PhoneScene], None]:
-    def prepare(scene: PhoneScene) -> None:
+def with_move(move: Move) -> Callable[[TelephonyHarness], None]:
+    def prepare(scene: TelephonyHarness) -> None:
         scene.sockets._transfers = {"Twilio": move}
 
     return prepare
 
 
-def breaks_ears(scene: PhoneScene) -> None:
+def breaks_ears(scene: TelephonyHarness) -> None:
     scene.stages.fault = StageError("asr", "the detector is gone")
 
 
-def has_a_mistake(scene: PhoneScene) -> None:
+def has_a_mistake(scene: TelephonyHarness) -> None:
     scene.stages.fault = LookupError("a mistake of ours")
 
 
-def is_stopped_while_it_begins(scene: PhoneScene) -> None:
+def is_stopped_while_it_begins(scene: TelephonyHarness) -> None:
     async def new_ears(detection: object) -> Any:
         assert scene.serving is not None
         scene.serving.cancel()
@@ -131,7 +131,7 @@ def is_stopped_while_it_begins(scene: PhoneScene) -> None:
     scene.stages.new_ears = new_ears  # type: ignore[method-assign]
 
 
-def revokes(scene: PhoneScene) -> None:
+def revokes(scene: TelephonyHarness) -> None:
     scene.principal = Principal("carrier", "key", key_id=f"{FILE_KEY}gone")
 
 
@@ -236,7 +236,7 @@ def test_a_mistake_of_ours_is_kept_as_one(tmp_path: Path) -> None:
     kept = Kept()
 
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, calls={"store": kept})
+        scene = TelephonyHarness(clock, tmp_path, calls={"store": kept})
         has_a_mistake(scene)
         with pytest.raises(ExceptionGroup):
             await scene.call(lambda carrier: nothing(scene, carrier))

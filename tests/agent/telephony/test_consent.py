@@ -15,16 +15,21 @@ from latency_budget.account.clock import ManualClock
 from latency_budget.storage.call_records import CallRecord
 from tests.agent.telephony.carriers.test_twilio import frame
 from tests.agent.telephony.test_call_detail_record import Kept
-from tests.support.telephony.phone_scene import CHAR_S, PhoneScene, ScriptedCarrier, play
+from tests.support.telephony.telephony_harness import (
+    CHAR_S,
+    ScriptedCarrier,
+    TelephonyHarness,
+    play,
+)
 
 GREETING = "Good day."
 ANNOUNCED = "This call is recorded."
 AGENT = f"[agents.default]\ngreeting = '{GREETING}'\n"
 
-Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
+Story = Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]]
 
 
-async def listens(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def listens(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     await asyncio.sleep(8)
     carrier.say(frame("stop"))
 
@@ -39,7 +44,7 @@ def hold(
         recorder, kept = Recorder(tmp_path / "recordings", clock), Kept()
         parts = {"recorder": recorder, "store": kept}
         text = f"[telephony]\n{settings}\n{AGENT}"
-        scene = PhoneScene(clock, tmp_path, settings=text, calls=parts)
+        scene = TelephonyHarness(clock, tmp_path, settings=text, calls=parts)
         carrier = await scene.call(lambda carrier: story(scene, carrier))
         recorder.step()
         (record,) = (each for each in kept if isinstance(each, CallRecord))
@@ -79,7 +84,7 @@ def test_the_caller_is_told_and_recorded_from_then_on(tmp_path: Path) -> None:
 
 
 def test_who_talks_over_the_announcement_hears_it_all_the_same(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         scene.ears.say("Hello? Is anybody there?")
         await listens(scene, carrier)
@@ -90,7 +95,7 @@ def test_who_talks_over_the_announcement_hears_it_all_the_same(tmp_path: Path) -
 
 
 def test_who_hangs_up_before_the_end_of_it_is_not_recorded(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.say(frame("stop"))
 
@@ -101,7 +106,7 @@ def test_nobody_presses_it_away(tmp_path: Path) -> None:
     """The keys are taken behind it: they stop the greeting, and are answered."""
     kept: list[ScriptedCarrier] = []
 
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.press("42#")
         await carrier.until(lambda: len(carrier.heard) / 8000 >= len(ANNOUNCED) * CHAR_S)

@@ -14,7 +14,7 @@ from agent.telephony.dtmf_input import KEYS_PER_S, PhoneKeys
 from latency_budget.account.clock import ManualClock
 from tests.agent.telephony.carriers.test_twilio import frame
 from tests.agent.telephony.test_transport import QUIET, hold, messages
-from tests.support.telephony.phone_scene import CHAR_S, PhoneScene, ScriptedCarrier
+from tests.support.telephony.telephony_harness import CHAR_S, ScriptedCarrier, TelephonyHarness
 
 MESSAGE = "Please call us back."
 LEAVES_A_MESSAGE = (
@@ -102,7 +102,7 @@ async def test_keys_that_waited_come_in_their_order() -> None:
 
 
 def test_no_key_stops_what_is_left_with_a_machine(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.press("1#")
 
@@ -117,7 +117,7 @@ def test_no_key_stops_what_is_left_with_a_machine(tmp_path: Path) -> None:
 def test_a_flood_of_keys_does_not_drown_the_call(tmp_path: Path) -> None:
     passed_s: list[float] = []
 
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         began_ns = scene.clock.now_ns()
         carrier.press("1#" * 300)
         await asyncio.sleep(10)

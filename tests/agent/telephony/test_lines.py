@@ -14,11 +14,11 @@ from agent.telephony.carriers.webhook import FORM
 from agent.telephony.pending_streams import CROWDED_OUT, MAX_STREAMS
 from tests.agent.telephony.carriers.test_served import plivo_start
 from tests.agent.telephony.carriers.test_twilio import CALL, start
-from tests.support.telephony.phone_house import (
+from tests.support.telephony.telephony_server import (
     AUTH_TOKEN,
     PUBLIC,
     SALES,
-    House,
+    ServerUnderTest,
     Stream,
     basic,
     token_in,
@@ -30,127 +30,129 @@ VOICE = "/telephony/twilio/voice"
 STATUS = "/telephony/twilio/status"
 
 
-async def test_a_stream_with_the_token_of_another_call_is_refused(house: House) -> None:
-    parameters = {"token": token_in(await house.twilio())}
-    stranger = await house.stream("twilio", start(callSid="CA2", customParameters=parameters))
+async def test_a_stream_with_the_token_of_another_call_is_refused(server: ServerUnderTest) -> None:
+    parameters = {"token": token_in(await server.twilio())}
+    stranger = await server.stream("twilio", start(callSid="CA2", customParameters=parameters))
     assert stranger.closed[0] == CLOSE_POLICY
     assert "no token of this server's for this call" in stranger.closed[1]
-    other = await house.stream("plivo", plivo_start(parameters["token"]))
+    other = await server.stream("plivo", plivo_start(parameters["token"]))
     assert other.closed[0] == CLOSE_POLICY
-    await house.stream("twilio", start(customParameters=parameters))
-    assert len(house.held) == 1, "it was not used up"
+    await server.stream("twilio", start(customParameters=parameters))
+    assert len(server.held) == 1, "it was not used up"
 
 
 async def test_with_a_key_one_is_in_nobody_elses_way(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever id of a call its stream claims."""
-    parameters = {"token": token_in(await house.twilio())}
-    key = {"authorization": basic(await house.key())["Authorization"]}
+    parameters = {"token": token_in(await server.twilio())}
+    key = {"authorization": basic(await server.key())["Authorization"]}
     closed: list[tuple[int, str]] = []
 
     async def hold(desk: CallService, held: AdmittedCall, carrier: object) -> None:
-        house.held.append(held)
-        if len(house.held) == 1:
-            own = await house.stream("twilio", start(customParameters={}), headers=key)
-            genuine = await house.stream("twilio", start(customParameters=parameters))
+        server.held.append(held)
+        if len(server.held) == 1:
+            own = await server.stream("twilio", start(customParameters={}), headers=key)
+            genuine = await server.stream("twilio", start(customParameters=parameters))
             closed.extend((own.closed, genuine.closed))
 
     monkeypatch.setattr(CallService, "hold", hold)
-    await house.stream("twilio", start(customParameters={}), headers=key)
-    assert [held.principal.name for held in house.held] == ["ana", "Twilio"]
+    await server.stream("twilio", start(customParameters={}), headers=key)
+    assert [held.principal.name for held in server.held] == ["ana", "Twilio"]
     (code, reason), (genuine, _) = closed
     assert (code, genuine) == (CLOSE_POLICY, CLOSE_NORMAL)
     assert "has a stream already" in reason
 
 
-async def test_who_is_announced_has_a_line(house: House) -> None:
+async def test_who_is_announced_has_a_line(server: ServerUnderTest) -> None:
     """There are two."""
-    tokens = [token_in(await house.twilio(CallSid=name)) for name in ("CA1", "CA2")]
-    assert "<Reject" in (await house.twilio(CallSid="CA3")).text
-    key = {"Authorization": f"Bearer {await house.key()}"}
-    assert (await house.http.get("/v1/realtime", headers=key)).status_code == 503
-    stream = await house.stream(
+    tokens = [token_in(await server.twilio(CallSid=name)) for name in ("CA1", "CA2")]
+    assert "<Reject" in (await server.twilio(CallSid="CA3")).text
+    key = {"Authorization": f"Bearer {await server.key()}"}
+    assert (await server.http.get("/v1/realtime", headers=key)).status_code == 503
+    stream = await server.stream(
         "twilio", start(callSid="CA3"), headers={"authorization": key["Authorization"]}
     )
     assert "All lines are busy" in stream.closed[1]
     for name, token in zip(("CA1", "CA2"), tokens, strict=True):
-        await house.stream("twilio", start(callSid=name, customParameters={"token": token}))
-    assert len(house.held) == 2
-    assert token_in(await house.twilio(CallSid="CA4"))
+        await server.stream("twilio", start(callSid=name, customParameters={"token": token}))
+    assert len(server.held) == 2
+    assert token_in(await server.twilio(CallSid="CA4"))
 
 
 class Waiting:
     """A call whose client is gone."""
 
-    def __init__(self, house: House) -> None:
-        self.call = house.calls.admit(new_session_id(), "default")
-        self._house = house
-        house.calls.waiting.begin(self, "")
+    def __init__(self, server: ServerUnderTest) -> None:
+        self.call = server.calls.admit(new_session_id(), "default")
+        self._server = server
+        server.calls.waiting.begin(self, "")
 
     def give_up(self, why: str) -> None:
-        self._house.calls.leave(self.call)
+        self._server.calls.leave(self.call)
 
 
-async def test_a_call_that_waits_for_its_client_gives_way_to_one_announced(house: House) -> None:
+async def test_a_call_that_waits_for_its_client_gives_way_to_one_announced(
+    server: ServerUnderTest,
+) -> None:
     """And not to two, nor to one who comes after that."""
-    waiting = Waiting(house)
-    house.calls.admit(new_session_id(), "default")
-    token = token_in(await house.twilio(CallSid="CA1"))
-    assert "<Reject" in (await house.twilio(CallSid="CA2")).text
-    key = {"authorization": f"Bearer {await house.key()}"}
-    stream = await house.stream("twilio", start(callSid="CA2"), headers=key)
+    waiting = Waiting(server)
+    server.calls.admit(new_session_id(), "default")
+    token = token_in(await server.twilio(CallSid="CA1"))
+    assert "<Reject" in (await server.twilio(CallSid="CA2")).text
+    key = {"authorization": f"Bearer {await server.key()}"}
+    stream = await server.stream("twilio", start(callSid="CA2"), headers=key)
     assert "All lines are busy" in stream.closed[1]
-    assert len(house.calls.waiting) == 1, "he would go in vain"
-    await house.stream("twilio", start(callSid="CA1", customParameters={"token": token}))
-    assert len(house.held) == 1
-    assert waiting.call.session_id not in [each["session"] for each in house.calls.listing()]
+    assert len(server.calls.waiting) == 1, "he would go in vain"
+    await server.stream("twilio", start(callSid="CA1", customParameters={"token": token}))
+    assert len(server.held) == 1
+    assert waiting.call.session_id not in [each["session"] for each in server.calls.listing()]
 
 
-async def test_a_key_has_only_its_calls_announced(house: House) -> None:
-    key = basic(await house.key(max_calls=1))
-    assert token_in(await house.post(VOICE, {"CallSid": "CA1"}, key))
-    assert "<Reject" in (await house.post(VOICE, {"CallSid": "CA2"}, key)).text
-    assert token_in(await house.post(VOICE, {"CallSid": "CA1"}, key)), "of the same call"
-    assert token_in(await house.twilio())
+async def test_a_key_has_only_its_calls_announced(server: ServerUnderTest) -> None:
+    key = basic(await server.key(max_calls=1))
+    assert token_in(await server.post(VOICE, {"CallSid": "CA1"}, key))
+    assert "<Reject" in (await server.post(VOICE, {"CallSid": "CA2"}, key)).text
+    assert token_in(await server.post(VOICE, {"CallSid": "CA1"}, key)), "of the same call"
+    assert token_in(await server.twilio())
 
 
-async def test_the_end_of_a_call_gives_its_line_back(house: House) -> None:
+async def test_the_end_of_a_call_gives_its_line_back(server: ServerUnderTest) -> None:
     for name in ("CA1", "CA2"):
-        assert token_in(await house.twilio(CallSid=name))
+        assert token_in(await server.twilio(CallSid=name))
     for call_id, status in (("CA1", "ringing"), ("CA9", "completed")):
-        noted = await house.twilio(STATUS, CallSid=call_id, CallStatus=status)
+        noted = await server.twilio(STATUS, CallSid=call_id, CallStatus=status)
         assert (noted.status_code, noted.content) == (204, b"")
-        assert "<Reject" in (await house.twilio(CallSid=f"CA3 {status}")).text
-    unsigned = await house.post(STATUS, {"CallSid": "CA1", "CallStatus": "completed"})
+        assert "<Reject" in (await server.twilio(CallSid=f"CA3 {status}")).text
+    unsigned = await server.post(STATUS, {"CallSid": "CA1", "CallStatus": "completed"})
     assert unsigned.status_code == 403
-    other = basic(await house.key())
+    other = basic(await server.key())
     news = {"CallSid": "CA1", "CallStatus": "no-answer"}
-    assert (await house.post(STATUS, news, other)).status_code == 204
-    assert "<Reject" in (await house.twilio(CallSid="CA4")).text, "it is no call of that key's"
-    await house.twilio(STATUS, **news)
-    assert token_in(await house.twilio(CallSid="CA5"))
+    assert (await server.post(STATUS, news, other)).status_code == 204
+    assert "<Reject" in (await server.twilio(CallSid="CA4")).text, "it is no call of that key's"
+    await server.twilio(STATUS, **news)
+    assert token_in(await server.twilio(CallSid="CA5"))
 
 
-async def test_a_question_that_is_repeated_has_the_same_answer(house: House) -> None:
+async def test_a_question_that_is_repeated_has_the_same_answer(server: ServerUnderTest) -> None:
     """Also of another who recorded it: Twilio signs no time."""
-    token = token_in(await house.twilio())
-    assert token_in(await house.twilio()) == token
-    assert token_in(await house.twilio(CallStatus="in-progress")) == token, "the same call"
-    assert token_in(await house.twilio(CallSid="CA2")) != token, "there is a line left"
-    await house.stream("twilio", start(customParameters={"token": token}))
-    assert token_in(await house.twilio()) == token
-    again = await house.stream("twilio", start(customParameters={"token": token}))
+    token = token_in(await server.twilio())
+    assert token_in(await server.twilio()) == token
+    assert token_in(await server.twilio(CallStatus="in-progress")) == token, "the same call"
+    assert token_in(await server.twilio(CallSid="CA2")) != token, "there is a line left"
+    await server.stream("twilio", start(customParameters={"token": token}))
+    assert token_in(await server.twilio()) == token
+    again = await server.stream("twilio", start(customParameters={"token": token}))
     assert again.closed[0] == CLOSE_POLICY
-    assert token_in(await house.twilio(CallSid="CA3")), "it keeps no line"
+    assert token_in(await server.twilio(CallSid="CA3")), "it keeps no line"
 
 
-async def test_who_hangs_up_while_it_rings_elsewhere_needs_no_line(house: House) -> None:
+async def test_who_hangs_up_while_it_rings_elsewhere_needs_no_line(server: ServerUnderTest) -> None:
     path = f"{VOICE}?agent=sales"
-    answer = await house.twilio(path, CallStatus="completed", DialCallStatus="no-answer")
+    answer = await server.twilio(path, CallStatus="completed", DialCallStatus="no-answer")
     assert (answer.status_code, answer.content) == (204, b"")
     for name in ("CA2", "CA3"):
-        assert token_in(await house.twilio(CallSid=name)), "of two lines"
+        assert token_in(await server.twilio(CallSid=name)), "of two lines"
 
 
 @pytest.mark.parametrize(
@@ -163,63 +165,65 @@ async def test_who_hangs_up_while_it_rings_elsewhere_needs_no_line(house: House)
     ],
 )
 async def test_a_question_that_is_written_in_another_way_is_the_same(
-    house: House, written: str
+    server: ServerUnderTest, written: str
 ) -> None:
     """Twilio signs what its form says, in whatever order and however it is encoded."""
-    token = token_in(await house.twilio())
-    await house.stream("twilio", start(customParameters={"token": token}))
+    token = token_in(await server.twilio())
+    await server.stream("twilio", start(customParameters={"token": token}))
     fields = {"CallSid": CALL, "From": "+15550100", "To": SALES}
     signature = RequestValidator(AUTH_TOKEN).compute_signature(PUBLIC + VOICE, fields)
     headers = {"X-Twilio-Signature": signature, "Content-Type": FORM}
-    answer = await house.http.post(VOICE, content=written, headers=headers)
+    answer = await server.http.post(VOICE, content=written, headers=headers)
     assert token_in(answer) == token, "which is used up"
 
 
-async def test_who_comes_back_from_a_transfer_may_do_so_again(house: House) -> None:
+async def test_who_comes_back_from_a_transfer_may_do_so_again(server: ServerUnderTest) -> None:
     """Twilio asks in the same words then, where nothing has rung."""
     for _ in range(3):
-        answer = await house.twilio(f"{VOICE}?agent=sales", DialCallStatus="failed")
+        answer = await server.twilio(f"{VOICE}?agent=sales", DialCallStatus="failed")
         parameters = {"token": token_in(answer)}
-        await house.stream("twilio", start(customParameters=parameters))
-    assert len(house.held) == 3
+        await server.stream("twilio", start(customParameters=parameters))
+    assert len(server.held) == 3
 
 
-async def test_old_questions_are_forgotten(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_questions_are_forgotten(
+    server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(webhooks, "MAX_ANSWERED", 2)
-    token = token_in(await house.twilio())
-    await house.stream("twilio", start(customParameters={"token": token}))
+    token = token_in(await server.twilio())
+    await server.stream("twilio", start(customParameters={"token": token}))
     for name in ("CA2", "CA3"):
-        await house.twilio(CallSid=name)
-        await house.twilio(STATUS, CallSid=name, CallStatus="completed")
-    assert token_in(await house.twilio()) != token
+        await server.twilio(CallSid=name)
+        await server.twilio(STATUS, CallSid=name, CallStatus="completed")
+    assert token_in(await server.twilio()) != token
 
 
 async def test_a_call_that_cannot_begin_leaves_nothing(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def planned(*_: object) -> None:
         raise RuntimeError
 
     monkeypatch.setattr(endpoint, "planned", planned)
     for call_id in ("CA1", "CA2", "CA3"):  # of two lines
-        parameters = {"token": token_in(await house.twilio(CallSid=call_id))}
+        parameters = {"token": token_in(await server.twilio(CallSid=call_id))}
         with pytest.raises(ExceptionGroup):
-            await house.stream("twilio", start(callSid=call_id, customParameters=parameters))
-        assert len(house.calls) == 0
+            await server.stream("twilio", start(callSid=call_id, customParameters=parameters))
+        assert len(server.calls) == 0
 
 
-async def test_many_streams_that_say_nothing_keep_no_call_out(house: House) -> None:
+async def test_many_streams_that_say_nothing_keep_no_call_out(server: ServerUnderTest) -> None:
     over: asyncio.Queue[Stream] = asyncio.Queue()
 
     async def say_nothing() -> None:
-        over.put_nowait(await house.stream("plivo"))
+        over.put_nowait(await server.stream("plivo"))
 
-    parameters = {"token": token_in(await house.twilio())}
+    parameters = {"token": token_in(await server.twilio())}
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(say_nothing()) for _ in range(MAX_STREAMS + 1)]
         assert (await over.get()).closed == (CLOSE_POLICY, CROWDED_OUT)
-        await house.stream("twilio", start(customParameters=parameters))
+        await server.stream("twilio", start(customParameters=parameters))
         await over.get()
         for task in tasks:
             task.cancel()
-    assert len(house.held) == 1
+    assert len(server.held) == 1

@@ -20,8 +20,8 @@ from latency_budget.storage.history import TurnEntry
 from tests.agent.telephony.carriers.test_twilio import CALL, frame, media, start
 from tests.support.service.live import LiveServer
 from tests.support.service.live_call import overlap, recording, transcript
-from tests.support.telephony.phone_house import TOKEN
 from tests.support.telephony.phone_peer import PhonePeer, phone_call
+from tests.support.telephony.telephony_server import TOKEN
 
 pytest_plugins = ["tests.support.service.live_fixtures"]
 pytestmark = pytest.mark.models

@@ -22,23 +22,23 @@ from agent.telephony.transport import MAX_REASON_BYTES, PhoneCall
 from latency_budget.account.clock import ManualClock
 from tests.agent.telephony.carriers.test_twilio import frame, media
 from tests.support.fakes.stages import Calling
-from tests.support.telephony.phone_scene import PhoneScene, ScriptedCarrier, play
+from tests.support.telephony.telephony_harness import ScriptedCarrier, TelephonyHarness, play
 
 QUIET = "[telephony]\nidle_prompt_ms = 0\nidle_hangup_ms = 0\n"
 
 
 def hold(
     tmp_path: Path,
-    story: Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]],
+    story: Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]],
     *replies: str | Exception | Calling,
     settings: str = QUIET,
     **how: Any,
-) -> tuple[PhoneScene, ScriptedCarrier]:
+) -> tuple[TelephonyHarness, ScriptedCarrier]:
     """One call, to its end. Nothing of it is left."""
-    kept: list[tuple[PhoneScene, ScriptedCarrier]] = []
+    kept: list[tuple[TelephonyHarness, ScriptedCarrier]] = []
 
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, *replies, settings=settings)
+        scene = TelephonyHarness(clock, tmp_path, *replies, settings=settings)
         carrier = await scene.call(lambda carrier: story(scene, carrier), **how)
         assert scene.is_empty
         assert scene.chat.closed
@@ -48,7 +48,7 @@ def hold(
     return kept[0]
 
 
-def messages(scene: PhoneScene, role: str) -> list[object]:
+def messages(scene: TelephonyHarness, role: str) -> list[object]:
     return [text for who, text in scene.chat.calls if who == role]
 
 
@@ -56,7 +56,7 @@ def messages(scene: PhoneScene, role: str) -> list[object]:
 
 
 def test_keys_are_a_message_when_the_terminator_comes(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         carrier.press("42#")
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.say(frame("stop"))
@@ -67,7 +67,7 @@ def test_keys_are_a_message_when_the_terminator_comes(tmp_path: Path) -> None:
 
 
 def test_keys_are_a_message_when_no_other_comes(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         carrier.press("4")
         await asyncio.sleep(1.5)
         carrier.press("2")
@@ -86,7 +86,7 @@ def test_keys_are_a_message_when_no_other_comes(tmp_path: Path) -> None:
 
 
 def test_the_first_key_silences_the_agent(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 4000)
         carrier.press("1")
         await carrier.until(lambda: "clear" in carrier.events)
@@ -107,23 +107,23 @@ def test_the_first_key_silences_the_agent(tmp_path: Path) -> None:
 # --- ends ---
 
 
-async def nothing(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def nothing(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     pass
 
 
-async def stops(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def stops(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     carrier.say(frame("stop"))
 
 
-async def closes(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def closes(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     carrier.leave()
 
 
-async def breaks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def breaks(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     carrier.leave(1006)
 
 
-async def sends_rubbish(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def sends_rubbish(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     carrier.say(media("no base64"))
 
 
@@ -139,7 +139,7 @@ async def sends_rubbish(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
 )
 def test_however_a_call_ends_nothing_is_left(
     tmp_path: Path,
-    story: Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]],
+    story: Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]],
     how: dict[str, Any],
     closed: tuple[int, str] | None,
 ) -> None:
@@ -156,7 +156,9 @@ def test_a_carrier_that_does_not_read_is_given_up(tmp_path: Path) -> None:
 
 def test_a_call_ends_at_its_limit(tmp_path: Path) -> None:
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, settings=f"{QUIET}limit_s = 300\nlimit_notice = ''\n")
+        scene = TelephonyHarness(
+            clock, tmp_path, settings=f"{QUIET}limit_s = 300\nlimit_notice = ''\n"
+        )
         began_ns = clock.now_ns()
         carrier = await scene.call(lambda carrier: nothing(scene, carrier))
         assert (clock.now_ns() - began_ns) // 10**9 == 300
@@ -172,7 +174,7 @@ def test_a_caller_who_is_told_of_the_limit(tmp_path: Path) -> None:
     tale = "Once upon a time " + 200 * "there was a king "
 
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, tale, settings=settings)
+        scene = TelephonyHarness(clock, tmp_path, tale, settings=settings)
         began_ns = clock.now_ns()
         heard: list[int] = []
 
@@ -198,7 +200,7 @@ def test_a_caller_who_says_nothing_is_asked_and_then_given_up(tmp_path: Path) ->
     greeting = "[agents.default]\ngreeting = 'Hello there.'\n"
 
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, settings=greeting)
+        scene = TelephonyHarness(clock, tmp_path, settings=greeting)
         began_ns = clock.now_ns()
         carrier = await scene.call(lambda carrier: nothing(scene, carrier))
         assert carrier.closed == (1000, "nobody has spoken for too long")
@@ -209,7 +211,7 @@ def test_a_caller_who_says_nothing_is_asked_and_then_given_up(tmp_path: Path) ->
 
 def test_a_call_whose_models_fail_is_no_call(tmp_path: Path) -> None:
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path)
+        scene = TelephonyHarness(clock, tmp_path)
         scene.stages.fault = StageError("asr", "the detector is gone")
         carrier = await scene.call(lambda carrier: nothing(scene, carrier))
         assert carrier.closed is not None
@@ -221,7 +223,7 @@ def test_a_call_whose_models_fail_is_no_call(tmp_path: Path) -> None:
 
 def test_a_call_of_a_key_that_was_revoked_ends(tmp_path: Path) -> None:
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path)
+        scene = TelephonyHarness(clock, tmp_path)
         scene.principal = Principal("carrier", "key", key_id=f"{FILE_KEY}gone")
         carrier = await scene.call(lambda carrier: nothing(scene, carrier))
         assert carrier.closed == (1008, "the key of this call was revoked")
@@ -231,7 +233,7 @@ def test_a_call_of_a_key_that_was_revoked_ends(tmp_path: Path) -> None:
 
 
 def test_a_call_that_the_server_gives_up_leaves_nothing(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Hello?")
         await carrier.until(lambda: len(carrier.heard) > 800)
         assert scene.serving is not None
@@ -242,7 +244,7 @@ def test_a_call_that_the_server_gives_up_leaves_nothing(tmp_path: Path) -> None:
 
 def test_the_same_call_can_come_again_and_again(tmp_path: Path) -> None:
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path)
+        scene = TelephonyHarness(clock, tmp_path)
         num_tasks = len(asyncio.all_tasks())
         for number in range(100):
             ends = (stops, closes, sends_rubbish)[number % 3]

@@ -57,7 +57,7 @@ def weather(
     return f"{city} {unit} {day} {days} {schema}"
 
 
-def test_what_the_model_is_told() -> None:
+def test_tool_description_for_the_model() -> None:
     definition = json.loads(made(weather).definition)
     assert definition["name"] == "weather"
     assert definition["description"] == "Tell the weather.\n\nOf a city."
@@ -109,7 +109,7 @@ async def test_arguments_arrive_as_what_they_are() -> None:
         ),
     ],
 )
-async def test_mistakes_are_told_on_one_line(arguments: str, problem: str) -> None:
+async def test_errors_are_reported_on_one_line(arguments: str, problem: str) -> None:
     with pytest.raises(ToolError) as caught:
         await made(weather).call(arguments)
     assert str(caught.value) == f"wrong arguments: {problem}"

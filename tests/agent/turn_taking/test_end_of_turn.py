@@ -54,7 +54,7 @@ def test_rules_follow_the_clients_settings(
     assert rules_for(detection) == rules
 
 
-def test_who_is_asked_for_a_word() -> None:
+def test_idle_rules_by_turn_detection() -> None:
     """The operator's sentence is for `semantic_vad`; an idle time-out is the client's own wish;
     push-to-talk is left alone; silent calls end in both."""
     ours = IdleRules(idle_after_ms=8000, idle_hangup_ms=60_000)

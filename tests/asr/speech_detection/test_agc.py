@@ -122,7 +122,7 @@ class Counting:
 
 
 @pytest.mark.models
-def test_more_of_a_quiet_caller_is_heard_and_nothing_else_of_others(
+def test_agc_raises_only_quiet_callers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def voiced(level: float) -> int:

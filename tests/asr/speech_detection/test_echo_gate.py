@@ -100,7 +100,7 @@ def test_frames_before_an_onset_are_not_believed() -> None:
     assert far_end.gain == before
 
 
-def test_a_slam_deafens_nobody() -> None:
+def test_loud_click_does_not_suppress_speech() -> None:
     far_end = EchoGate()
     for number in range(80):
         far_end.is_echo(frame(0.5 if number == 40 else 0.001), FAR, is_speech=False)

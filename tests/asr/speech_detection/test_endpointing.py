@@ -228,7 +228,7 @@ def test_events_come_in_order(probabilities: list[float], ends: list[int]) -> No
             utterance, last = utterance + 1, None
 
 
-def test_speech_over_somebody_else_must_last_longer() -> None:
+def test_overlapping_speech_must_last_longer() -> None:
     def onset(*, is_overlap: bool) -> int:
         endpointer = Endpointer(EndpointingConfig())
         for number in range(20):

@@ -36,7 +36,7 @@ def test_a_frame_is_loud_up_to_its_last_loud_half() -> None:
     assert loudness.loud_samples(ends[::-1].copy(), is_speech=True) == FRAME
 
 
-def test_everything_is_loud_before_a_voice_was_heard() -> None:
+def test_every_sample_is_loud_before_the_first_voice() -> None:
     assert EnergyEndpoint().loud_samples(tone(-70), is_speech=False) == FRAME
 
 

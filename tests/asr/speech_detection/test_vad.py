@@ -28,12 +28,12 @@ def probabilities(vad: SileroVad, pcm: npt.NDArray[np.float32]) -> npt.NDArray[n
 
 @pytest.mark.parametrize("name", ["vm-nobodyavail.wav", "ill-disposed.wav"])
 @pytest.mark.parametrize("gain", [0.02, 1.0, 20.0])
-def test_speech_is_heard_quiet_loud_and_clipped(vad: SileroVad, name: str, gain: float) -> None:
+def test_speech_is_detected_quiet_loud_and_clipped(vad: SileroVad, name: str, gain: float) -> None:
     pcm = np.clip(gain * read_file(RECORDINGS / name), -1, 1)
     assert (probabilities(vad, pcm) > 0.5).mean() > 0.7
 
 
-def test_speech_is_heard_on_top_of_dc(vad: SileroVad) -> None:
+def test_speech_is_detected_with_dc_offset(vad: SileroVad) -> None:
     pcm = read_file(RECORDINGS / "conf-locked.wav") + np.float32(0.2)
     assert (probabilities(vad, pcm) > 0.5).mean() > 0.7
 
@@ -57,7 +57,7 @@ def not_speech() -> dict[str, npt.NDArray[np.float64]]:
 
 
 @pytest.mark.parametrize("name", not_speech())
-def test_what_is_no_speech_is_not_heard(vad: SileroVad, name: str) -> None:
+def test_non_speech_is_not_detected(vad: SileroVad, name: str) -> None:
     # A click (each onset of the chord) may look like speech for a frame or two, not for an onset.
     assert (probabilities(vad, not_speech()[name].astype(np.float32)) >= 0.5).sum() <= 2
 

@@ -164,7 +164,7 @@ async def test_a_reply_thrown_away_leaves_no_trace(engine: Engine) -> None:
     assert usage.cached_tokens > 0
 
 
-async def test_history_holds_what_was_heard(engine: Engine) -> None:
+async def test_history_contains_the_played_text(engine: Engine) -> None:
     talk = await engine.open_conversation("S", sampling=GREEDY)
     await talk.commit("hello")
     ids, text, _ = await answer(talk, ONE)

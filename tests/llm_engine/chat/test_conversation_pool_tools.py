@@ -136,7 +136,7 @@ async def test_the_markers_of_a_cold_history_are_tokens(engine: Engine) -> None:
     await talk.close()
 
 
-async def test_tools_that_cannot_be_told_are_refused(engine: Engine) -> None:
+async def test_oversized_and_invalid_tools_are_refused(engine: Engine) -> None:
     long = {"type": "function", "function": {"name": "f", "description": "x " * 20_000}}
     with pytest.raises(RequestError, match="too long"):
         await ask(engine, [said("hello")], tools=[long])

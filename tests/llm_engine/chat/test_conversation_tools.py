@@ -134,7 +134,7 @@ async def test_tools_that_are_gone_leave_nothing(engine: Engine) -> None:
     assert one[1].prompt_tokens == other[1].prompt_tokens
 
 
-async def test_tools_stay_when_the_history_is_told_anew(engine: Engine) -> None:
+async def test_tools_are_kept_when_the_history_is_rebuilt(engine: Engine) -> None:
     told, reset = [await engine.open_conversation("Be brief.", sampling=SAMPLING) for _ in range(2)]
     for talk in (told, reset):
         await talk.set_tools(use().shown)

@@ -165,7 +165,7 @@ def test_a_truncated_file(share: float, tiny: Path, tmp_path: Path) -> None:
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_any_damage_to_the_header_is_told_or_harmless(tiny: Path, data: st.DataObject) -> None:
+def test_any_header_damage_is_reported_or_harmless(tiny: Path, data: st.DataObject) -> None:
     whole = bytearray(tiny.read_bytes())
     header_size = whole.index(b"token_embd.weight") + 400
     for _ in range(data.draw(st.integers(1, 3))):

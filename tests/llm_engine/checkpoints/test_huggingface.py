@@ -212,9 +212,7 @@ def test_any_configuration_is_used_or_refused(
 
 
 @given(st.data())
-def test_any_damage_to_the_tensors_header_is_told_or_harmless(
-    whole: Path, data: st.DataObject
-) -> None:
+def test_any_tensor_header_damage_is_reported_or_harmless(whole: Path, data: st.DataObject) -> None:
     (whole / "config.json").write_text((whole / "good.json").read_text())
     file = whole / "model.safetensors"
     undamaged = file.read_bytes()

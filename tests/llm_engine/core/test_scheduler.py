@@ -48,7 +48,7 @@ def test_a_step_is_short_and_never_empty(work: list[ScheduleInput], prompt_was_l
 
 
 @given(works())
-def test_nobody_waits_for_a_preview(work: list[ScheduleInput]) -> None:
+def test_requests_do_not_wait_for_a_preview(work: list[ScheduleInput]) -> None:
     waiting = [each for each in work if not each.is_preview and not each.is_decoding]
     if waiting:
         (job,) = jobs(*work)
@@ -95,7 +95,7 @@ def test_replies_with_speech_to_spare_let_others_pass() -> None:
     ]
 
 
-def test_a_preview_has_the_machine_only_when_nobody_else_wants_it() -> None:
+def test_preview_runs_only_when_idle() -> None:
     preview = ScheduleInput(1, LONG, False, is_preview=True, due_ns=0)
     assert jobs(preview) == [ScheduledTokens(1, CHUNK)]
     assert jobs(preview, ScheduleInput(2, 1, True)) == [

@@ -289,7 +289,7 @@ class DyingGraphs(CountingGraphs):
         ("CUDA out of memory. Tried to allocate 2.00 GiB", RuntimeError),
     ],
 )
-def test_a_lost_device_is_told_from_a_step_that_failed(
+def test_lost_device_and_failed_step_are_distinguished(
     checkpoint: Checkpoint, message: str, kind: type[Exception]
 ) -> None:
     graphs = DyingGraphs(message)

@@ -101,7 +101,7 @@ def test_70b_in_bfloat16_is_refused_with_the_arithmetic() -> None:
     assert "in FP8 or" not in text, "nor do smaller keys and values help"
 
 
-def test_a_cache_that_is_too_large_is_told_how_large_it_may_be() -> None:
+def test_oversized_cache_error_names_the_maximum() -> None:
     room = replace(H200, free_bytes=24 * GIB, cache_bytes=20 * GIB)
     with pytest.raises(ModelError) as error:
         plan_memory(LLAMA_8B, FP8, room)

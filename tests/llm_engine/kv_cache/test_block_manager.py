@@ -121,7 +121,7 @@ def test_whole_pages_are_shared_without_a_copy() -> None:
     assert pool.num_used == 3
 
 
-def test_whoever_goes_on_first_copies_the_partly_filled_page() -> None:
+def test_first_continuation_copies_the_partly_filled_page() -> None:
     pool = PagePool(NUM_PAGES)
     first, second = filled(pool, 6), BlockTable(pool, PAGE_SIZE)
     second.share(first, 6)

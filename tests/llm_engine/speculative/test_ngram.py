@@ -166,7 +166,7 @@ def test_the_first_drafter_with_an_idea_is_taken() -> None:
     assert core.stats().drafts["other"].num_accepted > 10
 
 
-def test_nobody_drafts_while_two_speak() -> None:
+def test_no_drafting_with_two_active_sequences() -> None:
     backend = ScriptedBackend(lettered)
     always = GivenDrafter(lambda tokens, max_tokens: [33][:max_tokens])
     core = EngineCore(

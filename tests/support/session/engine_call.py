@@ -20,8 +20,8 @@ from tests.support.fakes.stages import FakeChat
 from tests.support.session.session_call import Call, call_with
 
 
-class Lender:
-    """A stage whose engine never hangs."""
+class UnthreadedStage:
+    """A model stage that runs each job at once, without a thread or a timeout."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -110,7 +110,7 @@ class EngineCall:
 async def call_on(
     engine: Engine, modality: Modality, *, interrupts: bool = False
 ) -> AsyncIterator[EngineCall]:
-    stage = cast(ModelThread[Engine], Lender(engine))
+    stage = cast(ModelThread[Engine], UnthreadedStage(engine))
     chat = AudibleChat(stage, SystemClock(), SamplingParams(max_tokens=16), "Be brief.", ())
     chat.speaks = asyncio.Event()
     async with call_with(chat=cast(FakeChat, chat)) as call:

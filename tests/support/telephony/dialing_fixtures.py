@@ -1,4 +1,4 @@
-"""A house that calls others; see `dialing_house.py`."""
+"""Fixtures of a server that places outbound calls; see `outbound_calls.py`."""
 
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -10,8 +10,13 @@ import pytest
 from agent.config.telephony import TelephonySettings
 from agent.telephony import routes
 from agent.telephony.outbound.twilio_dialer import TwilioDialer
-from tests.support.telephony.dialing_house import ACCOUNT, TwilioApi
-from tests.support.telephony.phone_house import AUTH_TOKEN, SETTINGS, House, phone_house
+from tests.support.telephony.outbound_calls import ACCOUNT, TwilioApi
+from tests.support.telephony.telephony_server import (
+    AUTH_TOKEN,
+    SETTINGS,
+    ServerUnderTest,
+    telephony_server,
+)
 
 
 @pytest.fixture
@@ -20,7 +25,7 @@ def twilio() -> TwilioApi:
 
 
 @pytest.fixture
-def open_house(
+def start_server(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -34,10 +39,10 @@ def open_house(
         return TwilioDialer(settings, twilio)
 
     monkeypatch.setattr(routes, "TwilioDialer", dialer)
-    return lambda settings: phone_house(tmp_path, monkeypatch, settings)
+    return lambda settings: telephony_server(tmp_path, monkeypatch, settings)
 
 
 @pytest.fixture
-async def dialing_house(open_house: Any) -> AsyncIterator[House]:
-    async with open_house(SETTINGS) as made:
+async def dialing_server(start_server: Any) -> AsyncIterator[ServerUnderTest]:
+    async with start_server(SETTINGS) as made:
         yield made

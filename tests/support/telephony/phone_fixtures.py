@@ -1,4 +1,4 @@
-"""A house that carriers call at; see `phone_house.py`."""
+"""Fixture of a server that carriers call; see `telephony_server.py`."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -7,14 +7,19 @@ from pathlib import Path
 import pytest
 
 from tests.agent.telephony.carriers.test_webhooks import TELNYX_PUBLIC, VONAGE_SECRET
-from tests.support.telephony.phone_house import AUTH_TOKEN, SETTINGS, House, phone_house
+from tests.support.telephony.telephony_server import (
+    AUTH_TOKEN,
+    SETTINGS,
+    ServerUnderTest,
+    telephony_server,
+)
 
 
 @pytest.fixture
-async def house(
+async def server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> AsyncIterator[House]:
-    """One that has the secrets of all carriers."""
+) -> AsyncIterator[ServerUnderTest]:
+    """A server with the secrets of all carriers."""
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", AUTH_TOKEN)
     monkeypatch.setenv("PLIVO_AUTH_TOKEN", "plivo's")
@@ -23,5 +28,5 @@ async def house(
     settings = SETTINGS.replace(
         "[telephony]", f'[telephony]\ntelnyx_public_key = "{TELNYX_PUBLIC}"'
     )
-    async with phone_house(tmp_path, monkeypatch, settings) as made:
+    async with telephony_server(tmp_path, monkeypatch, settings) as made:
         yield made

@@ -330,7 +330,7 @@ def test_tables_are_saved_whole(latency: FakeLatency, dashboard: Open) -> None:
     assert whole == 2100
 
 
-def test_the_engine_and_guesses_are_told_of(latency: FakeLatency, dashboard: Open) -> None:
+def test_engine_and_speculation_are_shown(latency: FakeLatency, dashboard: Open) -> None:
     page = dashboard()
     latency.wait_for_stream()
     expect(page.locator("#stream")).to_have_text("Live")

@@ -111,7 +111,7 @@ def test_a_key_is_asked_for_once_and_stands_in_no_address(
     assert not [query for _, query, _ in latency.asked if "hs_" in json.dumps(query)]
 
 
-def test_a_key_that_may_not_see_it_is_told_so(latency: FakeLatency, dashboard: Open) -> None:
+def test_key_without_access_is_refused_with_a_reason(latency: FakeLatency, dashboard: Open) -> None:
     latency.refusal = (403, "This key is for calls with certain agents only.")
     page = dashboard(expect_errors=True)
     expect(page.locator("#banner")).to_contain_text("This key may not see the figures")

@@ -64,7 +64,7 @@ def test_pip_failing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         bootstrap._ask_pip(HERE, "")
 
 
-def test_an_old_python_is_told_so(
+def test_old_python_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 10, 4))

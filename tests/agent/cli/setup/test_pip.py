@@ -87,7 +87,7 @@ def shown(out: io.StringIO) -> str:
     return out.getvalue()
 
 
-def test_without_a_terminal_only_large_downloads_are_told() -> None:
+def test_without_a_terminal_only_large_downloads_are_logged() -> None:
     assert shown(io.StringIO()) == "Downloading torch-2.13.0-cp311-none-any.whl (190.1 MB)\n"
 
 

@@ -28,7 +28,7 @@ from tests.support.session.scripted_call import (
 )
 
 
-async def test_an_exchange_is_timed_at_the_ear() -> None:
+async def test_exchange_is_timed_at_playback() -> None:
     scene = Scene(ANSWERED)
     async with scene.running() as caller:
         exchange = await caller.ask(speech(400), RATE_HZ)
@@ -161,7 +161,7 @@ async def test_how_long_a_barge_in_takes_to_silence_the_loudspeaker() -> None:
     ],
     ids=["ducked", "loud again", "ducked twice", "stopped at once"],
 )
-async def test_a_barge_in_is_heard_when_the_reply_is_turned_down(
+async def test_barge_in_is_detected_when_the_reply_is_ducked(
     script: dict[int, list[str]],
     ducked_ms: float | None,
     silenced_ms: float,
@@ -189,7 +189,7 @@ async def test_a_barge_in_is_heard_when_the_reply_is_turned_down(
     assert first.stopped_ms is None
 
 
-async def test_enough_was_heard_of_an_answer() -> None:
+async def test_rest_of_the_answer_is_cancelled_after_the_cut() -> None:
     """The rest of the answer is cancelled, and what is left of the recording stays unsaid."""
     script: Script = {29: [started(), audio(loud(3000))], 41: [done(1, "cancelled", None)]}
     scene = Scene(script)
@@ -237,7 +237,7 @@ async def test_where_a_label_says_that_the_speech_ends() -> None:
     assert exchange.e2e_ear_ms == 310.0
 
 
-async def test_without_extensions_a_barge_in_is_told_by_truncation() -> None:
+async def test_without_extensions_a_barge_in_sends_a_truncation() -> None:
     script: Script = {29: [started(), audio(loud(500))], 40: [heard, done(1, "cancelled")]}
     script[50] = [started(2), done(2)]
     scene = Scene(script, extensions=False)
@@ -344,7 +344,7 @@ def resumed(now: int) -> ev.ClientEvent:
     return ev.Resumed([], 0, 0, True, now)
 
 
-async def test_who_is_cut_off_falls_silent_says_what_was_heard_and_waits() -> None:
+async def test_interrupted_caller_stops_reports_playback_and_waits() -> None:
     script: Script = {25: [started(), audio(loud(1000))], 45: [reconnecting], 70: [resumed]}
     scene = Scene(script | {90: [started(2), audio(loud(100), 2), done(2)]})
     async with scene.running() as caller:
@@ -356,7 +356,7 @@ async def test_who_is_cut_off_falls_silent_says_what_was_heard_and_waits() -> No
     assert exchange.errors == []
 
 
-async def test_a_call_that_breaks_while_speaking_is_heard_to_its_end() -> None:
+async def test_lost_connection_still_plays_received_audio() -> None:
     class Broken(ScriptedCall):
         async def send_audio(self, pcm: Int16, rate_hz: int) -> bool:
             await super().send_audio(pcm, rate_hz)

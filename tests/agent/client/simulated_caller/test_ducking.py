@@ -75,7 +75,7 @@ def test_the_level_never_steps_nor_leaves_its_bounds(
     assert levels[-1] == pytest.approx(DUCKED if turns and turns[-1][0] else 1.0)
 
 
-def test_the_recording_holds_what_was_heard() -> None:
+def test_recording_contains_the_played_audio() -> None:
     speaker = SimulatedPlayback()
     speaker.push("r1", "i1", VOICE[:RATE_HZ], RATE_HZ, 0)
     speaker.duck("i1", 200 * MS)

@@ -88,7 +88,7 @@ def test_silence_is_not_answered(
     assert "agent:  Ahoy" in text
 
 
-def test_an_agent_that_does_not_exist_is_told_of(
+def test_unknown_agent_is_reported(
     live: LiveServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     path = tmp_path / "silence.wav"
@@ -142,7 +142,7 @@ def test_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert "running" in line
 
 
-def test_waiting_is_told_once(
+def test_waiting_is_reported_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.client.call.RETRY_S", 0.0)

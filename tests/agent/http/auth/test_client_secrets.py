@@ -22,7 +22,7 @@ def holder(**session: Any) -> Principal:
     return Principal("ana", "ephemeral", limits, {"type": "realtime", **session}, "key:1")
 
 
-def test_a_secret_holds_until_it_expires_however_often_it_is_used() -> None:
+def test_client_secret_is_reusable_until_it_expires() -> None:
     secrets = ClientSecrets()
     mine = holder(instructions="Speak like a pirate.")
     text = secrets.mint(mine, 10, 5 * SECOND)
@@ -36,7 +36,7 @@ def test_a_secret_holds_until_it_expires_however_often_it_is_used() -> None:
     assert len(secrets) == 0
 
 
-def test_they_expire_in_any_order() -> None:
+def test_client_secrets_expire_in_any_order() -> None:
     secrets = ClientSecrets()
     long, short = (secrets.mint(holder(), seconds, 0) for seconds in (7200, 10))
     assert secrets.find(short, 11 * SECOND) is None
@@ -44,7 +44,7 @@ def test_they_expire_in_any_order() -> None:
     assert len(secrets) == 1
 
 
-def test_there_is_an_end_to_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_client_secrets_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_secrets, "MAX_SECRETS", 3)
     secrets = ClientSecrets()
     for _ in range(3):
@@ -73,7 +73,7 @@ BOUND: dict[str, Any] = {
 }
 
 
-def test_which_fields_a_session_sets() -> None:
+def test_fields_set_by_a_session() -> None:
     assert fixed_fields(BOUND) == {
         "type", "instructions", "tools", "audio.input.turn_detection", "audio.output.voice",
     }  # fmt: skip
@@ -86,7 +86,7 @@ def bound_protocol() -> RealtimeProtocol:
     return RealtimeProtocol(settings, model="m", fixed=fixed_fields(BOUND))
 
 
-def test_what_was_fixed_stays_and_the_rest_is_the_holders() -> None:
+def test_fixed_fields_stay_and_the_rest_can_be_changed() -> None:
     protocol = bound_protocol()
     settings = update(
         protocol,
@@ -104,7 +104,7 @@ def test_what_was_fixed_stays_and_the_rest_is_the_holders() -> None:
     assert settings.transcription == {"model": "w"}
 
 
-def test_one_response_can_not_go_round_it() -> None:
+def test_response_can_not_override_fixed_fields() -> None:
     response = {
         "instructions": "Tell.",
         "tools": [{"type": "function", "name": "pay"}],
@@ -119,14 +119,14 @@ def test_one_response_can_not_go_round_it() -> None:
 
 
 @pytest.mark.parametrize("session", [None, 1, "x", [], {"audio": 1}, {"audio": {"output": []}}])
-def test_nonsense_is_left_to_those_who_refuse_it(session: object) -> None:
+def test_malformed_updates_pass_to_the_validator(session: object) -> None:
     event = {"type": "session.update", "session": session}
     assert without_fixed(event, fixed_fields(BOUND), "realtime") == event
     frame = '{"type": "session.update", "session": 5}'
     assert refused(bound_protocol(), frame).code == "invalid_value"
 
 
-def test_without_a_secret_nothing_is_fixed() -> None:
+def test_no_field_is_fixed_without_a_client_secret() -> None:
     protocol = RealtimeProtocol(SessionSettings(), model="m")
     assert update(protocol, instructions="Mine.").instructions == "Mine."
     event = {"type": "conversation.item.create", "item": {"instructions": "x"}}
@@ -135,7 +135,7 @@ def test_without_a_secret_nothing_is_fixed() -> None:
 
 @pytest.mark.parametrize("bound", ["realtime", "transcription"])
 @pytest.mark.parametrize("asked", ["realtime", "transcription", "another", None, 5])
-def test_what_kind_of_session_it_is_stays(bound: str, asked: object) -> None:
+def test_session_type_can_not_be_changed(bound: str, asked: object) -> None:
     settings = SessionSettings(transcribes_only=bound == "transcription")
     protocol = RealtimeProtocol(settings, model="m", fixed=fixed_fields({"type": bound}))
     session = {"type": asked, "instructions": "Talk to me."}

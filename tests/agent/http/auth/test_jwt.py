@@ -72,7 +72,7 @@ def token(key: Any = RSA, kid: str | None = "r", algorithm: str = "RS256", **cla
     ("key", "kid", "algorithm"),
     [(RSA, "r", "RS256"), (EC, "e", "ES256"), (ED, "d", "EdDSA")],
 )
-async def test_the_issuers_tokens_are_believed(key: Any, kid: str, algorithm: str) -> None:
+async def test_tokens_of_the_issuer_are_accepted(key: Any, kid: str, algorithm: str) -> None:
     principal = await Issuer().tokens.read(token(key, kid, algorithm))
     assert principal is not None
     assert (principal.name, principal.kind, principal.key_id) == ("ana", "jwt", "jwt:ana")
@@ -91,7 +91,7 @@ def unsaid(entry: dict[str, Any]) -> dict[str, Any]:
         (ED, "d", "EdDSA"),
     ],
 )
-async def test_a_key_whose_set_does_not_say_what_for(key: Any, kid: str, algorithm: str) -> None:
+async def test_jwk_without_use_or_alg(key: Any, kid: str, algorithm: str) -> None:
     issuer = Issuer()
     issuer.keys = list(map(unsaid, KEYS))
     assert await issuer.tokens.read(token(key, kid, algorithm)) is not None
@@ -109,7 +109,7 @@ def signed_with(public: bytes, kid: str) -> str:
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "ES256", "none", "RSA-OAEP", 5, ["RS256"]])
-async def test_a_key_for_something_else_is_good_for_nothing(algorithm: object) -> None:
+async def test_jwk_for_another_use_is_refused(algorithm: object) -> None:
     issuer = Issuer()
     issuer.keys = [*KEYS[1:], {**KEYS[0], "alg": algorithm}]
     for each in ("RS256", "PS256"):
@@ -117,7 +117,7 @@ async def test_a_key_for_something_else_is_good_for_nothing(algorithm: object) -
     assert await issuer.tokens.read(token(EC, "e", "ES256")) is not None
 
 
-async def test_one_key_needs_no_name() -> None:
+async def test_single_jwk_needs_no_key_id() -> None:
     issuer = Issuer()
     issuer.keys = [jwk(RSA, None, "RS256")]
     assert await issuer.tokens.read(token(kid=None)) is not None
@@ -152,14 +152,14 @@ SECRET = "a secret that is long enough for every hash there is in this library" 
         token(sub="x" * MAX_JWT_CHARS),
     ],
 )
-async def test_others_are_not(text: str) -> None:
+async def test_other_tokens_are_refused(text: str) -> None:
     issuer = Issuer()
     issuer.keys = [*KEYS, {"kty": "oct", "kid": "oct", "k": "c2VjcmV0", "alg": "HS256"}]
     assert await issuer.tokens.read(text) is None
     assert await issuer.tokens.read(token()) is not None
 
 
-async def test_the_issuer_is_asked_seldom() -> None:
+async def test_key_set_is_cached() -> None:
     issuer = Issuer()
     async with asyncio.TaskGroup() as group:
         for number in range(50):
@@ -175,7 +175,7 @@ async def test_the_issuer_is_asked_seldom() -> None:
     assert issuer.num_asked == 3
 
 
-async def test_keys_that_change_are_taken_up() -> None:
+async def test_rotated_keys_are_fetched() -> None:
     issuer = Issuer()
     await issuer.tokens.read(token())
     issuer.keys = [jwk(OTHER_RSA, "new", "RS256")]
@@ -198,7 +198,7 @@ async def test_keys_that_change_are_taken_up() -> None:
         lambda: httpx.Response(200, content=b"[" * 100_000),
     ],
 )
-async def test_an_issuer_that_answers_nonsense(answer: Callable[[], httpx.Response]) -> None:
+async def test_malformed_key_set(answer: Callable[[], httpx.Response]) -> None:
     issuer = Issuer(answer)
     for _ in range(3):
         with pytest.raises(IssuerUnreachableError):
@@ -212,7 +212,7 @@ async def test_an_issuer_that_answers_nonsense(answer: Callable[[], httpx.Respon
     assert await issuer.tokens.read(token()) is not None  # what it had stays good
 
 
-async def test_an_issuer_that_is_away() -> None:
+async def test_unreachable_issuer() -> None:
     def away() -> httpx.Response:
         raise httpx.ConnectError("no route")
 
@@ -220,7 +220,7 @@ async def test_an_issuer_that_is_away() -> None:
         await Issuer(away).tokens.read(token())
 
 
-async def test_where_tokens_are_taken_keys_are_needed(tmp_path: Path) -> None:
+async def test_jwt_settings_make_keys_required(tmp_path: Path) -> None:
     config = Config(access=SETTINGS)
     access = Authenticator(config, KeyFile(tmp_path / "keys.json"), ManualClock())
     assert access.closed

@@ -24,7 +24,7 @@ def ring(file: KeyFile) -> KeyRing:
     return KeyRing(file.read())
 
 
-def test_a_key_is_found_again_and_its_text_is_kept_nowhere(file: KeyFile) -> None:
+def test_key_is_recognized_and_stored_only_as_a_hash(file: KeyFile) -> None:
     limits = KeyLimits(max_calls=2, agents=("pirate",))
     text = file.add("ana", limits, NOW, NOW + 60)
     found = ring(file).find(text, NOW)
@@ -40,7 +40,7 @@ def test_a_key_is_found_again_and_its_text_is_kept_nowhere(file: KeyFile) -> Non
     assert text.replace("-", "").replace("_", "").isalnum()  # fits into a subprotocol
 
 
-def test_keys_are_long_and_unlike(file: KeyFile) -> None:
+def test_generated_keys_are_long_and_distinct(file: KeyFile) -> None:
     texts = {new_token("hs_").text for _ in range(1000)}
     assert len(texts) == 1000
     assert min(len(text) for text in texts) >= 55  # 256 bits of secret
@@ -62,7 +62,7 @@ def test_keys_are_long_and_unlike(file: KeyFile) -> None:
         lambda text: text.replace("_", "\x00"),
     ],
 )
-def test_what_is_not_the_key_is_compared_once_all_the_same(
+def test_wrong_key_still_costs_one_comparison(
     file: KeyFile, monkeypatch: pytest.MonkeyPatch, change: object
 ) -> None:
     text = file.add("ana", KeyLimits(), NOW)
@@ -82,13 +82,13 @@ def test_what_is_not_the_key_is_compared_once_all_the_same(
     assert compared == [(32, 32)] * 2
 
 
-def test_an_expired_key_opens_nothing(file: KeyFile) -> None:
+def test_expired_key_is_refused(file: KeyFile) -> None:
     text = file.add("ana", KeyLimits(), NOW, NOW + 60)
     assert ring(file).find(text, NOW + 59) is not None
     assert ring(file).find(text, NOW + 60) is None
 
 
-def test_a_revoked_key_is_gone_and_the_file_stays(file: KeyFile) -> None:
+def test_revoked_key_is_removed_from_the_file(file: KeyFile) -> None:
     assert not file.exists()
     text = file.add("ana", KeyLimits(), NOW)
     (key,) = file.read()
@@ -103,7 +103,7 @@ def test_a_revoked_key_is_gone_and_the_file_stays(file: KeyFile) -> None:
         file.revoke("ana")
 
 
-def test_a_name_is_taken_once_and_is_a_word(file: KeyFile) -> None:
+def test_key_names_are_unique_and_validated(file: KeyFile) -> None:
     file.add("ana@example.org", KeyLimits(), NOW)
     with pytest.raises(KeyFileError, match=r"There is a key 'ana@example\.org' already"):
         file.add("ana@example.org", KeyLimits(), NOW)
@@ -113,7 +113,7 @@ def test_a_name_is_taken_once_and_is_a_word(file: KeyFile) -> None:
     assert len(file.read()) == 1
 
 
-def test_many_at_once_lose_no_key(file: KeyFile) -> None:
+def test_concurrent_writers_lose_no_key(file: KeyFile) -> None:
     barrier = threading.Barrier(8)
 
     def add(number: int) -> None:
@@ -129,7 +129,7 @@ def test_many_at_once_lose_no_key(file: KeyFile) -> None:
     assert [path.name for path in file.path.parent.iterdir() if path.name.startswith(".")] == []
 
 
-def test_there_is_an_end_to_keys(file: KeyFile) -> None:
+def test_number_of_keys_is_limited(file: KeyFile) -> None:
     file.add("first", KeyLimits(), NOW)
     document = json.loads(file.path.read_text())
     (entry,) = document["keys"]
@@ -148,7 +148,7 @@ def test_there_is_an_end_to_keys(file: KeyFile) -> None:
         b' "expires_unix_s": null, "max_calls": null, "agents": []}]}',
     ],
 )  # fmt: skip
-def test_a_damaged_file_is_named_and_left_alone(file: KeyFile, damage: bytes) -> None:
+def test_damaged_key_file_is_named_and_kept(file: KeyFile, damage: bytes) -> None:
     file.path.parent.mkdir()
     file.path.write_bytes(damage)
     with pytest.raises(KeyFileError, match="is damaged") as caught:
@@ -159,13 +159,13 @@ def test_a_damaged_file_is_named_and_left_alone(file: KeyFile, damage: bytes) ->
     assert file.path.read_bytes() == damage
 
 
-def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
+def test_unwritable_key_folder(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     with pytest.raises(KeyFileError, match="HALFSEC_HOME"):
         KeyFile(tmp_path / "home" / "keys.json").add("ana", KeyLimits(), NOW)
 
 
-def test_what_a_dead_process_left_is_in_nobodys_way(file: KeyFile) -> None:
+def test_stale_temporary_file_of_a_dead_process_is_harmless(file: KeyFile) -> None:
     file.add("ana", KeyLimits(), NOW)
     file.path.with_name(f".keys.json.{os.getpid()}").write_text("half")
     file.add("ben", KeyLimits(), NOW)

@@ -41,7 +41,7 @@ class Answer:
         return str(self.body["error"]["message"])
 
 
-class House:
+class ServerUnderTest:
     """A door, and behind it an application that remembers who came in."""
 
     def __init__(self, path: Path, **flags: object) -> None:
@@ -55,7 +55,7 @@ class House:
         self.ana = ""
         """The key of that name, where there is one."""
 
-    def build(self) -> "House":
+    def build(self) -> "ServerUnderTest":
         """Once the keys that are to be there at the start are there."""
         self.access = Authenticator(
             self.config, self.file, self.clock, local_key="hl_000000000000_local"
@@ -118,56 +118,56 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def server(tmp_path: Path) -> ServerUnderTest:
+    return ServerUnderTest(tmp_path)
 
 
 # --- open servers ---
 
 
-async def test_without_keys_this_machine_needs_none(house: House) -> None:
-    house.build()
+async def test_loopback_needs_no_key_when_none_exist(server: ServerUnderTest) -> None:
+    server.build()
     for path in (*CALLS, SOCKET, "/"):
-        assert (await house.knock(path)).status == 200
-        assert house.guest.kind == "open"
+        assert (await server.knock(path)).status == 200
+        assert server.guest.kind == "open"
     for key in ("sk-whatever", "x", "hs_000000000000_x", "a.b.c", "hl_x"):
-        assert (await house.knock(SOCKET, key)).status == 200  # SDKs must send one
-        assert house.guest.kind == "open"
-    assert not house.access.closed
+        assert (await server.knock(SOCKET, key)).status == 200  # SDKs must send one
+        assert server.guest.kind == "open"
+    assert not server.access.closed
 
 
-async def test_a_secret_that_is_none_is_refused_even_there(house: House) -> None:
-    house.build()
-    answer = await house.knock(SOCKET, "ek_000000000000_gone")
+async def test_unknown_secret_is_refused_even_on_loopback(server: ServerUnderTest) -> None:
+    server.build()
+    answer = await server.knock(SOCKET, "ek_000000000000_gone")
     assert (answer.status, answer.code) == (401, "invalid_api_key")
     assert "client_secrets" in answer.message
 
 
-async def test_never_is_never(tmp_path: Path) -> None:
-    house = House(tmp_path, require_key="never")
-    key = house.key()
-    house.build()
-    assert (await house.knock(SOCKET)).status == 200
-    assert (await house.knock(SOCKET, key)).status == 200
-    assert house.guest.name == "ana"
+async def test_require_key_never_accepts_everyone(tmp_path: Path) -> None:
+    server = ServerUnderTest(tmp_path, require_key="never")
+    key = server.key()
+    server.build()
+    assert (await server.knock(SOCKET)).status == 200
+    assert (await server.knock(SOCKET, key)).status == 200
+    assert server.guest.name == "ana"
 
 
 # --- closed servers ---
 
 
 @pytest.fixture
-def closed(house: House) -> House:
-    house.ana = house.key("ana")
-    return house.build()
+def closed(server: ServerUnderTest) -> ServerUnderTest:
+    server.ana = server.key("ana")
+    return server.build()
 
 
-async def test_what_is_open_without_a_key(closed: House) -> None:
+async def test_public_endpoints_need_no_key(closed: ServerUnderTest) -> None:
     for path in ("/", "/app.js", "/styles/page.css", "/healthz", "/readyz", "/health"):
         assert (await closed.knock(path)).status == 200
     assert (await closed.knock("/app.js", method="POST")).status == 401
 
 
-async def test_everything_else_is_closed(closed: House) -> None:
+async def test_other_endpoints_need_a_key(closed: ServerUnderTest) -> None:
     for path in (*CALLS, SOCKET, "/../v1/sessions", "/.git/config", "//", ""):
         answer = await closed.knock(path)
         assert (answer.status, answer.code) == (401, "invalid_api_key")
@@ -177,7 +177,7 @@ async def test_everything_else_is_closed(closed: House) -> None:
     assert closed.inside == []
 
 
-async def test_the_right_key_opens_it_and_stays_outside(closed: House) -> None:
+async def test_valid_key_is_accepted_and_not_passed_on(closed: ServerUnderTest) -> None:
     for path in (*CALLS, SOCKET):
         assert (await closed.knock(path, closed.ana)).status == 200
         assert (closed.guest.kind, closed.guest.name) == ("key", "ana")
@@ -200,25 +200,27 @@ async def test_the_right_key_opens_it_and_stays_outside(closed: House) -> None:
         b"Bearer x y",
     ],
 )
-async def test_other_headers_are_no_key(closed: House, header: bytes) -> None:
+async def test_malformed_authorization_headers_are_refused(
+    closed: ServerUnderTest, header: bytes
+) -> None:
     answer = await closed.knock(SOCKET, headers=((b"authorization", header),))
     assert answer.status == 401
 
 
-async def test_how_keys_are_written_does_not_matter(closed: House) -> None:
+async def test_authorization_scheme_is_case_insensitive(closed: ServerUnderTest) -> None:
     for header in (f"bearer {closed.ana}", f"BEARER   {closed.ana} "):
         assert (
             await closed.knock(SOCKET, headers=((b"authorization", header.encode()),))
         ).status == 200
 
 
-async def test_a_web_token_is_called_one(closed: House) -> None:
+async def test_refused_jwt_is_named_as_a_jwt(closed: ServerUnderTest) -> None:
     answer = await closed.knock("/v1/models", "eyJhbGciOiJSUzUxMiJ9.eyJzdWIiOiJhIn0.c2ln")
     assert answer.message.startswith("This web token is not taken here")
     assert "halfsec keys add" in (await closed.knock("/v1/models", "hs_x.y.z")).message
 
 
-async def test_a_key_in_the_address_is_not_read(closed: House) -> None:
+async def test_key_in_the_query_string_is_ignored(closed: ServerUnderTest) -> None:
     for name in ("api_key", "key", "token", "access_token"):
         query = f"model=x&{name}={closed.ana}".encode()
         answer = await closed.knock(SOCKET, query=query)
@@ -228,7 +230,9 @@ async def test_a_key_in_the_address_is_not_read(closed: House) -> None:
     assert "address is not read" not in (await closed.knock(SOCKET, query=b"model=key")).message
 
 
-async def test_no_key_is_ever_logged(closed: House, caplog: pytest.LogCaptureFixture) -> None:
+async def test_keys_are_never_logged(
+    closed: ServerUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
     wrong = closed.ana[:-1]
     with caplog.at_level(logging.DEBUG):
         await closed.knock(SOCKET, wrong, query=b"key=" + wrong.encode())
@@ -237,26 +241,26 @@ async def test_no_key_is_ever_logged(closed: House, caplog: pytest.LogCaptureFix
     assert wrong not in caplog.text
 
 
-async def test_commands_of_this_machine_come_in(closed: House) -> None:
+async def test_local_key_is_accepted(closed: ServerUnderTest) -> None:
     assert (await closed.knock("/v1/sessions", "hl_000000000000_local")).status == 200
     assert closed.guest.kind == "local"
     assert (await closed.knock("/v1/sessions", "hl_000000000000_locaL")).status == 401
 
 
-async def test_a_key_for_certain_agents_opens_only_calls(house: House) -> None:
-    key = house.key("front", KeyLimits(agents=("pirate",)))
-    house.build()
-    assert (await house.knock(SOCKET, key)).status == 200
-    assert house.guest.limits.agents == ("pirate",)
-    assert (await house.knock("/v1/models", key)).status == 200
-    mint = await house.knock("/v1/realtime/client_secrets", key, method="POST")
+async def test_key_limited_to_agents_opens_only_calls(server: ServerUnderTest) -> None:
+    key = server.key("front", KeyLimits(agents=("pirate",)))
+    server.build()
+    assert (await server.knock(SOCKET, key)).status == 200
+    assert server.guest.limits.agents == ("pirate",)
+    assert (await server.knock("/v1/models", key)).status == 200
+    mint = await server.knock("/v1/realtime/client_secrets", key, method="POST")
     assert mint.status == 200
     for path in ("/v1/sessions", "/v1/sessions/x/trace", "/v1/latency/events", "/metrics"):
-        answer = await house.knock(path, key)
+        answer = await server.knock(path, key)
         assert (answer.status, answer.code) == (403, "insufficient_permissions")
 
 
-async def test_a_secret_opens_sockets_and_nothing_else(closed: House) -> None:
+async def test_client_secret_opens_only_websockets(closed: ServerUnderTest) -> None:
     session = {"type": "realtime", "instructions": "Arr."}
     maker = Principal("ana", "ephemeral", KeyLimits(2), session, "")
     secret = closed.access.secrets.mint(maker, 10, closed.clock.now_ns())
@@ -276,7 +280,7 @@ async def test_a_secret_opens_sockets_and_nothing_else(closed: House) -> None:
 # --- guessing ---
 
 
-async def test_who_guesses_waits_and_a_right_key_does_not(closed: House) -> None:
+async def test_wrong_keys_are_throttled_and_valid_keys_are_not(closed: ServerUnderTest) -> None:
     for _ in range(FREE_TRIES):
         assert (await closed.knock(SOCKET, "hs_000000000000_x")).status == 401
     assert closed.pauses == []
@@ -287,7 +291,7 @@ async def test_who_guesses_waits_and_a_right_key_does_not(closed: House) -> None
     assert len(closed.pauses) == 1
 
 
-async def test_only_so_many_wait(closed: House) -> None:
+async def test_number_of_throttled_requests_is_limited(closed: ServerUnderTest) -> None:
     closed.go_on.clear()
     async with asyncio.TaskGroup() as group:
         tasks = [
@@ -307,7 +311,7 @@ async def test_only_so_many_wait(closed: House) -> None:
 
 
 @pytest.mark.parametrize("origin", [b"http://evil.example", b"null", b"http://localhost:1"])
-async def test_foreign_pages_change_nothing(closed: House, origin: bytes) -> None:
+async def test_cross_origin_requests_are_refused(closed: ServerUnderTest, origin: bytes) -> None:
     headers = ((b"origin", origin),)
     for path, method in ((SOCKET, "GET"), ("/v1/chat/completions", "POST"), ("/x", "DELETE")):
         answer = await closed.knock(path, closed.ana, method=method, headers=headers)
@@ -316,45 +320,45 @@ async def test_foreign_pages_change_nothing(closed: House, origin: bytes) -> Non
     assert (await closed.knock("/v1/x", closed.ana, method="POST", headers=own)).status == 200
 
 
-async def test_other_kinds_of_traffic_pass(house: House) -> None:
-    house.build()
+async def test_other_scope_types_pass_through(server: ServerUnderTest) -> None:
+    server.build()
 
     async def nothing(*_: Any) -> Any:
         return None
 
-    await house.door({"type": "lifespan"}, nothing, nothing)
-    assert house.inside == [{"type": "lifespan"}]
+    await server.door({"type": "lifespan"}, nothing, nothing)
+    assert server.inside == [{"type": "lifespan"}]
 
 
 # --- keys that come and go ---
 
 
-async def test_a_running_server_takes_notice(house: House) -> None:
-    house.build()
-    assert (await house.knock(SOCKET)).status == 200
-    key = house.key()
-    await house.access.refresh()
-    assert (await house.knock(SOCKET)).status == 401
-    assert (await house.knock(SOCKET, key)).status == 200
-    guest = house.guest
-    other = house.key("ben")
+async def test_key_file_changes_apply_to_a_running_server(server: ServerUnderTest) -> None:
+    server.build()
+    assert (await server.knock(SOCKET)).status == 200
+    key = server.key()
+    await server.access.refresh()
+    assert (await server.knock(SOCKET)).status == 401
+    assert (await server.knock(SOCKET, key)).status == 200
+    guest = server.guest
+    other = server.key("ben")
     async with asyncio.TaskGroup() as group:
-        ending = group.create_task(house.access.until_revoked(guest))
-        await house.access.refresh()
+        ending = group.create_task(server.access.until_revoked(guest))
+        await server.access.refresh()
         assert not ending.done()
-        house.file.revoke("ana")
-        await house.access.refresh()
-    assert (await house.knock(SOCKET, key)).status == 401
-    house.file.revoke("ben")
-    await house.access.refresh()
-    assert (await house.knock(SOCKET, other)).status == 401
-    assert (await house.knock(SOCKET)).status == 401  # closed it stays
-    house.file.path.unlink()
-    await house.access.refresh()
-    assert (await house.knock(SOCKET)).status == 401
+        server.file.revoke("ana")
+        await server.access.refresh()
+    assert (await server.knock(SOCKET, key)).status == 401
+    server.file.revoke("ben")
+    await server.access.refresh()
+    assert (await server.knock(SOCKET, other)).status == 401
+    assert (await server.knock(SOCKET)).status == 401  # closed it stays
+    server.file.path.unlink()
+    await server.access.refresh()
+    assert (await server.knock(SOCKET)).status == 401
 
 
-async def test_secrets_end_with_the_key_that_made_them(closed: House) -> None:
+async def test_client_secrets_are_revoked_with_their_key(closed: ServerUnderTest) -> None:
     await closed.knock(SOCKET, closed.ana)
     maker = closed.guest
     holder = Principal("ana", "ephemeral", maker.limits, {"type": "realtime"}, maker.key_id)
@@ -366,8 +370,8 @@ async def test_secrets_end_with_the_key_that_made_them(closed: House) -> None:
     await closed.access.until_revoked(holder)
 
 
-async def test_a_damaged_file_changes_nothing(
-    closed: House, caplog: pytest.LogCaptureFixture
+async def test_damaged_key_file_keeps_the_loaded_keys(
+    closed: ServerUnderTest, caplog: pytest.LogCaptureFixture
 ) -> None:
     closed.file.path.write_text("{")
     for _ in range(2):
@@ -376,7 +380,7 @@ async def test_a_damaged_file_changes_nothing(
     assert caplog.text.count("is damaged") == 1
 
 
-async def test_the_file_is_looked_after(closed: House) -> None:
+async def test_key_file_is_watched(closed: ServerUnderTest) -> None:
     looks: list[float] = []
 
     async def pause(seconds: float) -> None:
@@ -391,12 +395,12 @@ async def test_the_file_is_looked_after(closed: House) -> None:
     assert (await closed.knock(SOCKET, closed.ana)).status == 401
 
 
-async def test_limits_of_all_keys(tmp_path: Path) -> None:
-    house = House(tmp_path, calls_per_key=3)
-    keys = [house.key(), house.key("ben", KeyLimits(max_calls=1))]
-    house.build()
+async def test_default_limits_apply_to_all_keys(tmp_path: Path) -> None:
+    server = ServerUnderTest(tmp_path, calls_per_key=3)
+    keys = [server.key(), server.key("ben", KeyLimits(max_calls=1))]
+    server.build()
     most = []
     for key in keys:
-        await house.knock(SOCKET, key)
-        most.append(house.guest.limits.max_calls)
+        await server.knock(SOCKET, key)
+        most.append(server.guest.limits.max_calls)
     assert most == [3, 1]

@@ -19,13 +19,13 @@ def answers(called: str | None, **settings: object) -> bool:
 
 
 @pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0", "::", "192.168.1.5"])
-def test_it_answers_to_the_loopback_and_to_no_strangers_name(bound: str) -> None:
+def test_only_loopback_host_names_are_accepted(bound: str) -> None:
     assert all(answers(host, host=bound) for host in LOCAL)
     assert not any(answers(host, host=bound) for host in FOREIGN)
     assert answers(None, host=bound)  # no browser
 
 
-def test_an_address_can_not_be_pointed_elsewhere() -> None:
+def test_dns_rebinding_is_refused() -> None:
     assert all(answers(host, host="0.0.0.0") for host in ADDRESSES)
     assert not any(answers(host) for host in ADDRESSES)
     assert answers("192.168.1.5:8080", host="192.168.1.5")
@@ -33,7 +33,7 @@ def test_an_address_can_not_be_pointed_elsewhere() -> None:
     assert answers("voice.lan:8080", host="voice.lan")
 
 
-def test_names_that_were_set() -> None:
+def test_configured_host_names_are_accepted() -> None:
     names = ("Voice.example.com", "other.example:443")
     for host in ("voice.example.com", "VOICE.example.com:8080", "other.example"):
         assert answers(host, allowed_hosts=names)
@@ -41,7 +41,7 @@ def test_names_that_were_set() -> None:
     assert answers("evil.example", allowed_hosts=("*",))
 
 
-def test_the_refusal_says_what_to_set() -> None:
+def test_refusal_names_the_setting() -> None:
     refusal = OriginCheck(ServiceSettings(host="0.0.0.0")).refuse_host("voice.example.com:8080")
     assert refusal is not None
     assert "agent.allowed_hosts" in refusal.message
@@ -69,7 +69,7 @@ def test_the_refusal_says_what_to_set() -> None:
         ("https://pages.example", "localhost:8472", True),
     ],
 )
-def test_pages(origin: str | None, host: str | None, allowed: bool) -> None:
+def test_page_origins(origin: str | None, host: str | None, allowed: bool) -> None:
     visitors = OriginCheck(ServiceSettings(allowed_origins=("https://Pages.example/",)))
     refusal = visitors.refuse_origin(origin, host)
     assert (refusal is None) == allowed
@@ -78,7 +78,7 @@ def test_pages(origin: str | None, host: str | None, allowed: bool) -> None:
     assert OriginCheck(ServiceSettings(allowed_origins=("*",))).refuse_origin(origin, host) is None
 
 
-def test_names_in_a_host_header() -> None:
+def test_host_header_is_parsed() -> None:
     assert name_of("[::1]:80") == "::1"
     assert name_of("a.example.") == "a.example"
     assert name_of("[bad") is None

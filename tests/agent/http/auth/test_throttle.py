@@ -9,7 +9,7 @@ def tries(wrong: AuthThrottle, address: str, number: int, now_ns: int = 0) -> li
     return [wrong.add(address, now_ns) for _ in range(number)]
 
 
-def test_some_are_free_and_are_forgotten_one_by_one() -> None:
+def test_free_attempts_are_restored_one_by_one() -> None:
     wrong = AuthThrottle()
     assert tries(wrong, "192.0.2.1", FREE_TRIES + 2) == [False] * FREE_TRIES + [True] * 2
     assert tries(wrong, "192.0.2.2", 1) == [False]
@@ -17,14 +17,14 @@ def test_some_are_free_and_are_forgotten_one_by_one() -> None:
     assert tries(wrong, "192.0.2.1", 2, later_ns) == [False, True]
 
 
-def test_who_guesses_all_day_is_forgiven_within_two_minutes() -> None:
+def test_throttling_ends_within_two_minutes() -> None:
     wrong = AuthThrottle()
     tries(wrong, "192.0.2.1", 10_000)
     later_ns = round(2 * FREE_TRIES * FORGET_S * SECOND)
     assert tries(wrong, "192.0.2.1", 1, later_ns) == [False]
 
 
-def test_one_host_has_one_place_however_many_addresses() -> None:
+def test_ipv6_network_counts_as_one_address() -> None:
     wrong = AuthThrottle()
     for number in range(FREE_TRIES):
         assert not wrong.add(f"2001:db8:0:1::{number:x}", 0)

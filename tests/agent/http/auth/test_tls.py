@@ -87,7 +87,7 @@ def greeted(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> str:
         return secured.version() or ""
 
 
-def test_our_own_certificate_names_this_machine_and_is_kept(home: Path) -> None:
+def test_self_signed_certificate_names_the_host_and_is_reused(home: Path) -> None:
     first = made(agent__host="0.0.0.0", agent__allowed_hosts="voice.lan,*")
     found = x509.load_pem_x509_certificate(first.cert.read_bytes())
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -103,7 +103,7 @@ def test_our_own_certificate_names_this_machine_and_is_kept(home: Path) -> None:
     assert len(before.split(":")) == 32
 
 
-def test_it_is_made_anew_where_it_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_certificate_is_regenerated(monkeypatch: pytest.MonkeyPatch) -> None:
     first = made()
     before = first.fingerprint()
     monkeypatch.setattr(tls, "own_addresses", lambda: ["192.0.2.9"])
@@ -119,7 +119,7 @@ def test_it_is_made_anew_where_it_would_not_do(monkeypatch: pytest.MonkeyPatch) 
     assert made().fingerprint() != kept
 
 
-def test_who_trusts_it() -> None:
+def test_clients_that_trust_the_certificate() -> None:
     certificate = made(agent__host="0.0.0.0")
     server = server_context(certificate)
     for name in ("localhost", "127.0.0.1"):
@@ -135,7 +135,7 @@ def test_who_trusts_it() -> None:
         greeted(server, client_context(other), "localhost")
 
 
-def test_old_versions_are_not_spoken() -> None:
+def test_old_tls_versions_are_refused() -> None:
     certificate = made()
     server = server_context(certificate)
     assert server.minimum_version == ssl.TLSVersion.TLSv1_2
@@ -144,7 +144,7 @@ def test_old_versions_are_not_spoken() -> None:
     assert greeted(server, older, "localhost") == "TLSv1.2"
 
 
-def test_who_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_tls_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_loop, "TLS_TIMEOUT_S", 0.01)
     context = server_context(made())
 
@@ -171,7 +171,7 @@ def from_files(cert: Path, key: Path) -> None:
     server_context(certificate)
 
 
-def test_files_that_will_not_do_are_named(home: Path) -> None:
+def test_unusable_certificate_files_are_named(home: Path) -> None:
     certificate = made()
     from_files(certificate.cert, certificate.key)
     missing, nonsense = home / "none.pem", home / "nonsense.pem"
@@ -197,7 +197,7 @@ def test_files_that_will_not_do_are_named(home: Path) -> None:
         from_files(home / "old.pem", other.key)
 
 
-def test_settings_that_contradict() -> None:
+def test_contradictory_tls_settings_are_refused() -> None:
     for flags, words in (
         ({"access__tls_cert": "a.pem"}, "access.tls_key is missing"),
         ({"access__tls_key": "a.pem"}, "access.tls_cert is missing"),
@@ -210,7 +210,7 @@ def test_settings_that_contradict() -> None:
         trust("none.pem")
 
 
-def test_addresses_say_https() -> None:
+def test_urls_use_https() -> None:
     secure = config(access__tls_self_signed=True)
     assert local_voice_url(secure) == "wss://127.0.0.1:8080/v1/realtime"
     assert page_url(secure, "0.0.0.0", 8080) == "https://localhost:8080/"
@@ -228,7 +228,7 @@ def complaint(keys: KeyFile, **flags: Any) -> str:
     return ""
 
 
-def test_who_would_be_open_to_others_is_stopped(home: Path) -> None:
+def test_public_server_without_protection_does_not_start(home: Path) -> None:
     keys = KeyFile(home / "keys.json")
     assert complaint(keys) == ""
     assert complaint(keys, telephony__public_url="https://voice.example.com") == ""
@@ -247,7 +247,7 @@ def test_who_would_be_open_to_others_is_stopped(home: Path) -> None:
     assert "there is no key" in complaint(keys, agent__host="0.0.0.0")
 
 
-def test_web_tokens_are_set_whole(home: Path) -> None:
+def test_partial_jwt_settings_are_refused(home: Path) -> None:
     keys = KeyFile(home / "keys.json")
     whole = {
         "access__jwt_issuer": "https://login.example",
@@ -263,7 +263,7 @@ def test_web_tokens_are_set_whole(home: Path) -> None:
             config(access__jwt_jwks_url=url)
 
 
-def test_what_whoever_starts_it_should_know() -> None:
+def test_startup_notes_for_the_operator() -> None:
     open_to_all = config(agent__host="0.0.0.0", access__require_key="never")
     said = "\n".join(tell_of_access(open_to_all, None))
     assert "there is no key" in said
@@ -285,7 +285,7 @@ def test_what_whoever_starts_it_should_know() -> None:
 # --- commands on this machine ---
 
 
-def test_a_server_leaves_its_owner_a_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_writes_a_local_key_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = make_local_key(8080)
     path = home / "local" / "8080.key"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -306,7 +306,9 @@ def test_a_server_leaves_its_owner_a_key(home: Path, monkeypatch: pytest.MonkeyP
     forget_local_key(8080)
 
 
-def test_where_none_can_be_left(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_local_key_file_that_can_not_be_written(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (home / "local").write_text("in the way")
     assert make_local_key(8080) == ""
     assert "will need a key" in caplog.text

@@ -96,7 +96,7 @@ async def test_the_whole_session_comes_back(made: Made) -> None:
         ({"expires_after": {"anchor": "created_at", "seconds": 7200}}, 7200),
     ],
 )
-async def test_how_long_it_holds(made: Made, body: dict[str, Any], seconds: int) -> None:
+async def test_client_secret_lifetime(made: Made, body: dict[str, Any], seconds: int) -> None:
     value = (await made.post(**body)).json()["value"]
     made.clock.advance_ms(seconds * 1000 - 1)
     assert await made.access.identify(value) is not None
@@ -126,7 +126,7 @@ async def test_how_long_it_holds(made: Made, body: dict[str, Any], seconds: int)
         ),
     ],
 )
-async def test_what_is_refused_is_named(made: Made, body: dict[str, Any], param: str) -> None:
+async def test_refused_fields_are_named(made: Made, body: dict[str, Any], param: str) -> None:
     assert (await made.error(**body))["param"] == param
     assert len(made.access.secrets) == 0
 
@@ -160,7 +160,7 @@ async def test_bad_bodies(made: Made, content: bytes, kind: str, status: int) ->
     assert answer.json()["error"]["message"]
 
 
-async def test_who_may_make_them(tmp_path: Path) -> None:
+async def test_keys_that_may_create_client_secrets(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys.json")
     free = keys.add("ana", KeyLimits(max_calls=2), 0)
     limited = keys.add("front", KeyLimits(agents=("pirate",)), 0)

@@ -122,7 +122,7 @@ async def test_the_summary_by_windows_of_time(http: httpx.AsyncClient, store: Tu
         ("limit=many", "limit is a whole number"),
     ],
 )
-async def test_questions_that_make_no_sense(
+async def test_invalid_queries_are_refused(
     http: httpx.AsyncClient, query: str, complaint: str
 ) -> None:
     answer = await http.get(f"/v1/latency/turns?{query}")
@@ -130,14 +130,14 @@ async def test_questions_that_make_no_sense(
     assert complaint in answer.json()["error"]["message"]
 
 
-async def test_where_nothing_is_stored(http_without: httpx.AsyncClient) -> None:
+async def test_service_without_a_store(http_without: httpx.AsyncClient) -> None:
     assert (await http_without.get("/v1/latency/turns")).json()["turns"] == []
     answer = await http_without.get("/v1/latency/turns?since=0")
     assert answer.status_code == 400
     assert "latency_budget.store is off" in answer.json()["error"]["message"]
 
 
-async def test_a_call_is_stored_with_its_words_only_where_they_are_wanted(
+async def test_transcripts_are_stored_only_when_configured(
     store: TurnStore, http: httpx.AsyncClient
 ) -> None:
     for wants_texts in (False, True):
@@ -153,7 +153,7 @@ async def test_a_call_is_stored_with_its_words_only_where_they_are_wanted(
     assert turns[0]["config_fingerprint"] != turns[1]["config_fingerprint"]
 
 
-async def test_a_store_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
+async def test_unwritable_store_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     broken = TurnStore(tmp_path / "file" / "turns.sqlite")
     broken.start()
@@ -176,7 +176,7 @@ async def test_a_store_that_cannot_be_written_is_told_of(tmp_path: Path) -> None
     broken.close()
 
 
-async def test_how_times_are_spread(http: httpx.AsyncClient, store: TurnStore) -> None:
+async def test_latency_histograms(http: httpx.AsyncClient, store: TurnStore) -> None:
     """The same buckets from the store and from memory, and only where they are asked for."""
     for number in range(1, 5):
         store.add(stored(number, at_unix_ns=number * 10**9))
@@ -232,7 +232,7 @@ async def test_turns_of_an_older_version_have_no_marks(
     assert turn["waterfall"]["path"]
 
 
-async def test_who_was_refused_is_told_as_far_as_it_is_kept(tmp_path: Path) -> None:
+async def test_stored_refusals_are_listed(tmp_path: Path) -> None:
     calls = CallRegistry(Config(), SystemClock())
     for number in range(MAX_KEPT + 5):
         calls.refuse("busy" if number else "over_budget")

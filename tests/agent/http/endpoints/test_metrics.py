@@ -82,7 +82,7 @@ async def scrape(http: httpx.AsyncClient) -> Samples:
     return samples_of(await http.get("/metrics"))
 
 
-async def test_before_the_model_is_there(http: httpx.AsyncClient) -> None:
+async def test_metrics_before_the_model_is_loaded(http: httpx.AsyncClient) -> None:
     samples = await scrape(http)
     assert value(samples, "halfsec_calls") == 0
     assert value(samples, "halfsec_stage_ready", stage="llm") == 0
@@ -90,7 +90,7 @@ async def test_before_the_model_is_there(http: httpx.AsyncClient) -> None:
     assert not [name for name, _ in samples if name.startswith("halfsec_llm_")]
 
 
-async def test_who_spoke_over_the_agent(stages: Stages) -> None:
+async def test_barge_in_counters(stages: Stages) -> None:
     calls = CallRegistry(Config(), SystemClock())
     calls.barge_ins.kept["stock"] += 2
     calls.barge_ins.barged_in["ducks"] += 1
@@ -108,7 +108,7 @@ async def test_who_spoke_over_the_agent(stages: Stages) -> None:
     }
 
 
-async def test_what_became_of_tools_guesses_and_connections(
+async def test_tool_speculation_and_connection_counters(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(HttpConnection, "count_load_refusal", 7)
@@ -130,7 +130,7 @@ async def test_what_became_of_tools_guesses_and_connections(
     assert len(found) == MAX_COUNTED + 2
 
 
-async def test_those_who_listen_are_told_how_the_engine_is(stages: Stages) -> None:
+async def test_engine_state_for_event_subscribers(stages: Stages) -> None:
     calls = CallRegistry(Config(), SystemClock())
     calls.guesses.made = 5
     await stages.llm.start()
@@ -143,7 +143,7 @@ async def test_those_who_listen_are_told_how_the_engine_is(stages: Stages) -> No
     assert (state["drafted_tokens"], state["accepted_tokens"]) == (0, 0)
 
 
-async def test_how_long_turns_took(stages: Stages) -> None:
+async def test_turn_latency_histograms(stages: Stages) -> None:
     calls = CallRegistry(Config(), SystemClock())
     turn = stored().entry
     slow = replace(turn, budget=replace(turn.budget, name="cpu"))
@@ -182,7 +182,7 @@ async def test_turns_that_were_re_opened(stages: Stages) -> None:
     assert "halfsec_turns_interrupted_total 1.0" in lines
 
 
-async def test_what_the_engine_counts(stages: Stages, http: httpx.AsyncClient) -> None:
+async def test_engine_counters(stages: Stages, http: httpx.AsyncClient) -> None:
     await stages.llm.start()
     engine = stages.llm.model
     assert engine is not None
@@ -223,7 +223,7 @@ async def test_what_the_engine_counts(stages: Stages, http: httpx.AsyncClient) -
         assert any(number >= histogram.count / 2 for le, number in buckets if le < 2 * median_s)
 
 
-async def test_an_engine_that_gives_no_answer(
+async def test_metrics_of_an_engine_that_does_not_answer(
     stages: Stages, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stages.llm.start()

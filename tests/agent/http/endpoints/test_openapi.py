@@ -47,7 +47,7 @@ CHECKS: Final = (
 )
 
 
-def test_it_is_openapi() -> None:
+def test_description_is_valid_openapi() -> None:
     OpenAPIV31SpecValidator(description()).validate()
 
 
@@ -68,7 +68,7 @@ def test_each_route_is_described_and_each_description_served() -> None:
     assert served == described
 
 
-def test_each_operation_has_a_name_of_its_own() -> None:
+def test_operation_ids_are_unique() -> None:
     names = [
         operation["operationId"]
         for operations in description()["paths"].values()
@@ -92,7 +92,7 @@ async def test_models_and_one_of_them(live: LiveServer) -> None:
 
 
 @pytest.mark.models
-async def test_other_methods_and_other_paths_are_told_what_there_is(live: LiveServer) -> None:
+async def test_wrong_methods_and_paths_get_a_helpful_error(live: LiveServer) -> None:
     async with httpx.AsyncClient(base_url=live.http, trust_env=False) as http:
         wrong = await http.get("/v1/audio/speech")
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
@@ -128,7 +128,7 @@ schema: Any = schemathesis.openapi.from_dict(description())
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_what_it_promises_is_kept(live_server: LiveServer, case: Any) -> None:
+def test_responses_match_the_description(live_server: LiveServer, case: Any) -> None:
     """Valid and invalid requests of all kinds: no server error, no answer but as described. An
     endless stream of events is left out."""
     if case.operation.path == "/v1/chat/completions" and isinstance(case.body, dict):

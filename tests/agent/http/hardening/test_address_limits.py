@@ -14,7 +14,7 @@ from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.http.peer_address import is_within, networks_of, place_of
 
 
-def test_a_pace_allows_a_burst_and_then_so_much_a_second() -> None:
+def test_rate_limit_allows_a_burst_and_then_a_steady_rate() -> None:
     pace = LeakyBucket(2.0, 4.0, now_s=10.0)
     assert [pace.take(1, 10.0) for _ in range(6)] == [True] * 4 + [False] * 2
     assert [pace.take(1, 11.0) for _ in range(3)] == [True, True, False]
@@ -22,7 +22,7 @@ def test_a_pace_allows_a_burst_and_then_so_much_a_second() -> None:
     assert not pace.take(1, 1000.0)
 
 
-def test_a_pace_says_how_long_to_wait() -> None:
+def test_rate_limit_returns_the_wait() -> None:
     pace = LeakyBucket(1.0, 10.0, now_s=0.0)
     assert pace.add(10, 0.0) == 0.0
     assert pace.add(3, 0.0) == 3.0
@@ -41,7 +41,7 @@ def test_a_pace_says_how_long_to_wait() -> None:
         ("x" * 1000, "x" * 64),
     ],
 )
-def test_places(address: str, place: str) -> None:
+def test_addresses_map_to_networks(address: str, place: str) -> None:
     assert place_of(address) == place
 
 
@@ -54,12 +54,12 @@ def test_proxies_are_addresses_or_networks() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["*", "proxy.example", "10.0.0.1/24", ""])
-def test_what_is_no_proxy_is_refused(wrong: str) -> None:
+def test_invalid_proxy_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match="addresses or networks"):
         AddressLimits(AccessSettings(trusted_proxies=(wrong,)))
 
 
-def test_nothing_is_remembered_of_more_than_so_many_addresses() -> None:
+def test_number_of_remembered_addresses_is_bounded() -> None:
     limits = AddressLimits(AccessSettings())
     for number in range(MAX_ADDRESSES + 500):
         place = limits.place(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
@@ -69,14 +69,14 @@ def test_nothing_is_remembered_of_more_than_so_many_addresses() -> None:
     assert len(limits) == MAX_ADDRESSES
 
 
-def test_who_keeps_trying_is_not_kept_out_for_longer() -> None:
+def test_refused_attempts_do_not_extend_the_wait() -> None:
     limits = AddressLimits(AccessSettings(connections_per_s=10))
     flood = [limits.may_connect("here", second / 1000) for second in range(5000)]
     assert sum(flood) == pytest.approx(10 * (5 + BURST_S), abs=1)
     assert limits.may_connect("here", 5.2)
 
 
-def test_calls_are_counted_by_the_address_that_is_known() -> None:
+def test_calls_are_counted_per_client_address() -> None:
     calls = CallsByAddress(AccessSettings(calls_per_address=2))
     here = {"client": ("2001:db8::1", 5)}
     neighbour = {"client": ("2001:db8::2", 6)}

@@ -76,7 +76,7 @@ async def until_gone(live: LiveServer, number: int) -> None:
             await asyncio.to_thread(live.ask, collect)
 
 
-async def test_a_thousand_at_once_are_refused_before_any_work(live: LiveServer) -> None:
+async def test_thousand_concurrent_calls_are_refused_before_any_work(live: LiveServer) -> None:
     async with witness(live) as call:
         admitted = live.calls.admitted
         flooding = asyncio.gather(flood(target(live), 1000), call.prove_alive())
@@ -88,7 +88,7 @@ async def test_a_thousand_at_once_are_refused_before_any_work(live: LiveServer) 
         await until_gone(live, 1)
 
 
-async def test_a_hundred_a_second_get_nowhere(live: LiveServer) -> None:
+async def test_hundred_connections_per_second_are_refused(live: LiveServer) -> None:
     async with witness(live) as call:
         admitted = live.calls.admitted
         came, _ = await asyncio.gather(flood(target(live), 200, per_s=100), call.prove_alive())
@@ -98,7 +98,7 @@ async def test_a_hundred_a_second_get_nowhere(live: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("says", [b"", b"GET / HTTP/1.1\r\nHost: local", b"\x16\x03\x01\x02\x00"])
-async def test_two_hundred_who_only_sit_there_take_no_more_than_theirs(
+async def test_two_hundred_idle_connections_stay_within_their_limit(
     live: LiveServer, says: bytes
 ) -> None:
     async with witness(live) as call:
@@ -110,7 +110,7 @@ async def test_two_hundred_who_only_sit_there_take_no_more_than_theirs(
         await until_gone(live, 1)
 
 
-async def test_two_thousand_connections_leave_nothing(live: LiveServer) -> None:
+async def test_two_thousand_connections_leak_nothing(live: LiveServer) -> None:
     async with witness(live):
         await flood(target(live), 300)
         await until_gone(live, 1)
@@ -135,7 +135,7 @@ async def collect() -> None:
     gc.collect()
 
 
-async def test_who_sends_without_end_is_read_in_real_time(
+async def test_endless_audio_is_read_in_real_time(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
@@ -159,7 +159,7 @@ async def test_who_sends_without_end_is_read_in_real_time(
         is_over.set()  # what lies in the network is read on
 
 
-async def test_nothing_of_a_long_recording_is_lost(
+async def test_long_recording_is_read_without_loss(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sent at once, and read in real time."""
@@ -182,7 +182,7 @@ async def test_nothing_of_a_long_recording_is_lost(
     assert len(waits) >= 3
 
 
-async def test_who_reads_nothing_disturbs_nobody(live: LiveServer) -> None:
+async def test_client_that_stops_reading_does_not_delay_others(live: LiveServer) -> None:
     async with call_to(live.url) as call:
         await call.update(output_modalities=["text"], max_output_tokens=4)
         await asyncio.gather(read_nothing(target(live), 3.0), call.prove_alive())
@@ -250,7 +250,7 @@ def frame(content: bytes, first: int = 0x81) -> bytes:
     return bytes([first]) + head + bytes(4) + content
 
 
-async def test_fragments_of_one_byte_make_a_message(live: LiveServer) -> None:
+async def test_one_byte_fragments_form_a_message(live: LiveServer) -> None:
     clear = b'{"type": "input_audio_buffer.clear"}'
     async with call_to(live.url) as call, raw_call(live) as (raw, _):
         for _ in range(3):
@@ -280,7 +280,7 @@ BROKEN: Final = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-async def test_a_broken_frame_ends_its_own_call(live: LiveServer, how: str) -> None:
+async def test_broken_frame_ends_only_its_own_call(live: LiveServer, how: str) -> None:
     sent, code = BROKEN[how]
     async with raw_call(live) as (raw, _):
         with contextlib.suppress(ConnectionError):  # it may be closed before all of it is out
@@ -288,20 +288,20 @@ async def test_a_broken_frame_ends_its_own_call(live: LiveServer, how: str) -> N
         assert await raw.close_code() == code
 
 
-async def test_nothing_is_ever_decompressed(live: LiveServer) -> None:
+async def test_compression_is_never_negotiated(live: LiveServer) -> None:
     offer = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n"
     async with raw_call(live, offer) as (_, head):
         assert b"extensions" not in head.lower()
 
 
-async def test_pages_elsewhere_open_nothing(live: LiveServer) -> None:
+async def test_cross_origin_websocket_is_refused(live: LiveServer) -> None:
     for origin in ("https://evil.example", "null", f"http://evil.example:{live.port}"):
         with pytest.raises(InvalidStatus) as refused:
             await websockets_client.connect(live.url, origin=Origin(origin), proxy=None)
         assert refused.value.response.status_code == 403
 
 
-async def test_bytes_that_are_no_request_are_refused(live: LiveServer) -> None:
+async def test_malformed_requests_are_refused(live: LiveServer) -> None:
     """TLS where there is none, other protocols, garbage."""
     context = ssl.create_default_context()
     with pytest.raises((ssl.SSLError, OSError)):
@@ -317,7 +317,9 @@ async def test_bytes_that_are_no_request_are_refused(live: LiveServer) -> None:
         await call.prove_alive()
 
 
-async def test_who_is_idle_is_told_so(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connection_is_closed_with_a_reason(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def impatient(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> ReceiveLimiter:
         return ReceiveLimiter(websocket, replace(settings, idle_s=1), clock)
 
@@ -326,7 +328,7 @@ async def test_who_is_idle_is_told_so(live: LiveServer, monkeypatch: pytest.Monk
         assert await call.closed() == (CLOSE_NORMAL, service.IDLE)
 
 
-async def test_nobody_is_believed_who_says_whom_he_speaks_for(
+async def test_forwarded_headers_of_untrusted_clients_are_ignored(
     live: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     lies = {"X-Forwarded-For": "203.0.113.5", "X-Real-IP": "203.0.113.5", "Forwarded": "for=_x"}

@@ -70,7 +70,7 @@ async def tell_everything(call: LiveCall, said: str) -> None:
 
 
 @pytest.mark.models
-async def test_whatever_is_said_stays_text(
+async def test_control_tokens_in_user_text_stay_text(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model's own control tokens stand where they stand with harmless words, and nowhere
@@ -103,7 +103,7 @@ async def test_whatever_is_said_stays_text(
 
 
 @pytest.mark.models
-async def test_two_sessions_may_share_their_ids(live: LiveServer) -> None:
+async def test_two_sessions_may_use_the_same_item_ids(live: LiveServer) -> None:
     """They are each session's own: what one does with them is nothing to the other."""
     async with call_to(live.url) as mine, call_to(live.url) as others:
         assert mine.events[0]["session"]["id"] != others.events[0]["session"]["id"]
@@ -149,7 +149,7 @@ FRAMES: Final = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(frames=st.lists(FRAMES, min_size=1, max_size=25))
-def test_frames_of_chance_end_no_call(live: LiveServer, frames: list[str | bytes]) -> None:
+def test_random_frames_end_no_call(live: LiveServer, frames: list[str | bytes]) -> None:
     async def attack() -> None:
         async with call_to(live.url) as call:
             for frame in frames:
@@ -165,7 +165,7 @@ def test_frames_of_chance_end_no_call(live: LiveServer, frames: list[str | bytes
     asyncio.run(attack())
 
 
-async def test_no_link_leads_out_of_the_pages(tmp_path: Path) -> None:
+async def test_symlinks_out_of_the_pages_are_not_followed(tmp_path: Path) -> None:
     """As `create_app` serves them."""
     (tmp_path / "secret.txt").write_text("secret")
     pages = tmp_path / "pages"
@@ -210,7 +210,7 @@ def fuzz(inputs: int, plant: str = "pass") -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_ten_thousand_inputs_that_coverage_guides_break_no_promise() -> None:
+def test_coverage_guided_fuzzing_finds_no_violation() -> None:
     status, output = fuzz(10_000)
     assert status == 0, output[-4000:]
     assert "number_of_executed_units: 10000" in output
@@ -218,7 +218,7 @@ def test_ten_thousand_inputs_that_coverage_guides_break_no_promise() -> None:
     assert found > 100  # it did find its way in
 
 
-def test_a_broken_promise_is_found() -> None:
+def test_fuzzer_finds_a_violation() -> None:
     status, output = fuzz(100_000, BUG)
     assert status == 77, output[-4000:]
     assert "AssertionError" in output

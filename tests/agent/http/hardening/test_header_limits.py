@@ -16,7 +16,7 @@ from agent.http.hardening.header_limits import (
     MAX_TARGET_BYTES,
     HeadCheck,
 )
-from tests.support.service.connection_house import HANDSHAKE, House, end
+from tests.support.service.server_connections import HANDSHAKE, ServerUnderTest, end
 
 START = b"POST /echo HTTP/1.1\r\nHost: localhost\r\n"
 SECOND = b"GET /second HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -39,8 +39,8 @@ class Site:
 
 async def answers(site: Site, sent: bytes) -> bytes:
     """What comes back; the connection's own headers included."""
-    house = House(cast(Any, site.app()), h11_max_incomplete_event_size=MAX_HEAD_BYTES)
-    wire = house.connect()
+    server = ServerUnderTest(cast(Any, site.app()), h11_max_incomplete_event_size=MAX_HEAD_BYTES)
+    wire = server.connect()
     for first in range(0, len(sent), 1000):
         wire.protocol.data_received(sent[first : first + 1000])
         if wire.closing:
@@ -55,7 +55,7 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-async def test_an_honest_request_passes() -> None:
+async def test_valid_request_passes() -> None:
     site = Site()
     answer = await answers(site, START + b"Content-Length: 3\r\n\r\nabc" + SECOND)
     assert status(answer) == 200
@@ -73,7 +73,7 @@ async def test_an_honest_request_passes() -> None:
     ],
     ids=["headers", "target", "request line", "head", "handshake"],
 )
-async def test_too_much_is_refused(head: bytes, expected: int) -> None:
+async def test_oversized_headers_are_refused(head: bytes, expected: int) -> None:
     site = Site()
     assert status(await answers(site, head)) == expected
     assert site.asked == []
@@ -102,7 +102,7 @@ SMUGGLED = {
 
 
 @pytest.mark.parametrize("way", SMUGGLED)
-async def test_nothing_is_smuggled(way: str) -> None:
+async def test_request_smuggling_is_refused(way: str) -> None:
     """The refusal ends the connection: what stands behind is no request."""
     site = Site()
     answer = await answers(site, START + SMUGGLED[way])
@@ -124,7 +124,7 @@ async def test_nothing_is_smuggled(way: str) -> None:
         (b"ftp://b.example/", "header.example", "ftp://b.example/"),
     ],
 )
-async def test_a_target_that_is_a_whole_address(target: bytes, host: str, path: str) -> None:
+async def test_absolute_form_request_target(target: bytes, host: str, path: str) -> None:
     """Its host counts, not the header's."""
     seen: list[tuple[str, list[bytes]]] = []
 
@@ -133,8 +133,8 @@ async def test_a_target_that_is_a_whole_address(target: bytes, host: str, path: 
         seen.append((scope["path"], hosts))
         await PlainTextResponse("ok")(scope, receive, send)
 
-    house = House(HeadCheck(note))
-    wire = house.connect()
+    server = ServerUnderTest(HeadCheck(note))
+    wire = server.connect()
     wire.protocol.data_received(b"GET " + target + b" HTTP/1.1\r\nHost: header.example\r\n\r\n")
     for _ in range(20):
         await asyncio.sleep(0)

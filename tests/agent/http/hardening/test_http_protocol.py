@@ -10,10 +10,10 @@ import pytest
 from agent.config.access import AccessSettings
 from agent.http.hardening import http_protocol, websocket_protocol
 from agent.http.hardening.http_protocol import HttpConnection
-from tests.support.service.connection_house import (
+from tests.support.service.server_connections import (
     PIECE_OF_A_FRAME,
     WHOLE_FRAME,
-    House,
+    ServerUnderTest,
     brief,
     busy,
     end,
@@ -21,8 +21,8 @@ from tests.support.service.connection_house import (
 
 
 @pytest.mark.parametrize("sent", [PIECE_OF_A_FRAME, WHOLE_FRAME])
-async def test_who_sends_is_alive_though_the_pong_is_late(sent: bytes) -> None:
-    wire = await House(busy).call()
+async def test_received_data_counts_as_alive_while_a_pong_is_late(sent: bytes) -> None:
+    wire = await ServerUnderTest(busy).call()
     wire.protocol.send_keepalive_ping()
     wire.protocol.data_received(sent)
     wire.protocol.keepalive_timeout()
@@ -31,9 +31,11 @@ async def test_who_sends_is_alive_though_the_pong_is_late(sent: bytes) -> None:
     await end(wire)
 
 
-async def test_who_is_not_read_from_cannot_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_pong_of_a_paused_connection_is_tolerated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(websocket_protocol, "MAX_WAITING_BYTES", 0)
-    wire = await House(busy).call()
+    wire = await ServerUnderTest(busy).call()
     wire.protocol.data_received(WHOLE_FRAME)
     wire.protocol.send_keepalive_ping()
     wire.protocol.keepalive_timeout()
@@ -42,9 +44,11 @@ async def test_who_is_not_read_from_cannot_answer(monkeypatch: pytest.MonkeyPatc
     await end(wire)
 
 
-async def test_who_is_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connection_is_dropped_after_the_ping_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(websocket_protocol, "CLOSE_TIMEOUT_S", 0.0)
-    wire = await House(busy).call()
+    wire = await ServerUnderTest(busy).call()
     wire.protocol.data_received(PIECE_OF_A_FRAME)
     wire.protocol.send_keepalive_ping()
     wire.protocol.keepalive_timeout()
@@ -54,60 +58,66 @@ async def test_who_is_silent_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     await end(wire)
 
 
-async def test_who_does_not_read_is_got_rid_of(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_ignores_the_close_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(websocket_protocol, "CLOSE_TIMEOUT_S", 0.0)
-    wire = await House(brief).call()
+    wire = await ServerUnderTest(brief).call()
     async with asyncio.timeout(30):
         await wire.aborted.wait()
     assert wire.protocol not in wire.protocol.connections
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
-async def test_who_asks_nothing_is_got_rid_of(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+async def test_connection_without_a_request_is_closed(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
     monkeypatch.setattr(http_protocol, "REQUEST_TIMEOUT_S", 0.0)
-    wire = House(busy).connect()
+    wire = ServerUnderTest(busy).connect()
     if sent:
         wire.protocol.data_received(sent)
     async with asyncio.timeout(30):
         await wire.aborted.wait()
 
 
-async def test_a_call_is_not_a_request_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_timeout_does_not_apply_to_websockets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(http_protocol, "REQUEST_TIMEOUT_S", 0.0)
-    wire = await House(busy).call()
+    wire = await ServerUnderTest(busy).call()
     for _ in range(10):
         await asyncio.sleep(0.001)
     assert not wire.closing
     await end(wire)
 
 
-async def test_at_the_limit_who_has_asked_nothing_for_longest_makes_room(
+async def test_longest_idle_connection_is_evicted_at_the_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(HttpConnection, "count_load_refusal", 0)
-    house = House(busy, limit_concurrency=4)
-    call = await house.call()
+    server = ServerUnderTest(busy, limit_concurrency=4)
+    call = await server.call()
     with caplog.at_level(logging.WARNING):
-        silent = [house.connect() for _ in range(7)]
+        silent = [server.connect() for _ in range(7)]
     assert [wire.aborted.is_set() for wire in silent] == [True] * 5 + [False] * 2
     told = [
         record for record in caplog.records if record.name == "agent.http.hardening.http_protocol"
     ]
     assert len(told) == 3  # the first, the second, the fourth
-    newcomer = await house.call()
+    newcomer = await server.call()
     assert b" 101 " in newcomer.sent
     assert not call.closing
     for wire in (call, newcomer):
         await end(wire)
 
 
-async def test_where_all_are_calls_the_newcomer_is_turned_away(
+async def test_new_connection_is_refused_when_all_others_are_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(HttpConnection, "count_load_refusal", 0)
-    house = House(busy, limit_concurrency=3)
-    inside = [await house.call() for _ in range(2)]
-    assert house.connect().aborted.is_set()
+    server = ServerUnderTest(busy, limit_concurrency=3)
+    inside = [await server.call() for _ in range(2)]
+    assert server.connect().aborted.is_set()
     assert not any(wire.closing for wire in inside)
     for wire in inside:
         await end(wire)
@@ -121,9 +131,11 @@ async def endless(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_does_not_read_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_stops_reading_a_response_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(http_protocol, "STALL_TIMEOUT_S", 0.01)
-    wire = House(endless).connect()
+    wire = ServerUnderTest(endless).connect()
     wire.protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await asyncio.sleep(0)
     for _ in range(3):  # slow, but alive
@@ -136,12 +148,12 @@ async def test_who_does_not_read_on_is_cut_off(monkeypatch: pytest.MonkeyPatch) 
     await end(wire)
 
 
-async def test_the_rest_of_a_response_is_not_kept_for_ever(
+async def test_unsent_response_is_not_kept_forever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_protocol, "CLOSE_TIMEOUT_S", 0.01)
 
-    wire = House(short, timeout_keep_alive=0).connect()
+    wire = ServerUnderTest(short, timeout_keep_alive=0).connect()
     wire.protocol.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await asyncio.wait_for(wire.aborted.wait(), 5)
     assert b"200 OK" in wire.sent
@@ -157,12 +169,14 @@ async def short(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"x"})
 
 
-async def test_an_address_makes_room_for_itself(caplog: pytest.LogCaptureFixture) -> None:
-    house = House(busy, LIMITED)
+async def test_address_at_its_limit_evicts_its_own_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = ServerUnderTest(busy, LIMITED)
     with caplog.at_level(logging.WARNING):
-        call = await house.call("192.0.2.1")
-        first, second, third = (house.connect("192.0.2.1") for _ in range(3))
-        other = house.connect("192.0.2.2")
+        call = await server.call("192.0.2.1")
+        first, second, third = (server.connect("192.0.2.1") for _ in range(3))
+        other = server.connect("192.0.2.2")
     assert [wire.aborted.is_set() for wire in (first, second, third)] == [True, False, False]
     assert not other.closing
     assert not call.closing
@@ -170,42 +184,42 @@ async def test_an_address_makes_room_for_itself(caplog: pytest.LogCaptureFixture
         await end(wire)
 
 
-async def test_an_address_with_nothing_but_calls_gets_no_more() -> None:
-    house = House(busy, LIMITED)
-    calls = [await house.call("192.0.2.1") for _ in range(3)]
-    assert house.connect("192.0.2.1").aborted.is_set()
+async def test_address_with_only_calls_gets_no_more_connections() -> None:
+    server = ServerUnderTest(busy, LIMITED)
+    calls = [await server.call("192.0.2.1") for _ in range(3)]
+    assert server.connect("192.0.2.1").aborted.is_set()
     assert not any(call.closing for call in calls)
     await end(calls.pop())
-    again = house.connect("192.0.2.1")  # what has ended counts no more
+    again = server.connect("192.0.2.1")  # what has ended counts no more
     assert not again.closing
     for wire in (*calls, again):
         await end(wire)
 
 
-async def test_who_connects_too_fast_is_closed_before_anything_is_read() -> None:
-    house = House(busy, AccessSettings(connections_per_address=0, connections_per_s=4))
-    wires = [house.connect(f"2001:db8::{number:x}") for number in range(12)]
+async def test_connection_above_the_rate_is_closed_unread() -> None:
+    server = ServerUnderTest(busy, AccessSettings(connections_per_address=0, connections_per_s=4))
+    wires = [server.connect(f"2001:db8::{number:x}") for number in range(12)]
     assert [wire.aborted.is_set() for wire in wires] == [False] * 8 + [True] * 4
     assert all(wire.protocol not in wire.protocol.connections for wire in wires[8:])
-    other = house.connect("2001:db8:0:1::1")
+    other = server.connect("2001:db8:0:1::1")
     assert not other.closing
     for wire in (*wires[:8], other):
         await end(wire)
 
 
-async def test_a_trusted_proxy_is_not_judged() -> None:
+async def test_trusted_proxy_is_not_limited() -> None:
     proxied = replace(LIMITED, trusted_proxies=("192.0.2.0/28",))
-    house = House(busy, proxied)
-    wires = [house.connect("192.0.2.7") for _ in range(20)]
+    server = ServerUnderTest(busy, proxied)
+    wires = [server.connect("192.0.2.7") for _ in range(20)]
     assert not any(wire.closing for wire in wires)
     for wire in wires:
         await end(wire)
 
 
-async def test_requests_in_a_row_are_answered_no_faster_than_allowed() -> None:
+async def test_pipelined_requests_are_rate_limited() -> None:
     """Pipelined in one packet; nothing of them is lost."""
-    house = House(short, AccessSettings(connections_per_s=0, requests_per_s=5))
-    wire = house.connect("192.0.2.1")
+    server = ServerUnderTest(short, AccessSettings(connections_per_s=0, requests_per_s=5))
+    wire = server.connect("192.0.2.1")
     delays: list[float] = []
     call_later = wire.protocol.loop.call_later
 
@@ -233,7 +247,7 @@ async def test_requests_in_a_row_are_answered_no_faster_than_allowed() -> None:
 
 async def test_a_flood_of_requests_is_held_in_one_read() -> None:
     """While one is answered nothing more is read."""
-    wire = House(endless).connect()
+    wire = ServerUnderTest(endless).connect()
     wire.protocol.data_received(GET * 1000)
     await asyncio.sleep(0)
     assert not wire.is_read

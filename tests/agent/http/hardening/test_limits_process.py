@@ -31,7 +31,7 @@ def by(forwarded: str) -> dict[str, Any]:
     return {"X-Forwarded-For": forwarded}
 
 
-async def test_an_address_has_its_calls_and_an_end() -> None:
+async def test_calls_per_address_are_limited() -> None:
     async with service(*SETTINGS) as server:
         await server.line("Ready")
         server.port = int(server.lines[0].split("://")[1].split("/")[0].rpartition(":")[2])

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from agent.http.hardening.shutdown_middleware import LastAnswers
-from tests.support.service.connection_house import House, end
+from tests.support.service.server_connections import ServerUnderTest, end
 
 
 async def hanging(request: Request) -> Response:
@@ -30,8 +30,8 @@ async def streaming(request: Request) -> Response:
 async def cut_off(path: str, seen: Callable[[bytes], bool]) -> bytes:
     """What a client has got when its request was cancelled after `seen`."""
     routes = [Route("/hanging", hanging), Route("/streaming", streaming)]
-    house = House(Starlette(routes=routes, middleware=[Middleware(LastAnswers)]))
-    wire = house.connect()
+    server = ServerUnderTest(Starlette(routes=routes, middleware=[Middleware(LastAnswers)]))
+    wire = server.connect()
     wire.protocol.data_received(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     for _ in range(50):
         await asyncio.sleep(0)
@@ -44,7 +44,7 @@ async def cut_off(path: str, seen: Callable[[bytes], bool]) -> bytes:
     return wire.sent
 
 
-async def test_one_without_an_answer_gets_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_request_without_a_response_gets_503(caplog: pytest.LogCaptureFixture) -> None:
     sent = await cut_off("/hanging", lambda sent: sent == b"")
     head, _, body = sent.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
@@ -53,7 +53,7 @@ async def test_one_without_an_answer_gets_one(caplog: pytest.LogCaptureFixture) 
     assert caplog.records == []
 
 
-async def test_one_that_has_begun_is_broken_off(caplog: pytest.LogCaptureFixture) -> None:
+async def test_started_response_is_aborted(caplog: pytest.LogCaptureFixture) -> None:
     sent = await cut_off("/streaming", lambda sent: b"the first piece" in sent)
     assert sent.count(b"HTTP/1.1") == 1
     assert not sent.endswith(b"0\r\n\r\n")  # nobody takes it for whole

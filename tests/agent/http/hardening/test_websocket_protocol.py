@@ -13,7 +13,7 @@ from agent.http.hardening.websocket_protocol import (
     MAX_PHONE_FRAME_BYTES,
     SLICE_BYTES,
 )
-from tests.support.service.connection_house import HANDSHAKE, House, Wire, end
+from tests.support.service.server_connections import HANDSHAKE, ServerUnderTest, Wire, end
 
 MASK = bytes(4)
 EMPTY_FRAGMENT = b"\x00\x80" + MASK
@@ -63,7 +63,7 @@ async def turns(number: int = 20) -> None:
 
 async def call() -> tuple[Reader, Wire]:
     reader = Reader()
-    wire = await House(reader).call()
+    wire = await ServerUnderTest(reader).call()
     wire.sent = b""
     return reader, wire
 
@@ -75,13 +75,13 @@ def long(payload: bytes, first: int) -> bytes:
 
 @pytest.mark.parametrize("path", ["/telephony/twilio/stream", "/telephony/x?y=z", "/v1/realtime"])
 @pytest.mark.parametrize("first", [0x81, 0x82])
-async def test_a_telephones_messages_are_short(path: str, first: int) -> None:
+async def test_telephone_message_size_is_limited(path: str, first: int) -> None:
     """Of texts and bytes, whole and in pieces; those of clients may be longer."""
     most = b"x" * MAX_PHONE_FRAME_BYTES
     pieces = text(most[:40_000], first=first & 0x0F), text(most[:40_000], first=0x80)
     for too_long in (long(most + b"x", first), b"".join(pieces)):
         reader = Reader()
-        wire = await House(reader).call(path=path)
+        wire = await ServerUnderTest(reader).call(path=path)
         wire.sent = b""
         wire.protocol.data_received(long(most, first))
         await reader.heard(1)
@@ -114,7 +114,7 @@ async def test_shutdown_in_the_middle_of_a_close() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 4096, 1 << 20])
-async def test_the_same_messages_come_however_the_bytes_come(size: int) -> None:
+async def test_messages_do_not_depend_on_segmentation(size: int) -> None:
     reader, wire = await call()
     sent = b"".join(
         [
@@ -139,7 +139,7 @@ async def test_the_same_messages_come_however_the_bytes_come(size: int) -> None:
     await end(wire)
 
 
-async def test_a_flood_of_small_frames_lets_others_have_their_turn() -> None:
+async def test_flood_of_small_frames_yields_to_other_tasks() -> None:
     reader, wire = await call()
     wire.protocol.data_received(text(b"x" * 10, first=0x01))
     wire.protocol.data_received(EMPTY_FRAGMENT * 5000)
@@ -152,7 +152,7 @@ async def test_a_flood_of_small_frames_lets_others_have_their_turn() -> None:
     await end(wire)
 
 
-async def test_fragments_take_the_room_of_what_is_in_them() -> None:
+async def test_fragmented_message_memory_equals_its_payload() -> None:
     reader, wire = await call()
     wire.protocol.data_received(text(b"x", first=0x01))
     for _ in range(5):
@@ -166,7 +166,7 @@ async def test_fragments_take_the_room_of_what_is_in_them() -> None:
     await end(wire)
 
 
-async def test_frames_are_parsed_no_faster_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frame_rate_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket_protocol, "FRAMES_PER_S", 0.01)
     _, wire = await call()
     wire.protocol.data_received(text(b"", first=0x01) + EMPTY_FRAGMENT * (FRAMES_AT_ONCE + 3000))
@@ -181,7 +181,7 @@ async def test_frames_are_parsed_no_faster_than_allowed(monkeypatch: pytest.Monk
     assert not wire.protocol._input._unread
 
 
-async def test_who_is_made_to_wait_gets_his_pongs() -> None:
+async def test_rate_limited_client_gets_its_pongs() -> None:
     """As a client that sends a recording at once, and looks whether the server is there."""
     reader, wire = await call()
     reader.may_read.clear()
@@ -194,7 +194,7 @@ async def test_who_is_made_to_wait_gets_his_pongs() -> None:
     await end(wire)
 
 
-async def test_nothing_is_parsed_beyond_what_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parsing_stops_at_the_queue_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket_protocol, "MAX_WAITING_BYTES", 20_000)
     reader, wire = await call()
     reader.may_read.clear()
@@ -211,7 +211,7 @@ async def test_nothing_is_parsed_beyond_what_may_wait(monkeypatch: pytest.Monkey
     await end(wire)
 
 
-async def test_what_waits_is_forgotten_when_the_client_has_gone(
+async def test_queued_messages_are_dropped_on_disconnect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(websocket_protocol, "KEPT_BYTES", 20_000)
@@ -230,7 +230,7 @@ async def test_what_waits_is_forgotten_when_the_client_has_gone(
     await end(wire)
 
 
-async def test_who_does_not_read_gets_no_pongs() -> None:
+async def test_client_that_stops_reading_gets_no_pong() -> None:
     _, wire = await call()
     wire.protocol.pause_writing()
     wire.protocol.data_received(PING * 1000)
@@ -242,7 +242,7 @@ async def test_who_does_not_read_gets_no_pongs() -> None:
     await end(wire)
 
 
-async def test_text_that_is_no_utf8_ends_the_call(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_utf8_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     reader, wire = await call()
     wire.protocol.data_received(text(b"good") + text(b"\xff\xfe"))
     await turns()
@@ -257,10 +257,10 @@ async def test_text_that_is_no_utf8_ends_the_call(caplog: pytest.LogCaptureFixtu
 @pytest.mark.parametrize(
     ("frame", "code"), [(UNMASKED, 1002), (text(b"\xff\xfe"), 1007)], ids=["unmasked", "no UTF-8"]
 )
-async def test_a_bad_frame_right_behind_the_handshake_is_answered(
+async def test_bad_frame_directly_after_the_handshake(
     frame: bytes, code: int, together: bool
 ) -> None:
-    wire = House(Reader()).connect()
+    wire = ServerUnderTest(Reader()).connect()
     if together:
         wire.protocol.data_received(HANDSHAKE + frame)
     else:
@@ -284,8 +284,8 @@ BAD_HANDSHAKES = {
 
 
 @pytest.mark.parametrize("kind", BAD_HANDSHAKES)
-async def test_a_handshake_that_is_none_is_answered(kind: str) -> None:
-    wire = House(Reader()).connect()
+async def test_invalid_handshake_gets_an_http_response(kind: str) -> None:
+    wire = ServerUnderTest(Reader()).connect()
     wire.protocol.data_received(BAD_HANDSHAKES[kind])
     await turns()
     assert wire.sent.startswith(b"HTTP/1.1 400 ")
@@ -309,7 +309,7 @@ PIECES = st.one_of(
 
 @settings(max_examples=400, deadline=None)
 @given(pieces=st.lists(PIECES, max_size=12), size=st.integers(1, 64))
-def test_no_bytes_break_it(pieces: list[bytes], size: int) -> None:
+def test_arbitrary_bytes_raise_nothing(pieces: list[bytes], size: int) -> None:
     """After them it goes on, or is closed for a reason, and nothing stays behind."""
 
     async def attack() -> None:

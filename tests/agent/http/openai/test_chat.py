@@ -25,7 +25,7 @@ def client(live: LiveServer) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=http_url(live), api_key="none", max_retries=0)
 
 
-async def test_a_whole_answer(live: LiveServer) -> None:
+async def test_unstreamed_answer(live: LiveServer) -> None:
     async with client(live) as api:
         answer = await api.chat.completions.create(
             model="gpt-whatever", messages=HELLO, max_tokens=12, temperature=0
@@ -60,7 +60,7 @@ async def test_a_streamed_answer_is_the_same(live: LiveServer) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-async def test_a_dialogue_costs_its_new_words(live: LiveServer) -> None:
+async def test_follow_up_request_prefills_only_new_tokens(live: LiveServer) -> None:
     messages: list[Any] = [
         {"role": "system", "content": "You are a clerk in a bookshop. " * 10},
         {"role": "user", "content": "What is your name?"},
@@ -81,7 +81,7 @@ async def test_a_dialogue_costs_its_new_words(live: LiveServer) -> None:
             ]
 
 
-async def test_benchmarks_set_the_length(live: LiveServer) -> None:
+async def test_ignore_eos_fixes_the_length(live: LiveServer) -> None:
     async with client(live) as api:
         answer = await api.chat.completions.create(
             model="m", messages=HELLO, max_tokens=40, extra_body={"ignore_eos": True}
@@ -90,7 +90,7 @@ async def test_benchmarks_set_the_length(live: LiveServer) -> None:
     assert answer.usage.completion_tokens == 40
 
 
-async def test_what_is_refused(live: LiveServer) -> None:
+async def test_invalid_requests_are_refused(live: LiveServer) -> None:
     async with client(live) as api:
         with pytest.raises(openai.BadRequestError, match="temperature: must be") as caught:
             await api.chat.completions.create(model="m", messages=HELLO, temperature=5)
@@ -109,7 +109,7 @@ async def test_what_is_refused(live: LiveServer) -> None:
         assert answer.status_code == 413
 
 
-async def test_a_client_that_goes_stops_the_work(live: LiveServer) -> None:
+async def test_disconnect_stops_generation(live: LiveServer) -> None:
     body = {"messages": HELLO, "stream": True, "ignore_eos": True, "max_tokens": 1500}
     async with (
         httpx.AsyncClient(base_url=http_url(live)) as http,
@@ -127,7 +127,7 @@ async def test_a_client_that_goes_stops_the_work(live: LiveServer) -> None:
         raise AssertionError("the engine still works for a client that has gone")
 
 
-async def test_callers_are_served_beside_it(live: LiveServer) -> None:
+async def test_calls_are_served_during_a_chat_request(live: LiveServer) -> None:
     async with call_to(live.url) as call, client(live) as api, asyncio.TaskGroup() as group:
         writing = group.create_task(
             api.chat.completions.create(

@@ -125,7 +125,7 @@ REFUSED: dict[str, tuple[Any, int, str | None]] = {
 }
 
 
-async def test_everything_refused_and_nobody_disturbed(live: LiveServer) -> None:
+async def test_bad_requests_are_refused_without_affecting_calls(live: LiveServer) -> None:
     async with client(live) as http, call_to(live.url) as call:
         alone = await steady(http)
         async with asyncio.TaskGroup() as group:
@@ -152,7 +152,7 @@ async def test_everything_refused_and_nobody_disturbed(live: LiveServer) -> None
 @pytest.mark.parametrize(
     "kind", ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonx"]
 )
-async def test_other_kinds_of_content(live: LiveServer, kind: str) -> None:
+async def test_other_content_types(live: LiveServer, kind: str) -> None:
     """Which a web page elsewhere can make a browser send without asking first."""
     async with client(live) as http:
         headers = {"content-type": kind} if kind else {}
@@ -194,7 +194,7 @@ async def test_control_tokens_are_text(live: LiveServer, role: str) -> None:
     assert counts[0] > 20 * 4
 
 
-async def test_a_body_without_end(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_body_is_refused(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_body, "BODY_TIMEOUT_S", 0.2)
     async with client(live) as http:
         reader, writer = await raw(live)
@@ -208,7 +208,7 @@ async def test_a_body_without_end(live: LiveServer, monkeypatch: pytest.MonkeyPa
         assert await steady(http)
 
 
-async def test_bodies_that_fit_only_alone(
+async def test_bodies_above_the_memory_limit_get_503(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_body, "MAX_HELD_BYTES", 1000)
@@ -220,7 +220,7 @@ async def test_bodies_that_fit_only_alone(
         assert await steady(http)  # nothing is counted as held that is not
 
 
-async def test_many_at_once_wait_for_their_turn(live: LiveServer) -> None:
+async def test_concurrent_requests_are_queued(live: LiveServer) -> None:
     async with client(live) as http, call_to(live.url) as call:
         alone = await steady(http)
         short = {"max_tokens": 2, "temperature": 0}
@@ -233,7 +233,7 @@ async def test_many_at_once_wait_for_their_turn(live: LiveServer) -> None:
         assert beside.result() == alone
 
 
-async def test_one_after_another_on_one_connection(live: LiveServer) -> None:
+async def test_sequential_requests_on_one_connection(live: LiveServer) -> None:
     bodies = [{**message(f"Count to {number}."), "max_tokens": 2 + number} for number in range(3)]
     extra = {"ignore_eos": True}
     reader, writer = await raw(live)
@@ -251,7 +251,7 @@ async def test_one_after_another_on_one_connection(live: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_gone_before_the_first_token(live: LiveServer, stream: bool) -> None:
+async def test_disconnect_before_the_first_token(live: LiveServer, stream: bool) -> None:
     """Four prompts of seconds each would be in the way of everybody after them."""
     before = await asyncio.to_thread(live.engine_stats)
     for number in range(4):
@@ -272,7 +272,7 @@ async def test_gone_before_the_first_token(live: LiveServer, stream: bool) -> No
     assert after.output_tokens == before.output_tokens
 
 
-async def test_gone_while_waiting_for_its_turn(live: LiveServer) -> None:
+async def test_disconnect_while_queued(live: LiveServer) -> None:
     """Nobody keeps a place in the queue whom nobody could answer."""
     endless = {**message("Tell me a story."), "stream": True, "ignore_eos": True}
     streams = []

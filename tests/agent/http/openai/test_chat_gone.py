@@ -104,7 +104,7 @@ async def engine(model: Path, backend: GatedBackend) -> AsyncIterator[Engine]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_work_for_a_client_that_went_stops_within_a_step(
+async def test_generation_stops_within_a_step_of_a_disconnect(
     stream: bool, engine: Engine, backend: GatedBackend
 ) -> None:
     client = Client(engine)

@@ -103,7 +103,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_is_refused_names_the_field(message: str) -> None:
+def test_refusals_name_the_field(message: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse_chat_request({"messages": HELLO, **REFUSED[message]}, DEFAULTS)
     assert str(caught.value).startswith(message)
@@ -123,7 +123,7 @@ FIELDS = st.sampled_from(
 
 
 @given(JSON | st.dictionaries(FIELDS, JSON, max_size=4).map(lambda d: {"messages": HELLO, **d}))
-def test_nothing_but_request_errors(body: Any) -> None:
+def test_arbitrary_bodies_raise_only_request_errors(body: Any) -> None:
     with contextlib.suppress(RequestError):
         parse_chat_request(body, DEFAULTS)
 
@@ -153,7 +153,7 @@ def test_a_streamed_answer() -> None:
     assert frames[3]["usage"]["total_tokens"] == 11
 
 
-def test_an_answer_of_nothing() -> None:
+def test_empty_answer() -> None:
     pieces = list(Completion("c-1", 1, "smol").pieces(chunk("", FinishReason.LENGTH)))
     assert [piece["choices"][0]["delta"] for piece in pieces] == [
         {"role": "assistant", "content": ""},
@@ -162,7 +162,7 @@ def test_an_answer_of_nothing() -> None:
     assert pieces[-1]["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_whole_answer() -> None:
+def test_unstreamed_answer() -> None:
     chunks = [chunk("Hel"), chunk("lo", FinishReason.LENGTH, Usage(9, 4, 2))]
     whole = Completion("chatcmpl-1", 1, "smol").whole(chunks)
     assert whole["choices"][0]["message"]["content"] == "Hello"

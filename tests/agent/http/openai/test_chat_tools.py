@@ -39,7 +39,7 @@ ASK: Any = {
 }
 
 
-async def test_a_call_and_what_came_of_it(live: LiveServer) -> None:
+async def test_tool_call_and_its_result(live: LiveServer) -> None:
     async with client(live) as api:
         first = await api.chat.completions.create(
             **ASK, tool_choice="required", parallel_tool_calls=False
@@ -68,7 +68,7 @@ async def test_a_call_and_what_came_of_it(live: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", {"name": "get_time"}])
-async def test_calls_are_streamed_as_they_are_whole(live: LiveServer, choice: Any) -> None:
+async def test_tool_calls_are_streamed_whole(live: LiveServer, choice: Any) -> None:
     if isinstance(choice, dict):
         choice = {"type": "function", "function": choice}
     # Without it the small model repeats its first sentence for ever.
@@ -92,7 +92,7 @@ async def test_calls_are_streamed_as_they_are_whole(live: LiveServer, choice: An
         assert kinds.count("tool_calls.function.arguments.done") == len(calls[0])
 
 
-async def test_a_dialogue_of_calls_goes_on_with_calls(live: LiveServer) -> None:
+async def test_conversation_with_tool_calls_continues(live: LiveServer) -> None:
     """Shown how, even a small model calls by itself: the marker, and from there on the grammar."""
     messages: list[Any] = []
     for number, city in enumerate(("Rome", "Oslo", "Bonn")):
@@ -163,7 +163,7 @@ async def test_a_json_object(live: LiveServer) -> None:
     assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
 
 
-async def test_what_cannot_be_met_is_refused_by_name(live: LiveServer) -> None:
+async def test_unsupported_options_are_refused_by_name(live: LiveServer) -> None:
     bad: Any = {"type": "object", "properties": {"a": {"type": "strin"}}}
     tool: Any = {"type": "function", "function": {"name": "f", "parameters": bad}}
     async with client(live) as api:

@@ -60,7 +60,9 @@ def samples_of(data: bytes) -> np.ndarray:
         ("wav", "audio/wav"),
     ],
 )
-async def test_what_is_spoken_is_understood(live: LiveServer, form: Any, media_type: str) -> None:
+async def test_synthesized_speech_is_recognized(
+    live: LiveServer, form: Any, media_type: str
+) -> None:
     """The whole way: text to speech in each format, and back to text."""
     async with client(live) as api:
         answer = await api.audio.speech.create(
@@ -78,7 +80,7 @@ async def test_what_is_spoken_is_understood(live: LiveServer, form: Any, media_t
     assert abs(len(samples_of(data)) - num_samples) < 0.1 * RATE_HZ
 
 
-async def test_it_streams_from_the_first_piece(live: LiveServer) -> None:
+async def test_audio_streams_from_the_first_chunk(live: LiveServer) -> None:
     async with client(live) as api:
         speaking = api.audio.speech.with_streaming_response.create(
             model="tts-1", voice="nova", input=TEXT * 5, response_format="wav"
@@ -92,7 +94,7 @@ async def test_it_streams_from_the_first_piece(live: LiveServer) -> None:
     assert np.abs(samples_of(b"".join(parts))).max() > 0.05
 
 
-async def test_as_events(live: LiveServer) -> None:
+async def test_audio_as_server_sent_events(live: LiveServer) -> None:
     plain = await post(live, input=TEXT, response_format="pcm")
     answer = await post(live, input=TEXT, response_format="pcm", stream_format="sse")
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -139,7 +141,7 @@ async def test_speed_and_voices(live: LiveServer) -> None:
         ({"input": "Hi.", "model": 7}, "model", "a string"),
     ],
 )
-async def test_what_is_refused_says_why(
+async def test_invalid_requests_are_refused_with_a_reason(
     live: LiveServer, body: dict[str, Any], param: str, says: str
 ) -> None:
     answer = await post(live, **body)
@@ -149,7 +151,7 @@ async def test_what_is_refused_says_why(
     assert says in error["message"]
 
 
-async def test_half_a_character_is_refused(live: LiveServer) -> None:
+async def test_lone_surrogate_is_refused(live: LiveServer) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:
         answer = await http.post(
             f"{live.http}/v1/audio/speech",
@@ -161,7 +163,7 @@ async def test_half_a_character_is_refused(live: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("text", ["0" * 4096, "1777777 " * 512, "ha" * 2000, "$1.99" * 800])
-def test_no_text_makes_a_long_step(text: str) -> None:
+def test_synthesis_steps_are_bounded(text: str) -> None:
     """A call would wait for it. Numbers are the longest when spoken."""
     lengths = [
         len(join_words(sentence))
@@ -173,7 +175,7 @@ def test_no_text_makes_a_long_step(text: str) -> None:
     assert max(quarter) <= 10
 
 
-async def test_any_script_and_any_characters_harm_nobody(live: LiveServer) -> None:
+async def test_any_script_and_any_characters_are_handled(live: LiveServer) -> None:
     """What the voice has no sounds for is left out, or refused; the calls' voice stays as it is."""
     thread = live.stages.threads()["voice hibari"]
     before = thread.restarts

@@ -79,7 +79,7 @@ class WatchedEncoder:
 
 
 @pytest.mark.parametrize("form", ["mp3", "opus", "flac", "pcm"])
-def test_an_encoder_outlives_its_work(
+def test_encoder_is_closed_only_after_its_work(
     live: LiveServer, form: SpeechFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[WatchedEncoder] = []
@@ -100,7 +100,7 @@ def test_an_encoder_outlives_its_work(
 
 
 @pytest.mark.parametrize("form", ["mp3", "opus"])
-def test_clients_that_hang_up_leave_the_service_alive(live: LiveServer, form: SpeechFormat) -> None:
+def test_disconnects_leave_the_service_running(live: LiveServer, form: SpeechFormat) -> None:
     for number in range(HANG_UPS):
         with open_request(live, form) as client:
             for _ in range(1 + number % 3):

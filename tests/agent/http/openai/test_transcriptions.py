@@ -136,7 +136,7 @@ async def test_text_and_subtitles(live: LiveServer) -> None:
     assert vtt.headers["content-type"].startswith("text/vtt")
 
 
-async def test_what_is_no_speech_gets_no_words(live: LiveServer) -> None:
+async def test_non_speech_gets_no_text(live: LiveServer) -> None:
     """Whisper by itself answers the first with "you", the last with a whole sentence."""
     time = np.arange(16000 * 14) / 16000
     noise = np.random.default_rng(0).normal(0, 0.01, len(time))
@@ -184,7 +184,7 @@ async def test_a_prompt_shows_how_to_spell(live: LiveServer) -> None:
         (b"RIFF", {"timestamp_granularities[]": "word"}, "timestamp_granularities[]", "verbose"),
     ],
 )
-async def test_what_is_refused_says_why(
+async def test_invalid_requests_are_refused_with_a_reason(
     live: LiveServer, file: bytes | None, fields: dict[str, str], param: str, says: str
 ) -> None:
     answer = await post(live, file, **fields)
@@ -194,7 +194,7 @@ async def test_what_is_refused_says_why(
     assert says in error["message"]
 
 
-async def test_a_text_in_place_of_the_file(
+async def test_text_field_in_place_of_the_file_is_refused(
     live: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:

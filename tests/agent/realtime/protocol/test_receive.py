@@ -151,14 +151,14 @@ def test_bad_base64_and_odd_bytes_are_refused(audio: str) -> None:
         '{"type":"output_audio_buffer.clear"}', '{"type":"response.audio.delta"}',
     ],
 )  # fmt: skip
-def test_frames_that_are_no_events(frame: str | bytes) -> None:
+def test_frames_that_are_not_events_are_refused(frame: str | bytes) -> None:
     problem = refused(make(), frame)
     assert problem.code == "invalid_event"
     assert problem.type == "invalid_request_error"
     assert len(problem.message) < 300
 
 
-def test_a_type_that_is_no_string() -> None:
+def test_type_that_is_not_a_string_is_refused() -> None:
     assert refused(make(), '{"type":5}').param == "type"
 
 
@@ -208,7 +208,7 @@ def test_a_type_that_is_no_string() -> None:
         ({"type": "transcription_session.update"}, "beta_api_shape_disabled", "type"),
     ],
 )
-def test_complaints_name_the_field(event: dict[str, Any], code: str, param: str) -> None:
+def test_errors_name_the_field(event: dict[str, Any], code: str, param: str) -> None:
     problem = refused(make(), json.dumps(event))
     assert (problem.code, problem.param) == (code, param)
 

@@ -133,7 +133,7 @@ def test_a_typed_turn_has_text_events_and_no_audio() -> None:
     ]
 
 
-def test_a_finished_response_is_told_whole() -> None:
+def test_finished_response_contains_all_its_output() -> None:
     done = say(make(), [SessionCreated("sess_7", SessionSettings()), *VOICE_TURN])[19]
     assert done == {
         "event_id": done["event_id"],

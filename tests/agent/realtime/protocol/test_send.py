@@ -182,7 +182,7 @@ def test_edits_transcripts_and_errors() -> None:
     ]
 
 
-def test_extensions_go_only_to_those_who_offered_them() -> None:
+def test_extension_events_need_offered_extensions() -> None:
     notice = Extension("halfsec.partial", {"stable": "hel", "tail": "lo", "event_id": "mine"})
     assert make().send(notice) == ()
     (event,) = say(make(extensions=True), [notice])

@@ -26,7 +26,7 @@ def test_all_that_is_missing_is_one_command(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_damaged_is_told_from_what_is_missing(tmp_path: Path) -> None:
+def test_damaged_and_missing_models_are_distinguished(tmp_path: Path) -> None:
     path = tmp_path / "models" / "silero-vad" / "silero_vad.onnx"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x")
@@ -35,7 +35,7 @@ def test_what_is_damaged_is_told_from_what_is_missing(tmp_path: Path) -> None:
     assert f"{path} has 1 bytes" in text
 
 
-def test_names_that_nobody_knows_are_not_fetched(tmp_path: Path) -> None:
+def test_unknown_model_names_are_not_fetched(tmp_path: Path) -> None:
     text = complaint(tmp_path, tts__voice="pipr-joe", asr__model="whisper-tiny")
     assert "Did you mean piper-joe?" in text
     assert "Did you mean whisper-tiny.en?" in text

@@ -26,7 +26,7 @@ from tests.support.session.session_call import Call
 
 
 @pytest.mark.parametrize("words", ["Mm-hmm.", "Yeah.", "", "Okay, right.", "booked for nine."])
-def test_a_reply_goes_on_where_nobody_wanted_the_floor(words: str) -> None:
+def test_reply_resumes_after_a_backchannel(words: str) -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(30.5 * CHAR_S)  # in "booked"
         await over(call, words)
@@ -178,9 +178,7 @@ def test_a_reply_of_which_nothing_is_left_is_over() -> None:
 @pytest.mark.parametrize(("claimed_ms", "heard"), [
     (0, ""), (500, "Your table"), (10**12, "Your table for two is"),
 ])  # fmt: skip
-def test_what_the_client_says_it_heard_is_where_the_reply_goes_on(
-    claimed_ms: int, heard: str
-) -> None:
+def test_reply_resumes_at_the_position_reported_by_the_client(claimed_ms: int, heard: str) -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(20 * CHAR_S)
         number = begin(call, "Right.")
@@ -220,7 +218,7 @@ def test_a_second_backchannel_makes_a_third_part() -> None:
     wire_is_in_order(call)
 
 
-def test_a_reply_that_was_taken_up_is_cut_to_what_was_heard_of_all_of_it() -> None:
+def test_resumed_reply_is_truncated_over_all_its_parts() -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(1)
         await over(call, "Mm-hmm.")
@@ -239,7 +237,7 @@ def test_a_reply_that_was_taken_up_is_cut_to_what_was_heard_of_all_of_it() -> No
     assert [each.text for each in call.chat.history][1] == heard
 
 
-def test_a_reply_that_was_taken_up_is_never_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_reply_is_never_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """However late speech still goes on with the message before it."""
 
     async def story(call: Call) -> None:

@@ -166,7 +166,7 @@ def test_a_cut_of_the_clients_outlasts_an_interruption() -> None:
     assert call.chat.history[1].text.rstrip() == "Your table"
 
 
-def test_a_caller_who_never_stops_is_taken_at_his_voice() -> None:
+def test_endless_speech_counts_as_an_interruption() -> None:
     """More than a minute, and a recognizer that says nothing."""
 
     async def story(call: Call) -> None:

@@ -138,7 +138,7 @@ async def speaks_over(client: Client) -> None:
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_history_is_what_was_heard(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_equals_the_played_text(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reopening, "REOPEN_NS", 0)  # else what was hardly heard never was
     lots = random.Random(seed)
 

@@ -71,13 +71,13 @@ def turn_of(reports: Sequence[Report]) -> TurnEntry:
     return found[0]
 
 
-def test_who_says_nothing_has_no_time_at_the_ear() -> None:
+def test_client_without_reports_has_no_ear_latency() -> None:
     record = turn_of([]).record
     assert record.answered
     assert (record.e2e_ear_ns, record.incomplete.count("heard")) == (None, 0)
 
 
-def test_who_reports_what_he_played_is_believed() -> None:
+def test_plausible_playback_reports_set_the_ear_latency() -> None:
     record = turn_of([(240, 200), (230, 400)]).record
     assert record.e2e_server_ns is not None
     assert record.e2e_ear_ns == record.e2e_server_ns + 40_000_000
@@ -95,7 +95,7 @@ ATTACKS: list[list[Report]] = [
 
 
 @pytest.mark.parametrize("reports", ATTACKS)
-def test_a_liar_has_a_turn_without_a_time_at_the_ear(reports: list[Report]) -> None:
+def test_implausible_reports_leave_the_turn_without_ear_latency(reports: list[Report]) -> None:
     record = turn_of(reports).record
     assert record.answered
     assert record.e2e_ear_ns is None
@@ -103,7 +103,7 @@ def test_a_liar_has_a_turn_without_a_time_at_the_ear(reports: list[Report]) -> N
     assert "reports of playback that can't be true" in record.incomplete
 
 
-def test_a_thousand_reports_a_second_are_a_turn_like_others() -> None:
+def test_thousand_reports_per_second_do_not_change_the_turn() -> None:
     record = turn_of([(1, 1 + number) for number in range(1000)]).record
     assert record.e2e_ear_ns == record.e2e_server_ns
     assert not [flaw for flaw in record.incomplete if "heard" in flaw or "playback" in flaw]
@@ -121,7 +121,7 @@ def test_a_client_that_plays_too_fast_or_too_slow(per_mille: int) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 800), st.integers(0, 4000)), max_size=12))
-def test_no_report_moves_the_ear_out_of_what_the_server_knows(reports: list[Report]) -> None:
+def test_ear_latency_stays_within_the_servers_bounds(reports: list[Report]) -> None:
     record = turn_of(reports).record
     assert record.e2e_server_ns is not None
     assert all(time.exposed_ns >= 0 <= time.spent_ns for time in record.stages.values())
@@ -144,7 +144,7 @@ async def first_turn(call: Call, clock: ManualClock) -> None:
     await over(call)
 
 
-def test_a_short_reply_is_told_of_when_it_was_heard() -> None:
+def test_short_reply_is_recorded_when_it_was_played() -> None:
     async def test(clock: ManualClock) -> None:
         async with call_with(LONG, SHORT, clock=clock) as call:
             await first_turn(call, clock)
@@ -160,7 +160,7 @@ def test_a_short_reply_is_told_of_when_it_was_heard() -> None:
     run(test)
 
 
-def test_a_client_that_falls_silent_is_not_waited_for() -> None:
+def test_missing_reports_do_not_delay_the_turn_record() -> None:
     async def test(clock: ManualClock) -> None:
         async with call_with(LONG, SHORT, clock=clock) as call:
             await first_turn(call, clock)
@@ -191,7 +191,7 @@ def test_the_next_turn_and_the_end_of_the_call_wait_for_no_report() -> None:
     run(test)
 
 
-def test_a_reply_that_was_cut_is_told_of_with_its_last_report() -> None:
+def test_truncated_reply_is_recorded_with_its_last_report() -> None:
     async def test(clock: ManualClock) -> None:
         async with call_with(LONG, LONG, clock=clock) as call:
             await first_turn(call, clock)

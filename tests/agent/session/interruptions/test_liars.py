@@ -17,7 +17,7 @@ REPLY = "One two three four five six seven eight nine ten eleven twelve."
 
 
 @pytest.mark.parametrize("claims", [[], [1 << 40], [10_000_000, 1 << 40], [0, 1 << 40]])
-async def test_nobody_has_heard_what_was_not_played_yet(claims: list[int]) -> None:
+async def test_claims_beyond_playback_are_clamped(claims: list[int]) -> None:
     async with call_with(REPLY) as call:
         call.ears.say("Count.")
         await call.until(say.ReplyAudio, 8)
@@ -57,9 +57,7 @@ async def test_a_client_that_claims_less_is_believed() -> None:
     ("kind", "field"),
     [("halfsec.playback", "played_ms"), ("conversation.item.truncate", "audio_end_ms")],
 )
-def test_what_is_no_time_is_refused_with_the_name_of_the_field(
-    kind: str, field: str, lie: Any
-) -> None:
+def test_invalid_time_is_refused_and_the_field_named(kind: str, field: str, lie: Any) -> None:
     protocol = RealtimeProtocol(SessionSettings(), model="m", extensions=True)
     event = {"type": kind, "item_id": "item_1", field: lie}
     if kind.endswith("truncate"):
@@ -70,7 +68,7 @@ def test_what_is_no_time_is_refused_with_the_name_of_the_field(
 
 
 @pytest.mark.parametrize("lie", ["NaN", "Infinity", "-Infinity"])
-def test_what_is_no_number_is_no_json(lie: str) -> None:
+def test_non_json_number_is_refused(lie: str) -> None:
     protocol = RealtimeProtocol(SessionSettings(), model="m", extensions=True)
     (answer,) = protocol.receive(
         f'{{"type": "halfsec.playback", "item_id": "item_1", "played_ms": {lie}}}'

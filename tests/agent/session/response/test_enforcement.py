@@ -65,7 +65,7 @@ async def test_only_a_reply_that_would_be_late_begins_short(
     assert taken == ([Action.SHORT_CLAUSE] if is_short else [])
 
 
-async def test_the_ears_do_less_for_the_next_turn() -> None:
+async def test_recognizer_skips_partials_in_the_next_turn() -> None:
     policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=300)
     async with call_with(REPLY, policy=policy) as call:
         await change(call, turn_detection=ServerVad(interrupt_response=False))
@@ -103,7 +103,7 @@ async def test_a_smaller_model_answers_the_next_turn_where_there_is_one(has_smal
     assert taken == ([Action.SMALL_MODEL] if has_small else [])
 
 
-async def test_now_and_then_a_turn_goes_without_and_says_so() -> None:
+async def test_some_turns_run_without_the_action_and_record_it() -> None:
     policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=300)
     for _ in range(TRY_EVERY - 1):
         policy.active()
@@ -116,7 +116,7 @@ async def test_now_and_then_a_turn_goes_without_and_says_so() -> None:
     assert [each.action for each in record.left_out] == [Action.SKIP_PARTIALS]
 
 
-async def test_who_speaks_over_the_agent_is_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partials_are_not_skipped_during_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partial words tell a backchannel from an interruption."""
     monkeypatch.setattr(reopening, "REOPEN_NS", 0)
     policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=300)
@@ -139,7 +139,7 @@ async def test_a_change_of_turn_detection_keeps_what_is_spared() -> None:
         assert call.ears.effort == Effort(skips_partials=True)
 
 
-async def test_a_service_that_only_watches_does_nothing() -> None:
+async def test_observing_policy_applies_no_action() -> None:
     policy = late_policy(words=900, pass_ms=500)
     voice = NotingVoice()
     async with call_with(REPLY, voice=voice, policy=policy) as call:

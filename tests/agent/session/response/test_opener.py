@@ -81,7 +81,7 @@ async def test_a_late_reply_begins_with_words_kept_at_hand() -> None:
         assert not call.turns[1].record.opener
 
 
-async def test_the_model_is_told_of_an_opener_while_the_reply_plays() -> None:
+async def test_opener_is_added_to_the_history_while_the_reply_plays() -> None:
     async with remembering("Fine, thanks.", openers=OPENERS) as (call, chat):
         model = held(chat)
         await ask_late(call, "How are you?")
@@ -100,7 +100,7 @@ async def test_a_reply_that_is_ready_has_no_opener() -> None:
         assert [name for name, _ in chat.calls].count("reset") == 0
 
 
-async def test_a_cut_within_the_opener_keeps_what_was_heard_of_it(
+async def test_truncation_within_the_opener_keeps_its_played_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reopening, "REOPEN_NS", 0)
@@ -123,7 +123,7 @@ async def test_a_cut_within_the_opener_keeps_what_was_heard_of_it(
         assert known(chat) == said(call)
 
 
-async def test_a_cut_behind_the_opener_keeps_the_words_heard_of_both() -> None:
+async def test_truncation_after_the_opener_keeps_played_words_of_both() -> None:
     async with remembering(LONG, "Yes.", openers=("Oh,",)) as (call, chat):
         model = held(chat)
         await ask_late(call, "How are you?")
@@ -150,7 +150,7 @@ async def test_an_apology_may_follow_an_opener() -> None:
         assert ended(call) == [("failed", f"{OPENED} {APOLOGY}")]
 
 
-async def test_nobody_waits_for_a_greeting_or_for_text() -> None:
+async def test_greetings_and_text_replies_have_no_opener() -> None:
     profile = AgentProfile(greeting="Good morning.")
     async with call_with("Fine.", profile=profile, openers=OPENERS) as call:
         await call.until(say.ReplyEnded)

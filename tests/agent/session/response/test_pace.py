@@ -90,7 +90,7 @@ async def test_an_answer_that_is_slower_than_the_pace_does_not_wait() -> None:
         assert not was_held_back(call)
 
 
-async def test_who_goes_on_while_the_answer_waits_has_not_heard_it() -> None:
+async def test_answer_held_for_pacing_is_withdrawn_when_the_caller_continues() -> None:
     async with remembering("Too soon.", "Fine.", pace_ms=MAX_PACE_MS) as (call, chat):
         await ask_aloud(call, "Tell me")
         assert was_held_back(call)

@@ -96,7 +96,7 @@ async def test_the_next_turn_goes_on_from_an_adopted_guess() -> None:
         assert known(chat) == said(call)
 
 
-async def test_a_caller_who_goes_on_takes_the_guess_back() -> None:
+async def test_continued_speech_withdraws_the_guess() -> None:
     async with remembering("Soup.", "Two.", "Table for two.") as (call, chat):
         await pause(call, "A table")
         await pause(call, "A table for")
@@ -236,7 +236,7 @@ async def test_a_reply_that_fails_after_it_was_adopted_is_apologized_for() -> No
 # --- interrupted, and over ---
 
 
-async def test_a_barge_in_after_an_adoption_keeps_the_words_that_were_heard() -> None:
+async def test_barge_in_after_an_adoption_keeps_the_played_words() -> None:
     async with remembering(LONG, "Yes.") as (call, chat):
         await pause(call, "Count.")
         await end(call)

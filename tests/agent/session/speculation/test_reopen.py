@@ -272,7 +272,7 @@ async def test_the_turn_is_timed_from_the_end_of_the_second_half() -> None:
     assert [mark.turn for mark in voiced] == [2]
 
 
-async def test_a_hold_of_the_models_is_no_reason_to_forget() -> None:
+async def test_continued_speech_withdraws_an_unanswered_message_once() -> None:
     """Told, and not yet answered, when the caller goes on: the message is taken back once."""
     async with remembering("Ten.") as (call, chat):
         await ask_first(call, chat, audible=False)

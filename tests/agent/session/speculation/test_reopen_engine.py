@@ -72,7 +72,7 @@ async def in_halves_with_guesses(on: EngineCall) -> None:
 
 
 @pytest.mark.parametrize("story", [in_halves, in_halves_with_guesses])
-async def test_the_model_knows_what_it_would_of_a_caller_who_never_paused(
+async def test_reopened_turn_leaves_the_same_context_as_an_unpaused_one(
     engine: Engine,
     story: Callable[[EngineCall], Awaitable[None]],
     monkeypatch: pytest.MonkeyPatch,

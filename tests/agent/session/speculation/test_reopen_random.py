@@ -224,7 +224,9 @@ NUM_REOPENED: list[int] = []
 
 
 @pytest.mark.parametrize("seed", range(100))
-async def test_the_model_reads_what_was_meant(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_model_receives_the_whole_utterance(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stages, "SAMPLES_PER_CHAR", 240)  # five times as fast as one can speak
     lots = random.Random(seed)
     replies = [" ".join(f"r{number}.{word}" for word in range(lots.randint(1, 20))) + "."

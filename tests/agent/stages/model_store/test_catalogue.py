@@ -304,7 +304,7 @@ def test_settings_may_name_a_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reference", ["nothing", "a/../b", "/no/such/path", "", "a b/c"])
-def test_a_model_that_nobody_knows(tmp_path: Path, reference: str) -> None:
+def test_unknown_model(tmp_path: Path, reference: str) -> None:
     store = store_of(tmp_path)
     for attempt in (store.locate, lambda name: ModelFetcher(store).fetch([name])):
         with pytest.raises(ModelStoreError, match=r"no model.*tiny"):

@@ -35,7 +35,12 @@ from agent.telephony.carriers.webhook import (
     text_of,
 )
 from agent.telephony.transport import PhoneCall
-from tests.support.telephony.phone_house import SALES, SETTINGS, House, phone_house
+from tests.support.telephony.telephony_server import (
+    SALES,
+    SETTINGS,
+    ServerUnderTest,
+    telephony_server,
+)
 
 SECRET: Final = "shared with Tincan"
 CALLER_PCM: Final = np.arange(160, dtype=np.int16) * 100
@@ -118,17 +123,19 @@ class RepliesOnce:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServerUnderTest]:
     monkeypatch.setenv("JAMBONZ_WEBHOOK_SECRET", SECRET)
     monkeypatch.setitem(CARRIERS, CARRIER.key, CARRIER)
-    async with phone_house(tmp_path, monkeypatch, SETTINGS) as made:
+    async with telephony_server(tmp_path, monkeypatch, SETTINGS) as made:
         yield made
 
 
-async def asked(house: House, secret: str = SECRET, path: str = "voice", **fields: str) -> Any:
+async def asked(
+    server: ServerUnderTest, secret: str = SECRET, path: str = "voice", **fields: str
+) -> Any:
     body = json.dumps({"call": "c1", "from": "+15550100", "to": SALES, **fields}).encode()
     signature = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-    answer: httpx.Response = await house.http.post(
+    answer: httpx.Response = await server.http.post(
         f"/telephony/tincan/{path}", content=body, headers={"X-Tincan": signature}
     )
     return answer
@@ -144,11 +151,13 @@ def start(parameters: dict[str, str]) -> str:
     return json.dumps({"event": "start", "stream": "s1", "start": described})
 
 
-async def test_a_call_gets_through(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_gets_through(
+    server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heard: list[ask.Request] = []
 
     async def hold(desk: CallService, held: AdmittedCall, phone: PhoneCall) -> None:
-        house.held.append(held)
+        server.held.append(held)
         session: Any = RepliesOnce(phone)
         with contextlib.suppress(CallOver):
             await phone.serve(session)
@@ -156,17 +165,17 @@ async def test_a_call_gets_through(house: House, monkeypatch: pytest.MonkeyPatch
         await phone.end(CLOSE_NORMAL, "")
 
     monkeypatch.setattr(CallService, "hold", hold)
-    answer = (await asked(house)).json()
+    answer = (await asked(server)).json()
     assert answer["stream"] == "wss://voice.example.com/telephony/tincan/stream"
 
     def replies(frame: str) -> str | None:
         is_mark = json.loads(frame)["event"] == "mark"
         return json.dumps({"event": "stop"}) if is_mark else None
 
-    stream = await house.stream(
+    stream = await server.stream(
         "tincan", start(answer["parameters"]), media(CALLER_PCM), replies=replies
     )
-    (held,) = house.held
+    (held,) = server.held
     assert (held.start.agent, held.principal.kind) == ("sales", "carrier")
     (request,) = heard
     assert isinstance(request, ask.AppendAudio)
@@ -176,7 +185,7 @@ async def test_a_call_gets_through(house: House, monkeypatch: pytest.MonkeyPatch
     assert sent[0] == media(AGENT_PCM)
 
 
-async def test_its_signature_and_its_token_are_needed(house: House) -> None:
-    assert (await asked(house, "another secret")).status_code == 403
-    assert (await house.stream("tincan", start({}))).closed[0] == CLOSE_POLICY
-    assert (await asked(house, path="status", status="completed")).status_code == 204
+async def test_its_signature_and_its_token_are_needed(server: ServerUnderTest) -> None:
+    assert (await asked(server, "another secret")).status_code == 403
+    assert (await server.stream("tincan", start({}))).closed[0] == CLOSE_POLICY
+    assert (await asked(server, path="status", status="completed")).status_code == 204

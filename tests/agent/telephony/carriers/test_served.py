@@ -23,13 +23,13 @@ from agent.telephony.carriers.webhook import FORM
 from agent.telephony.webhooks import CLOSED_WORDS
 from latency_budget.account.clock import unix_ns
 from tests.agent.telephony.carriers.test_webhooks import TELNYX_KEY, VONAGE_SECRET
-from tests.support.telephony.phone_house import (
+from tests.support.telephony.telephony_server import (
     PUBLIC,
     SALES,
-    House,
+    ServerUnderTest,
     basic,
+    logged_text,
     token_in,
-    told,
 )
 
 pytest_plugins = ["tests.support.telephony.phone_fixtures"]
@@ -141,54 +141,56 @@ CARRIERS = [
 ]
 
 
-async def asked(house: House, carrier: str, request: httpx.Request) -> httpx.Response:
+async def asked(server: ServerUnderTest, carrier: str, request: httpx.Request) -> httpx.Response:
     url = f"/telephony/{carrier}/voice{request.url}"
-    return await house.http.request(
+    return await server.http.request(
         request.method, url, headers=request.headers, content=request.content
     )
 
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
 async def test_a_token_opens_the_stream_of_its_call(
-    house: House, carrier: CarrierCase, caplog: pytest.LogCaptureFixture
+    server: ServerUnderTest, carrier: CarrierCase, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await asked(house, carrier.name, carrier.request())
+    answer = await asked(server, carrier.name, carrier.request())
     token = token_in(answer)
     assert f"wss://voice.example.com/telephony/{carrier.name}/stream" in answer.text
     assert "?" not in answer.text.removeprefix("<?")
-    refused = await house.stream(carrier.name, carrier.start("ct" + "0" * 48))
+    refused = await server.stream(carrier.name, carrier.start("ct" + "0" * 48))
     assert refused.closed[0] == CLOSE_POLICY
-    await house.stream(carrier.name, carrier.start(token))
-    (held,) = house.held
+    await server.stream(carrier.name, carrier.start(token))
+    (held,) = server.held
     assert (held.start.agent, held.principal.kind) == ("sales", "carrier")
-    assert re.search("from '[^']*00' to '[^']*45'", told(caplog)), "the stream need not tell them"
-    assert token not in told(caplog)
+    assert re.search("from '[^']*00' to '[^']*45'", logged_text(caplog)), (
+        "the stream need not tell them"
+    )
+    assert token not in logged_text(caplog)
 
 
 @pytest.mark.parametrize("make", [telnyx_request, vonage_request, jambonz_request])
-async def test_a_webhook_of_the_past_is_refused(house: House, make: Any) -> None:
+async def test_a_webhook_of_the_past_is_refused(server: ServerUnderTest, make: Any) -> None:
     name = make.__name__.removesuffix("_request")
-    assert (await asked(house, name, make())).status_code == 200
+    assert (await asked(server, name, make())).status_code == 200
     for age_s in (400, -400):
-        answer = await asked(house, name, make(age_s))
+        answer = await asked(server, name, make(age_s))
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature_wrong")
         assert "Is the clock right?" in answer.text
 
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
 async def test_who_sends_a_recorded_question_again_gets_no_other_token(
-    house: House, carrier: CarrierCase
+    server: ServerUnderTest, carrier: CarrierCase
 ) -> None:
     """Changed where it is not signed: Plivo signs what the form says, in any order; of the others
     the query is anybody's."""
     request = carrier.request()
-    token = token_in(await asked(house, carrier.name, request))
-    await house.stream(carrier.name, carrier.start(token))
+    token = token_in(await asked(server, carrier.name, request))
+    await server.stream(carrier.name, carrier.start(token))
     content, query = request.content, {**dict(request.url.params), "uuid": "bbb"}
     if carrier.name == "plivo":
         content, query = b"&".join(reversed(content.split(b"&"))), {}
     headers = [(k, v) for k, v in request.headers.items() if k != "content-length"]
-    answer = await house.http.request(
+    answer = await server.http.request(
         request.method,
         f"/telephony/{carrier.name}/voice",
         params=query,
@@ -200,7 +202,7 @@ async def test_who_sends_a_recorded_question_again_gets_no_other_token(
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda carrier: carrier.name)
 async def test_a_body_or_query_that_was_changed_is_refused(
-    house: House, carrier: CarrierCase
+    server: ServerUnderTest, carrier: CarrierCase
 ) -> None:
     request = carrier.request()
     if request.method == "GET":
@@ -210,7 +212,7 @@ async def test_a_body_or_query_that_was_changed_is_refused(
     )
     content = request.content.replace(b"15550100", b"15550101")
     assert content != request.content or request.method == "GET"
-    answer = await house.http.request(
+    answer = await server.http.request(
         changed.method,
         f"/telephony/{carrier.name}/voice{changed.url}",
         headers=[(k, v) for k, v in changed.headers.items() if k != "content-length"],
@@ -219,40 +221,44 @@ async def test_a_body_or_query_that_was_changed_is_refused(
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "signature_wrong")
 
 
-async def test_their_news_of_a_call_are_taken_where_they_are_signed(house: House) -> None:
+async def test_their_news_of_a_call_are_taken_where_they_are_signed(
+    server: ServerUnderTest,
+) -> None:
     """Vonage's Event URL, and jambonz' webhook for the status of calls."""
-    token_in(await asked(house, "vonage", vonage_request()))
-    token_in(await asked(house, "jambonz", jambonz_request()))
-    assert "sip:decline" in (await asked(house, "jambonz", jambonz_request(call_sid="s2"))).text
+    token_in(await asked(server, "vonage", vonage_request()))
+    token_in(await asked(server, "jambonz", jambonz_request()))
+    assert "sip:decline" in (await asked(server, "jambonz", jambonz_request(call_sid="s2"))).text
     for name, news in [
         ("vonage", vonage_event(uuid="aaa", status="completed")),
         ("jambonz", jambonz_request(call_sid="s1", call_status="no-answer")),
     ]:
         path = f"/telephony/{name}/status"
-        forged = await house.http.post(path, content=news.content, headers={"Content-Type": "x"})
+        forged = await server.http.post(path, content=news.content, headers={"Content-Type": "x"})
         assert forged.status_code == 403
-        answer = await house.http.post(path, content=news.content, headers=news.headers)
+        answer = await server.http.post(path, content=news.content, headers=news.headers)
         assert (answer.status_code, answer.content) == (204, b"")
     for number in (3, 4):
-        token_in(await asked(house, "jambonz", jambonz_request(call_sid=f"s{number}")))
+        token_in(await asked(server, "jambonz", jambonz_request(call_sid=f"s{number}")))
 
 
-async def test_no_line_is_kept_for_a_call_that_is_over_when_it_is_asked_about(house: House) -> None:
+async def test_no_line_is_kept_for_a_call_that_is_over_when_it_is_asked_about(
+    server: ServerUnderTest,
+) -> None:
     """Plivo asks again where its application has no address for hang-ups, jambonz never: there it
     is somebody who sends news of a call again as a question."""
     for name, request in [
         ("plivo", plivo_request(CallStatus="completed")),
         ("jambonz", jambonz_request(call_sid="s9", call_status="completed")),
     ]:
-        answer = await asked(house, name, request)
+        answer = await asked(server, name, request)
         assert (answer.status_code, answer.content) == (204, b"")
     for number in (1, 2):
-        assert token_in(await house.twilio(CallSid=f"CA{number}")), "of two lines"
+        assert token_in(await server.twilio(CallSid=f"CA{number}")), "of two lines"
 
 
-async def test_vonages_stream_is_told_what_call_it_is(house: House) -> None:
+async def test_vonages_stream_is_told_what_call_it_is(server: ServerUnderTest) -> None:
     """What its first message says is what the NCCO gave it: two calls are not taken for one."""
-    answer = await asked(house, "vonage", vonage_request())
+    answer = await asked(server, "vonage", vonage_request())
     (action,) = answer.json()
     (endpoint,) = action["endpoint"]
     assert (action["action"], endpoint["type"]) == ("connect", "websocket")
@@ -264,25 +270,25 @@ async def test_vonages_stream_is_told_what_call_it_is(house: House) -> None:
 
 
 async def test_streams_that_tell_no_id_are_not_one_call(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = {"authorization": basic(await house.key())["Authorization"]}
+    key = {"authorization": basic(await server.key())["Authorization"]}
     frame = json.dumps({"event": "websocket:connected", "content-type": "audio/l16;rate=8000"})
 
     async def hold(desk: CallService, held: AdmittedCall, carrier: object) -> None:
-        house.held.append(held)
-        if len(house.held) == 1:  # the second comes while the first lasts
-            await house.stream("vonage", frame, headers=key)
+        server.held.append(held)
+        if len(server.held) == 1:  # the second comes while the first lasts
+            await server.stream("vonage", frame, headers=key)
 
     monkeypatch.setattr(CallService, "hold", hold)
-    await house.stream("vonage", frame, headers=key)
-    assert len(house.held) == 2
+    await server.stream("vonage", frame, headers=key)
+    assert len(server.held) == 2
 
 
-async def test_exotel_is_told_where_to_stream(house: House) -> None:
-    key = basic(await house.key())
+async def test_exotel_is_told_where_to_stream(server: ServerUnderTest) -> None:
+    key = basic(await server.key())
     path = f"/telephony/exotel/voice?CallSid=c1&CallFrom=15550100&CallTo={SALES[1:]}"
-    answer = await house.http.get(path, headers=key)
+    answer = await server.http.get(path, headers=key)
     url = urlsplit(answer.json()["url"])
     assert (url.scheme, url.hostname, url.path) == (
         "wss",
@@ -297,11 +303,11 @@ async def test_exotel_is_told_where_to_stream(house: House) -> None:
     }
     frame = json.dumps({"event": "start", "stream_sid": "s", "start": described})
     for _ in range(2):
-        stream = await house.stream("exotel", frame, headers=token)
+        stream = await server.stream("exotel", frame, headers=token)
     assert stream.closed[0] == CLOSE_POLICY, "it is used up"
-    assert [held.start.agent for held in house.held] == ["sales"]
-    house.stages.told = "warming"
-    busy = await house.http.get(path, headers=key)
+    assert [held.start.agent for held in server.held] == ["sales"]
+    server.stages.current_status = "warming"
+    busy = await server.http.get(path, headers=key)
     assert (busy.status_code, busy.json()) == (503, {"error": CLOSED_WORDS})
 
 

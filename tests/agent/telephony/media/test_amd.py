@@ -23,7 +23,13 @@ from agent.telephony.media.dtmf import KEYS, sound_of
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 from tests.agent.telephony.carriers.test_twilio import frame, media
-from tests.support.telephony.phone_scene import CHAR_S, SILENCE, PhoneScene, ScriptedCarrier, play
+from tests.support.telephony.telephony_harness import (
+    CHAR_S,
+    SILENCE,
+    ScriptedCarrier,
+    TelephonyHarness,
+    play,
+)
 
 MESSAGE = "Please call us back."
 LEAVES = f"""
@@ -134,7 +140,7 @@ def payload(pcm: Int16) -> str:
 
 def hold(
     tmp_path: Path,
-    story: Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]],
+    story: Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]],
     settings: str = LEAVES,
     **parameters: str,
 ) -> tuple[float, ScriptedCarrier, float]:
@@ -142,7 +148,7 @@ def hold(
     made: list[tuple[float, ScriptedCarrier, float]] = []
 
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, settings=settings)
+        scene = TelephonyHarness(clock, tmp_path, settings=settings)
         began_ns = clock.now_ns()
         carrier = await scene.call(lambda carrier: story(scene, carrier), parameters=parameters)
         assert scene.is_empty
@@ -153,11 +159,11 @@ def hold(
     return made[0]
 
 
-async def nothing(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def nothing(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     pass
 
 
-async def greets(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def greets(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     """As machines do: on and on, and a beep."""
     scene.ears.utterance += 1
     scene.ears.hear(ev.SpeechStarted(scene.ears.utterance, 0))
@@ -186,7 +192,7 @@ def test_a_message_is_left_at_once_where_the_greeting_is_over(tmp_path: Path) ->
 
 
 def test_a_machine_does_not_interrupt_the_message(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await carrier.until(lambda: len(carrier.heard) > 8000)
         scene.ears.say("To listen to your message press one.")
 
@@ -218,7 +224,7 @@ def test_a_machine_is_hung_up_on(tmp_path: Path) -> None:
     ],
 )
 def test_people_are_talked_to(tmp_path: Path, settings: str, parameters: dict[str, str]) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         await greets(scene, carrier)
         await asyncio.sleep(5)
         assert carrier.closed is None

@@ -19,7 +19,7 @@ from latency_budget.account.clock import ManualClock
 from tests.agent.telephony.carriers.test_twilio import frame, media
 from tests.agent.telephony.test_call_detail_record import Kept as Stored
 from tests.support.service.live_call import recording
-from tests.support.telephony.phone_scene import PhoneScene, ScriptedCarrier, play
+from tests.support.telephony.telephony_harness import ScriptedCarrier, TelephonyHarness, play
 
 Int16 = npt.NDArray[np.int16]
 RATE_HZ = 8_000
@@ -103,7 +103,7 @@ def test_a_recorded_call_has_no_keys(tmp_path: Path, hears_keys: bool) -> None:
     settings = f"[telephony]\nrecord = 'always'\nkey_tones = {str(hears_keys).lower()}\n"
     digits = "4929"
 
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         said = np.concatenate([sound_of(digits), np.full(8000, 3000, np.int16)])
         for first in range(0, len(said), 160):
             piece = mulaw_encode(said[first : first + 160])
@@ -115,7 +115,7 @@ def test_a_recorded_call_has_no_keys(tmp_path: Path, hears_keys: bool) -> None:
 
     async def main(clock: ManualClock) -> None:
         recorder = Recorder(tmp_path / "recordings", clock)
-        scene = PhoneScene(clock, tmp_path, settings=settings, calls={"recorder": recorder})
+        scene = TelephonyHarness(clock, tmp_path, settings=settings, calls={"recorder": recorder})
         await scene.call(lambda carrier: story(scene, carrier), silent=True)
         recorder.step()
         assert "4 9 2 9" in str(scene.chat.calls), "the model knows them"
@@ -134,7 +134,7 @@ def test_which_keys_were_pressed_is_kept_nowhere(
 ) -> None:
     """Where words are kept, too."""
 
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         carrier.press("4929#")
         await asyncio.sleep(5)
         scene.ears.say("And my name is Ann.")
@@ -145,7 +145,7 @@ def test_which_keys_were_pressed_is_kept_nowhere(
 
     async def main(clock: ManualClock) -> None:
         settings = "[latency_budget]\nstore_texts = true\n"
-        scene = PhoneScene(clock, tmp_path, settings=settings, calls={"store": kept})
+        scene = TelephonyHarness(clock, tmp_path, settings=settings, calls={"store": kept})
         await scene.call(lambda carrier: story(scene, carrier))
         assert "4 9 2 9" in str(scene.chat.calls), "the model knows them"
         (trace,) = scene.calls.traces._traces.values()

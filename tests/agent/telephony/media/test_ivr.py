@@ -23,7 +23,7 @@ from tests.agent.telephony.media.test_amd import quiet
 from tests.agent.telephony.outbound.test_call_tools import calling
 from tests.agent.telephony.test_call_detail_record import Kept
 from tests.support.fakes.stages import Calling
-from tests.support.telephony.phone_scene import PhoneScene, ScriptedCarrier, play
+from tests.support.telephony.telephony_harness import ScriptedCarrier, TelephonyHarness, play
 
 MESSAGE = "Please call us back."
 MENU = "Thank you for calling Acme. For sales, press two. For support, press three."
@@ -135,17 +135,19 @@ def test_a_person_who_is_known_and_a_call_that_goes_on_are_no_menu() -> None:
 
 def hold(
     tmp_path: Path,
-    story: Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]],
+    story: Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]],
     *replies: str | Calling,
     settings: str = SETTINGS,
     **parameters: str,
-) -> tuple[PhoneScene, ScriptedCarrier, CallRecord]:
+) -> tuple[TelephonyHarness, ScriptedCarrier, CallRecord]:
     """A call, and what is kept of it."""
     kept = Kept()
-    made: list[tuple[PhoneScene, ScriptedCarrier]] = []
+    made: list[tuple[TelephonyHarness, ScriptedCarrier]] = []
 
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, *replies, settings=settings, calls={"store": kept})
+        scene = TelephonyHarness(
+            clock, tmp_path, *replies, settings=settings, calls={"store": kept}
+        )
         carrier = await scene.call(lambda carrier: story(scene, carrier), parameters=parameters)
         made.append((scene, carrier))
         assert scene.is_empty
@@ -155,11 +157,11 @@ def hold(
     return *made[0], record
 
 
-def told_to_navigate(scene: PhoneScene) -> bool:
+def told_to_navigate(scene: TelephonyHarness) -> bool:
     return any(call == "system" and NAVIGATE in str(text) for call, text in scene.chat.calls)
 
 
-async def offers(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def offers(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     """As menus do, and hang up before anybody is asked whether he is there."""
     scene.ears.say(MENU)
     await asyncio.sleep(10)
@@ -198,7 +200,7 @@ def test_a_menu_is_left_no_message(tmp_path: Path) -> None:
 
 
 def test_words_of_an_utterance_that_goes_on_are_heeded(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         scene.ears.utterance = 1
         scene.ears.hear(ev.SpeechStarted(1, 0))
         scene.ears.hear(SpeechResult(1, partial=(MENU, len(MENU))))

@@ -35,7 +35,12 @@ from agent.telephony.outbound.transfer import (
 from latency_budget.account.clock import ManualClock, unix_ns
 from tests.agent.telephony.carriers.test_twilio import CALL, frame
 from tests.support.fakes.stages import Calling
-from tests.support.telephony.phone_scene import CHAR_S, PhoneScene, ScriptedCarrier, play
+from tests.support.telephony.telephony_harness import (
+    CHAR_S,
+    ScriptedCarrier,
+    TelephonyHarness,
+    play,
+)
 
 SETTINGS = """
 [telephony]
@@ -46,7 +51,7 @@ idle_hangup_ms = 0
 server_tools = ["phone:hang_up", "phone:transfer", "phone:press_keys"]
 """
 
-Story = Callable[[PhoneScene, ScriptedCarrier], Awaitable[None]]
+Story = Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]]
 
 
 def calling(text: str, name: str, arguments: str = "{}") -> Calling:
@@ -55,11 +60,11 @@ def calling(text: str, name: str, arguments: str = "{}") -> Calling:
 
 def hold(
     tmp_path: Path, story: Story, *replies: str | Exception | Calling, move: Any = None, **how: Any
-) -> tuple[PhoneScene, ScriptedCarrier]:
-    kept: list[tuple[PhoneScene, ScriptedCarrier]] = []
+) -> tuple[TelephonyHarness, ScriptedCarrier]:
+    kept: list[tuple[TelephonyHarness, ScriptedCarrier]] = []
 
     async def main(clock: ManualClock) -> None:
-        scene = PhoneScene(clock, tmp_path, *replies, settings=SETTINGS)
+        scene = TelephonyHarness(clock, tmp_path, *replies, settings=SETTINGS)
         scene.sockets._transfers = {} if move is None else {"Twilio": move}
         carrier = await scene.call(lambda carrier: story(scene, carrier), **how)
         assert scene.is_empty
@@ -69,11 +74,11 @@ def hold(
     return kept[0]
 
 
-async def asks(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+async def asks(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     scene.ears.say("That is all.")
 
 
-def results(scene: PhoneScene) -> list[object]:
+def results(scene: TelephonyHarness) -> list[object]:
     return [text for who, text in scene.chat.calls if who == "tool"]
 
 
@@ -107,7 +112,7 @@ def test_an_agent_that_can_not_say_goodbye_hangs_up_all_the_same(tmp_path: Path)
 
 
 def test_who_interrupts_the_farewell_stays_on_the_line(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         scene.ears.say("That is all.")
         await carrier.until(lambda: len(carrier.heard) > 4000)
         scene.ears.say("No, wait, one more thing.")
@@ -175,7 +180,7 @@ def test_a_call_is_transferred_to_whom_the_settings_name(tmp_path: Path) -> None
 def test_the_carrier_may_take_a_transferred_call_off_by_itself(tmp_path: Path) -> None:
     move = Move()
 
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Sales, please.")
         await move.is_done.wait()
         carrier.say(frame("stop"))
@@ -206,7 +211,7 @@ def test_a_long_farewell_is_heard_to_its_end(tmp_path: Path) -> None:
 def test_a_call_that_is_not_transferred_goes_on(
     tmp_path: Path, arguments: str, move: Move | None, told: str
 ) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Sales, please.")
         await asyncio.sleep(20)
         assert carrier.closed is None
@@ -337,7 +342,7 @@ def keys_in(carrier: ScriptedCarrier) -> str:
 
 
 def test_keys_are_pressed_behind_what_was_said(tmp_path: Path) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Press one for sales.")
         await asyncio.sleep(30)
         carrier.say(frame("stop"))
@@ -352,7 +357,7 @@ def test_keys_are_pressed_behind_what_was_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", ["", "call me", "1" * 21])
 def test_what_is_no_key_is_not_pressed(tmp_path: Path, keys: str) -> None:
-    async def story(scene: PhoneScene, carrier: ScriptedCarrier) -> None:
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
         scene.ears.say("Press one for sales.")
         await asyncio.sleep(30)
         carrier.say(frame("stop"))

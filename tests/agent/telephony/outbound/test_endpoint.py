@@ -22,16 +22,16 @@ from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.outbound.order import DialError, number_of
 from agent.telephony.transport import PhoneCall
 from tests.agent.telephony.carriers.test_twilio import start
-from tests.support.telephony.dialing_house import TwilioApi, ordered, token_of
-from tests.support.telephony.phone_house import (
+from tests.support.telephony.outbound_calls import TwilioApi, ordered, token_of
+from tests.support.telephony.telephony_server import (
     AUTH_TOKEN,
     LOCAL_KEY,
     PUBLIC,
     SALES,
     SETTINGS,
-    House,
+    ServerUnderTest,
     basic,
-    told,
+    logged_text,
 )
 
 MACHINE = "machine_message = 'Call us.'\n"
@@ -41,14 +41,14 @@ pytest_plugins = ["tests.support.telephony.dialing_fixtures"]
 
 
 @pytest.fixture
-def house(dialing_house: House) -> House:
-    return dialing_house
+def server(dialing_server: ServerUnderTest) -> ServerUnderTest:
+    return dialing_server
 
 
 async def test_a_call_is_placed_and_its_stream_is_known(
-    house: House, twilio: TwilioApi, caplog: pytest.LogCaptureFixture
+    server: ServerUnderTest, twilio: TwilioApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await ordered(house)
+    answer = await ordered(server)
     assert answer.status_code == 201, answer.text
     assert answer.json() == {
         "call": "CA1",
@@ -66,11 +66,11 @@ async def test_a_call_is_placed_and_its_stream_is_known(
     (stream,) = ElementTree.fromstring(order["Twiml"]).iter("Stream")
     assert stream.attrib == {"url": "wss://voice.example.com/telephony/twilio/stream"}
     token = stream[0].attrib["value"]
-    other = await house.stream("twilio", start(callSid="CA2", customParameters={"token": token}))
+    other = await server.stream("twilio", start(callSid="CA2", customParameters={"token": token}))
     assert "for this call" in other.closed[1]
-    await house.stream("twilio", start(callSid="CA1", customParameters={"token": token}))
-    assert [held.start.agent for held in house.held] == ["sales"]
-    assert re.search("from '[^']*45' to '[^']*99'", told(caplog))
+    await server.stream("twilio", start(callSid="CA1", customParameters={"token": token}))
+    assert [held.start.agent for held in server.held] == ["sales"]
+    assert re.search("from '[^']*45' to '[^']*99'", logged_text(caplog))
     everything = "\n".join(record.getMessage() for record in caplog.records)
     assert token not in everything
     assert AUTH_TOKEN not in everything
@@ -80,7 +80,7 @@ async def test_a_call_is_placed_and_its_stream_is_known(
     ("on_machine", "detection"), [("hang_up", "Enable"), ("message", "DetectMessageEnd")]
 )
 async def test_twilio_tells_of_a_machine_while_the_call_goes_on(
-    open_house: Any,
+    start_server: Any,
     twilio: TwilioApi,
     monkeypatch: pytest.MonkeyPatch,
     on_machine: str,
@@ -88,8 +88,8 @@ async def test_twilio_tells_of_a_machine_while_the_call_goes_on(
 ) -> None:
     watches: list[AnsweringMachineDetector] = []
     settings = SETTINGS.replace("[telephony]", f'[telephony]\n{MACHINE}on_machine = "{on_machine}"')
-    async with open_house(settings) as house:
-        assert (await ordered(house)).status_code == 201
+    async with start_server(settings) as server:
+        assert (await ordered(server)).status_code == 201
         (order,) = twilio.orders
         assert (order["MachineDetection"], order["AsyncAmd"]) == (detection, "true")
         assert order["AsyncAmdStatusCallback"] == f"{PUBLIC}{STATUS}"
@@ -100,47 +100,49 @@ async def test_twilio_tells_of_a_machine_while_the_call_goes_on(
             for call_id in ("CA2", "CA1"):
                 assert not amd.is_machine
                 news = {"CallSid": call_id, "AnsweredBy": "machine_end_beep"}
-                forged = await house.post(STATUS, news, basic(key))
+                forged = await server.post(STATUS, news, basic(key))
                 assert forged.status_code == 204
                 assert not amd.is_machine, "a key is no carrier"
-                assert (await house.twilio(STATUS, **news)).status_code == 204
+                assert (await server.twilio(STATUS, **news)).status_code == 204
             watches.append(amd)
 
-        key = await house.key()
+        key = await server.key()
         monkeypatch.setattr(CallService, "hold", hold)
         parameters = {"token": token_of(twilio.orders[0])}
-        await house.stream("twilio", start(callSid="CA1", customParameters=parameters))
+        await server.stream("twilio", start(callSid="CA1", customParameters=parameters))
         (amd,) = watches
         assert (amd.is_machine, amd.is_greeting_over) == (True, True)
-        late = await house.twilio(STATUS, CallSid="CA1", AnsweredBy="human")
+        late = await server.twilio(STATUS, CallSid="CA1", AnsweredBy="human")
         assert late.status_code == 204, "the call is over"
 
 
-async def test_the_agent_is_that_of_the_number_unless_one_is_named(house: House) -> None:
-    assert (await ordered(house, {"to": "+493099999"})).json()["agent"] == "sales"
+async def test_the_agent_is_that_of_the_number_unless_one_is_named(server: ServerUnderTest) -> None:
+    assert (await ordered(server, {"to": "+493099999"})).json()["agent"] == "sales"
     other = {"to": "+493099999", "from": "+15550100"}
-    assert (await ordered(house, other)).json()["agent"] == "default"
+    assert (await ordered(server, other)).json()["agent"] == "default"
 
 
 @pytest.mark.parametrize("status", ["no-answer", "busy", "failed", "canceled", "completed"])
-async def test_a_call_that_nobody_takes_gives_its_line_back(house: House, status: str) -> None:
+async def test_a_call_that_nobody_takes_gives_its_line_back(
+    server: ServerUnderTest, status: str
+) -> None:
     for _ in range(3):
-        placed = [(await ordered(house)).json()["call"] for _ in range(2)]
-        assert (await ordered(house)).status_code == 503
+        placed = [(await ordered(server)).json()["call"] for _ in range(2)]
+        assert (await ordered(server)).status_code == 503
         for call_id in placed:
-            await house.twilio(STATUS, CallSid=call_id, CallStatus=status)
+            await server.twilio(STATUS, CallSid=call_id, CallStatus=status)
 
 
 async def test_an_open_server_wants_a_key_for_this_all_the_same(
-    open_house: Any, twilio: TwilioApi
+    start_server: Any, twilio: TwilioApi
 ) -> None:
     settings = SETTINGS + '[access]\nrequire_key = "never"\n'
-    async with open_house(settings) as house:
-        assert await house.access.identify(None) is ANYONE
-        answer = await ordered(house, headers={})
+    async with start_server(settings) as server:
+        assert await server.access.identify(None) is ANYONE
+        answer = await ordered(server, headers={})
         assert (answer.status_code, twilio.orders) == (401, [])
         assert "cost money" in answer.text
-        assert (await ordered(house)).status_code == 201
+        assert (await ordered(server)).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -161,39 +163,41 @@ async def test_an_open_server_wants_a_key_for_this_all_the_same(
         ("+493099999", "body"),
     ],
 )
-async def test_bad_orders(house: House, twilio: TwilioApi, order: Any, field: str) -> None:
-    answer = await ordered(house, order)
+async def test_bad_orders(
+    server: ServerUnderTest, twilio: TwilioApi, order: Any, field: str
+) -> None:
+    answer = await ordered(server, order)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == field
     assert not twilio.orders
 
 
-async def test_without_a_number_to_show_it_says_what_to_set(open_house: Any) -> None:
-    async with open_house(SETTINGS.replace("numbers = {", "# ")) as house:
-        answer = await ordered(house)
+async def test_without_a_number_to_show_it_says_what_to_set(start_server: Any) -> None:
+    async with start_server(SETTINGS.replace("numbers = {", "# ")) as server:
+        answer = await ordered(server)
         assert answer.json()["error"]["param"] == "from"
         assert "telephony.calls_from" in answer.text
     settings = SETTINGS.replace("numbers = {", 'calls_from = "+15550100"\n# ')
-    async with open_house(settings) as house:
-        assert (await ordered(house)).json()["from"] == "+15550100"
+    async with start_server(settings) as server:
+        assert (await ordered(server)).json()["from"] == "+15550100"
 
 
-async def test_a_server_without_a_public_address_calls_nobody(open_house: Any) -> None:
-    async with open_house(SETTINGS.replace("public_url", "# ")) as house:
-        house.http.base_url = httpx.URL("http://localhost")
-        answer = await ordered(house)
+async def test_a_server_without_a_public_address_calls_nobody(start_server: Any) -> None:
+    async with start_server(SETTINGS.replace("public_url", "# ")) as server:
+        server.http.base_url = httpx.URL("http://localhost")
+        answer = await ordered(server)
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_configured")
 
 
-async def test_what_is_missing_is_named(open_house: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_missing_is_named(start_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TWILIO_ACCOUNT_SID")
-    async with open_house(SETTINGS) as house:
-        answer = await ordered(house)
+    async with start_server(SETTINGS) as server:
+        answer = await ordered(server)
         assert answer.status_code == 503
         assert "lacks TWILIO_ACCOUNT_SID of" in answer.text
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    async with open_house(SETTINGS) as house:
-        assert "pip install -e '.[phone]'" in (await ordered(house)).text
+    async with start_server(SETTINGS) as server:
+        assert "pip install -e '.[phone]'" in (await ordered(server)).text
 
 
 @pytest.mark.parametrize(
@@ -222,17 +226,17 @@ async def test_what_is_missing_is_named(open_house: Any, monkeypatch: pytest.Mon
     ],
 )
 async def test_what_twilio_says_is_said_in_a_line(
-    house: House, twilio: TwilioApi, refusal: Any, broken: Exception | None, words: str
+    server: ServerUnderTest, twilio: TwilioApi, refusal: Any, broken: Exception | None, words: str
 ) -> None:
     twilio.refusal, twilio.broken = refusal, broken
-    answer = await ordered(house)
+    answer = await ordered(server)
     assert answer.status_code == 502
     message = answer.json()["error"]["message"]
     assert words in message
     assert "\n" not in message
     twilio.refusal = twilio.broken = None
-    for _ in range(house.config.agent.max_sessions):
-        assert (await ordered(house)).status_code == 201, "what failed holds no line"
+    for _ in range(server.config.agent.max_sessions):
+        assert (await ordered(server)).status_code == 201, "what failed holds no line"
 
 
 @pytest.mark.parametrize(
@@ -243,52 +247,52 @@ async def test_what_twilio_says_is_said_in_a_line(
     ],
 )
 async def test_an_order_that_twilio_may_have_taken_keeps_its_line(
-    house: House, twilio: TwilioApi, broken: Exception
+    server: ServerUnderTest, twilio: TwilioApi, broken: Exception
 ) -> None:
     twilio.broken = broken
-    answer = await ordered(house)
+    answer = await ordered(server)
     assert (answer.status_code, "may ring all the same" in answer.text) == (504, True)
     token = token_of(twilio.lost[0])
     twilio.broken = None
-    assert [(await ordered(house)).status_code for _ in range(2)] == [201, 503]
-    await house.stream("twilio", start(callSid="CA9", customParameters={"token": token}))
-    assert len(house.held) == 1
+    assert [(await ordered(server)).status_code for _ in range(2)] == [201, 503]
+    await server.stream("twilio", start(callSid="CA9", customParameters={"token": token}))
+    assert len(server.held) == 1
 
 
 async def test_numbers_are_not_logged(
-    house: House, twilio: TwilioApi, caplog: pytest.LogCaptureFixture
+    server: ServerUnderTest, twilio: TwilioApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     message = "The number +49 30 99999 (+493099999) is not verified."
     twilio.refusal = {"status": 400, "code": 21219, "message": message}
-    assert message in (await ordered(house)).json()["error"]["message"]
-    assert "The number ...99 (...99) is not verified. (https://www" in told(caplog)
-    assert "errors/21219)" in told(caplog)
+    assert message in (await ordered(server)).json()["error"]["message"]
+    assert "The number ...99 (...99) is not verified. (https://www" in logged_text(caplog)
+    assert "errors/21219)" in logged_text(caplog)
 
 
-async def test_calls_that_ring_count_as_lines(house: House, twilio: TwilioApi) -> None:
-    answers = [await ordered(house) for _ in range(3)]
+async def test_calls_that_ring_count_as_lines(server: ServerUnderTest, twilio: TwilioApi) -> None:
+    answers = [await ordered(server) for _ in range(3)]
     assert [each.status_code for each in answers] == [201, 201, 503]
     assert answers[2].json()["error"]["code"] == "busy"
-    key = {"Authorization": f"Bearer {await house.key()}"}
-    assert (await house.http.get("/v1/realtime", headers=key)).status_code == 503
-    assert "<Reject" in (await house.twilio()).text, "nor for those who call us"
+    key = {"Authorization": f"Bearer {await server.key()}"}
+    assert (await server.http.get("/v1/realtime", headers=key)).status_code == 503
+    assert "<Reject" in (await server.twilio()).text, "nor for those who call us"
     token = token_of(twilio.orders[0])
-    await house.stream("twilio", start(callSid="CA1", customParameters={"token": token}))
-    assert (await ordered(house)).status_code == 201, "one is over"
-    house.calls.draining = True
-    assert (await ordered(house)).json()["error"]["code"] == "draining"
+    await server.stream("twilio", start(callSid="CA1", customParameters={"token": token}))
+    assert (await ordered(server)).status_code == 201, "one is over"
+    server.calls.draining = True
+    assert (await ordered(server)).json()["error"]["code"] == "draining"
 
 
 # --- the command ---
 
 
 @pytest.fixture
-async def served(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
-    """`halfsec call` reaches the house."""
+async def served(server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch) -> ServerUnderTest:
+    """`halfsec call` reaches the server."""
     loop = asyncio.get_running_loop()
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked = house.http.post(request.url.path, content=request.content, headers=request.headers)
+        asked = server.http.post(request.url.path, content=request.content, headers=request.headers)
         told = asyncio.run_coroutine_threadsafe(asked, loop).result(30)
         return httpx.Response(told.status_code, content=told.content)
 
@@ -300,11 +304,11 @@ async def served(house: House, monkeypatch: pytest.MonkeyPatch) -> House:
     monkeypatch.setattr(httpx, "Client", client)
     monkeypatch.setattr(call, "entry_here", lambda config, key: CliCredentials(key or LOCAL_KEY))
     monkeypatch.setattr(call, "entry_at", lambda url, key: CliCredentials(key))
-    return house
+    return server
 
 
 async def test_the_command_calls(
-    served: House, twilio: TwilioApi, capsys: pytest.CaptureFixture[str]
+    served: ServerUnderTest, twilio: TwilioApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await asyncio.to_thread(halfsec, ["call", "+49 30 99999", "--agent", "sales"]) == 0
     assert capsys.readouterr().out == (
@@ -318,7 +322,7 @@ async def test_the_command_calls(
 
 
 async def test_the_command_says_in_a_line_why_not(
-    served: House, twilio: TwilioApi, capsys: pytest.CaptureFixture[str]
+    served: ServerUnderTest, twilio: TwilioApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, words in [
         (["110"], "The number must be a telephone number with its country"),

@@ -85,9 +85,7 @@ def test_queries_keys_and_values(qk_norm: bool, kind: Kind, lanes: list[list[int
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @pytest.mark.parametrize("kind", [BF16, ROW_SCALES], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("qk_norm", [False, True], ids=["", "head norms"])
-def test_a_rows_queries_are_the_same_whoever_is_beside_it(
-    qk_norm: bool, kind: Kind, name: str
-) -> None:
+def test_row_results_do_not_depend_on_the_batch(qk_norm: bool, kind: Kind, name: str) -> None:
     maker, ops = Maker(2, DEVICE), IMPLEMENTATIONS[name]()
     layer = maker.attention(136, GROUPED, kind, qk_norm=qk_norm)
     rows = maker.rows([[5, 6, 7, 8], [100, 101, 102, 103]], PAGE, NUM_PAGES)

@@ -128,7 +128,7 @@ def test_the_leader_may_load_by_what_can_not_be_sent(model: Path) -> None:
     assert asked == [0]
 
 
-def test_closing_does_not_wait_for_who_never_answers(
+def test_close_does_not_wait_for_a_hung_follower(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = lead(2, "gloo", partial(one_of_several, model))

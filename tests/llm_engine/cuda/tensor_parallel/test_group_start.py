@@ -80,7 +80,7 @@ def test_what_the_leader_fails_at_is_the_error_where_the_others_are_well(model: 
         lead(2, "gloo", partial(one_of_several, model), make_own=make_own)
 
 
-def test_the_follower_is_heard_whose_failure_the_leader_met(model: Path) -> None:
+def test_failing_followers_error_is_reported(model: Path) -> None:
     """Also behind one that is well."""
 
     def make_own(team: ProcessGroup) -> Callable[[], CudaBackend]:

@@ -1,4 +1,4 @@
-"""A server on connections of our own: what it does, byte by byte, without a port."""
+"""A server on in-memory connections, driven byte by byte without a port."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -60,8 +60,8 @@ class Wire(asyncio.Transport):
         self.is_read = True
 
 
-class House:
-    """A server's shared state, and connections to it."""
+class ServerUnderTest:
+    """The shared state of a server and connections to it."""
 
     def __init__(self, app: App, access: AccessSettings = UNLIMITED, **settings: Any) -> None:
         self._http, voice = connection_types(access)
@@ -78,7 +78,7 @@ class House:
         return wire
 
     async def call(self, address: str = "127.0.0.1", path: str = "/v1/realtime") -> Wire:
-        """Connected and accepted."""
+        """Open a WebSocket and return it once the server accepted it."""
         wire = self.connect(address)
         wire.protocol.data_received(HANDSHAKE.replace(b"/v1/realtime", path.encode()))
         assert isinstance(wire.protocol, WebSocketProtocol)
@@ -89,7 +89,7 @@ class House:
 
 
 async def busy(scope: Any, receive: Any, send: Any) -> None:
-    """Accepts, and reads nothing."""
+    """ASGI application that accepts the WebSocket and reads nothing."""
     await receive()
     await send({"type": "websocket.accept"})
     await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The service's application without models, as carriers meet it: HTTP and streams, no port."""
+"""The service's application without models, driven over HTTP and WebSocket without a port."""
 
 import asyncio
 import base64
@@ -53,13 +53,13 @@ greeting = "Sales, good morning."
 
 
 class ReadyStages(Stages):
-    """As if their models were loaded: who asks nothing of them does not notice."""
+    """Stages that report themselves ready without loading any model."""
 
-    told: Status = "ready"
+    current_status: Status = "ready"
 
     @property
     def status(self) -> Status:
-        return self.told
+        return self.current_status
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ class Stream:
 
     @property
     def status(self) -> int:
-        """Of the handshake."""
+        """The HTTP status of the handshake; 101 when accepted."""
         first = self.sent[0]
         return int(first["status"]) if "status" in first else 101
 
@@ -85,8 +85,8 @@ class Stream:
 
 
 @dataclass
-class House:
-    """`held` are the calls that began: whose, who answers, from and to which number."""
+class ServerUnderTest:
+    """The application under test. `held`: the calls that began, with agent and numbers."""
 
     app: Application
     config: Config
@@ -113,7 +113,7 @@ class House:
         public: str = PUBLIC,
         **fields: str,
     ) -> httpx.Response:
-        """What Twilio is answered to a webhook that it signed."""
+        """Post a webhook signed as Twilio signs it and return the response."""
         form = {"CallSid": CALL, "From": "+15550100", "To": SALES, **fields}
         signature = RequestValidator(secret).compute_signature(public + path, form)
         return await self.post(path, form, {"X-Twilio-Signature": signature})
@@ -167,10 +167,13 @@ class House:
 
 
 @asynccontextmanager
-async def phone_house(
+async def telephony_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = SETTINGS
-) -> AsyncIterator[House]:
-    """Calls end as soon as they begin. Secrets are those of the environment at this moment."""
+) -> AsyncIterator[ServerUnderTest]:
+    """Start the application; every call ends as soon as it begins.
+
+    Secrets are read from the environment at this moment.
+    """
     config = load_config(file_text=settings)
     clock = SystemClock()
     stages = ReadyStages(config, ModelStore(tmp_path, {}), clock)
@@ -179,25 +182,25 @@ async def phone_house(
     app = create_app(config, stages, clock, access=access)
     transport = httpx.ASGITransport(app.asgi)
     async with httpx.AsyncClient(transport=transport, base_url=PUBLIC) as http:
-        house = House(app, config, stages, keys, access, http)
+        server = ServerUnderTest(app, config, stages, keys, access, http)
 
-        async def hold(desk: CallService, held: AdmittedCall, carrier: CallTransport) -> None:
-            house.held.append(held)
+        async def hold(service: CallService, held: AdmittedCall, carrier: CallTransport) -> None:
+            server.held.append(held)
 
         monkeypatch.setattr(CallService, "hold", hold)
-        yield house
+        yield server
     await stages.close()
 
 
-def told(caplog: pytest.LogCaptureFixture) -> str:
-    """All that was logged."""
+def logged_text(caplog: pytest.LogCaptureFixture) -> str:
+    """The messages logged at INFO and above, one per line."""
     return "\n".join(
         record.getMessage() for record in caplog.records if record.levelno >= logging.INFO
     )
 
 
 def token_in(answer: httpx.Response) -> str:
-    """A call's, in the answer to a webhook."""
+    """The call token in the response to a webhook."""
     assert answer.status_code == 200, answer.text
     (token,) = TOKEN.findall(answer.text)
     return str(token)

@@ -1,5 +1,5 @@
-"""A telephone call on fake stages in virtual time: from the carrier's socket to the session, with
-the desk and everything else of the service that a call goes through."""
+"""A telephone call on fake stages in virtual time, from the carrier's socket to the session,
+through every part of the service that a call passes."""
 
 import asyncio
 import base64
@@ -39,7 +39,7 @@ SILENCE: Final = base64.b64encode(b"\xff" * 160).decode()
 
 
 class FakeStages:
-    """In place of `Stages`."""
+    """Stand-in for `Stages` without models."""
 
     status = "ready"
 
@@ -47,7 +47,7 @@ class FakeStages:
         self.chat = FakeChat(replies)
         self.ears = FakeEars()
         self.fault: Exception | None = None
-        """Raised in place of ears."""
+        """Raised by `new_ears` when set."""
 
     def open_chat(self, instructions: str, examples: object) -> FakeChat:
         return self.chat
@@ -67,9 +67,9 @@ class ScriptedCarrier:
     def __init__(self, scope: dict[str, Any], *, reads: bool = True, plays: bool = True) -> None:
         self.frames: list[dict[str, Any]] = []
         self.events: list[str] = []
-        """What came, in order, repeated ones folded."""
+        """Types of the events received, in order; repeats are folded."""
         self.heard = bytearray()
-        """What was played, in mu-law."""
+        """The audio played so far, in mu-law."""
         self.closed: tuple[int, str] | None = None
         self._reads = reads
         self._plays = plays
@@ -116,7 +116,7 @@ class ScriptedCarrier:
             await self._news.wait()
 
     async def play(self) -> None:
-        """Until cancelled."""
+        """Play queued audio in real time until cancelled."""
         while True:
             await self.until(lambda: self._queue and self._plays)
             piece = self._queue.popleft()
@@ -128,14 +128,14 @@ class ScriptedCarrier:
                 self._news.set()
 
     async def be_quiet(self) -> None:
-        """Send silence, as callers without words do."""
+        """Send silence until cancelled."""
         while True:
             self.say(media(SILENCE))
             await asyncio.sleep(1)
 
 
-class PhoneScene:
-    """One service, and calls to it one after the other."""
+class TelephonyHarness:
+    """One service and successive calls to it."""
 
     def __init__(
         self,
@@ -153,12 +153,14 @@ class PhoneScene:
         self.access = Authenticator(self.config, KeyFile(tmp_path / "keys.json"), clock)
         tools = ServerTools(self.config, clock)
         stages = cast(Stages, self.stages)
-        self.desk = CallService(self.config, stages, self.calls, clock, self.access, tools)
+        self.call_service = CallService(self.config, stages, self.calls, clock, self.access, tools)
         tokens, signatures = CallTokens(clock), PhoneSignatures(self.config.telephony)
-        self.sockets = PhoneSocket(self.config, self.calls, clock, self.desk, tokens, signatures)
+        self.sockets = PhoneSocket(
+            self.config, self.calls, clock, self.call_service, tokens, signatures
+        )
         self.principal: Principal = ANYONE
         self.serving: asyncio.Task[None] | None = None
-        """Of the newest call: what the web server runs, and cancels when it ends."""
+        """The newest call's task, which the web server runs and cancels at the end."""
 
     @property
     def chat(self) -> FakeChat:
@@ -178,8 +180,11 @@ class PhoneScene:
         parameters: Mapping[str, str] = MappingProxyType({}),
         dialect: MediaStreamProtocol | None = None,
     ) -> ScriptedCarrier:
-        """A call, to its end. `silent`: the carrier sends nothing but what the story says.
-        `dialect`: another one than Twilio's, with its frames."""
+        """Run a call to its end.
+
+        `silent`: the carrier sends only what the story sends. `dialect`: a media stream protocol
+        other than Twilio's.
+        """
         scope = {
             "type": "websocket",
             "path": "/telephony/twilio/stream",
@@ -211,8 +216,8 @@ class PhoneScene:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing of any call is left."""
-        return not (len(self.calls) or self.desk._num_held or self.sockets._streamed)
+        """True if no call has left any state behind."""
+        return not (len(self.calls) or self.call_service._num_held or self.sockets._streamed)
 
 
 def play(story: Callable[[ManualClock], Awaitable[None]]) -> None:

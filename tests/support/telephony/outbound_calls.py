@@ -1,5 +1,4 @@
-"""A house that calls others, and Twilio's end of that: a double that speaks its HTTP, below its
-official library."""
+"""Outbound calls and a double of Twilio's REST API, placed below its official library."""
 
 import json
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ import httpx
 from twilio.http import HttpClient
 from twilio.http.response import Response
 
-from tests.support.telephony.phone_house import AUTH_TOKEN, LOCAL_KEY, House
+from tests.support.telephony.telephony_server import AUTH_TOKEN, LOCAL_KEY, ServerUnderTest
 
 ACCOUNT = "AC00000000000000000000000000000000"
 HERE = {"Authorization": f"Bearer {LOCAL_KEY}"}
@@ -19,13 +18,13 @@ ORDER = {"to": "+49 (30) 999-99", "agent": "sales"}
 
 @dataclass
 class TwilioApi(HttpClient):  # type: ignore[misc]
-    """Takes orders, as https://www.twilio.com/docs/voice/api/call-resource has it."""
+    """Accepts calls, as https://www.twilio.com/docs/voice/api/call-resource has it."""
 
     orders: list[dict[str, Any]] = field(default_factory=list)
     refusal: dict[str, Any] | None = None
     broken: Exception | None = None
     lost: list[dict[str, Any]] = field(default_factory=list)
-    """Orders to which the answer was this."""
+    """Orders whose request raised `broken`."""
 
     def request(self, method: str, url: str, **asked: Any) -> Response:
         if self.broken is not None:
@@ -40,10 +39,10 @@ class TwilioApi(HttpClient):  # type: ignore[misc]
 
 
 async def ordered(
-    house: House, order: Any = None, headers: dict[str, str] | None = None
+    server: ServerUnderTest, order: Any = None, headers: dict[str, str] | None = None
 ) -> httpx.Response:
     wish = ORDER if order is None else order
-    return await house.http.post(
+    return await server.http.post(
         "/telephony/calls", json=wish, headers=HERE if headers is None else headers
     )
 
