@@ -222,8 +222,8 @@ class EngineConfig:
     max_sequences: int = 32
     """Conversations and single requests alive at once; more are refused."""
     max_batch: int = 1
-    """Sequences that share a pass over the weights (ONNX backend). More than one costs a second
-    packed copy of them, 150 MB for a 135 M model; four at once then take half the time."""
+    """Sequences that share a pass over the weights (ONNX backend); four at once take half the time.
+    More than one costs a second session, of the same weights: logits of 64 rows for each."""
     cache_dir: Path | None = None
     """Directory in which the ONNX backend caches converted weights; None converts at every load."""
     ngram_drafts: bool = True

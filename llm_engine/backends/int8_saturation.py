@@ -40,11 +40,7 @@ def _products(rows: Array) -> Array:
         ["rows", "codes", "scales"],
         ["products"],
         domain="com.microsoft",
-        K=BLOCK,
-        N=_NUM_OUTPUTS,
-        bits=8,
-        block_size=BLOCK,
-        accuracy_level=graph.INT8_ACTIVATIONS,
+        **graph.linear_attributes(BLOCK, _NUM_OUTPUTS),
     )
     info = helper.make_tensor_value_info
     model = graph.make_model(

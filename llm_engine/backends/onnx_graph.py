@@ -14,8 +14,8 @@ Attention reads the rows selected by `ATTENDED` and returns those selected by `K
 a single row adds in another order than the one for several, so that a single token goes in twice.
 The LM head is computed for `SAMPLED` rows alone, which may be none.
 
-Weights stay in their file (ONNX external data): the session maps it, packs the matrices for the
-CPU's kernels, and unmaps what it has packed.
+Weights stay in their file (ONNX external data): the session maps it, and of the matrices their
+packed bytes, where the file has them (`onnx_packing`); otherwise it packs into its own memory.
 """
 
 from collections.abc import Sequence
@@ -59,6 +59,10 @@ INT8_ACTIVATIONS = 4
 """MatMulNBits' accuracy level: each block of an activation row is rounded to 8 bits of its own
 scale, and products are summed in integers. Level 1, float32, takes three times as long."""
 
+PREPACKED = "prepacked_0"
+"""Entry of a matrix's external data that says where its packed bytes lie: `KEY|FIRST;LENGTH;0`."""
+_PACKED = ".packed."
+
 _ELEMENT_TYPES = {
     "float32": TensorProto.FLOAT,
     "float16": TensorProto.FLOAT16,
@@ -89,6 +93,22 @@ def caches(layer: int, seq: int) -> tuple[tuple[str, str], tuple[str, str]]:
     return (f"past_keys.{place}", f"keys.{place}"), (f"past_values.{place}", f"values.{place}")
 
 
+def packed_name(matrix: str, key: str) -> str:
+    """Name under which the packed bytes of a matrix are stored; `key`: ONNX Runtime's hash."""
+    return f"{matrix}{_PACKED}{key}"
+
+
+def linear_attributes(num_inputs: int, num_outputs: int) -> dict[str, Any]:
+    """Attributes of a linear layer's MatMulNBits node."""
+    return {
+        "K": num_inputs,
+        "N": num_outputs,
+        "bits": 8,
+        "block_size": BLOCK,
+        "accuracy_level": INT8_ACTIVATIONS,
+    }
+
+
 def decoder_graph(
     config: ModelConfig, weights: WeightFile, num_positions: int, num_seqs: int = 1
 ) -> bytes:
@@ -103,7 +123,15 @@ def decoder_graph(
     num_positions += num_hidden_keys(config.head_dim)
     rotary = StoredArray("float32", (num_positions, stored_size(config.head_dim) // 2), 0, 0)
     stored = {**weights.arrays, COSINES: rotary, SINES: rotary}
-    initializers = [_initializer(name, array, weights.path.name) for name, array in stored.items()]
+    packed: dict[str, str] = {}
+    for name in [name for name in stored if _PACKED in name]:
+        matrix, _, key = name.partition(_PACKED)
+        place = stored.pop(name)
+        packed[matrix] = f"{key}|{place.first_byte};{place.num_bytes};0"
+    initializers = [
+        _initializer(name, array, weights.path.name, packed.get(name))
+        for name, array in stored.items()
+    ]
     return make_model(
         build.nodes, _inputs(config, num_seqs), _outputs(config, num_seqs), initializers
     )
@@ -224,14 +252,7 @@ class _Builder:
         if f"{name}.bias" in self._weight_names:
             inputs += ["", "", f"{name}.bias"]
         return self._add(
-            "MatMulNBits",
-            inputs,
-            output=output,
-            K=num_inputs,
-            N=num_outputs,
-            bits=8,
-            block_size=BLOCK,
-            accuracy_level=INT8_ACTIVATIONS,
+            "MatMulNBits", inputs, output=output, **linear_attributes(num_inputs, num_outputs)
         )
 
     def _norm(self, name: str, rows: str, delta: str | None) -> tuple[str, str]:
@@ -335,7 +356,7 @@ def _buffers(config: ModelConfig, num_seqs: int, which: int) -> list[onnx.ValueI
     ]
 
 
-def _initializer(name: str, array: StoredArray, file_name: str) -> TensorProto:
+def _initializer(name: str, array: StoredArray, file_name: str, packed: str | None) -> TensorProto:
     tensor = TensorProto(
         name=name,
         data_type=_ELEMENT_TYPES[array.dtype],
@@ -345,4 +366,6 @@ def _initializer(name: str, array: StoredArray, file_name: str) -> TensorProto:
     tensor.external_data.add(key="location", value=file_name)
     tensor.external_data.add(key="offset", value=str(array.first_byte))
     tensor.external_data.add(key="length", value=str(array.num_bytes))
+    if packed is not None:
+        tensor.external_data.add(key=PREPACKED, value=packed)
     return tensor

@@ -21,7 +21,7 @@ from llm_engine.errors import ModelError
 
 from .onnx_attention import norm_factor, pad_heads
 
-KIND = "onnx-int8-2"
+KIND = "onnx-int8-3"
 """Name of this conversion in the cache; must change with every change to it."""
 
 BLOCK = 64

@@ -41,8 +41,8 @@ _LOG = logging.getLogger(__name__)
 _MAGIC = b"HALFSEC\x01"
 _DIGEST_BYTES = 32
 _LENGTH_BYTES = 8
-_ALIGNMENT = 64
-"""A cache line; also the widest vector a kernel loads at once."""
+_ALIGNMENT = 4096
+"""A page of memory: what a session maps alone begins at one."""
 _PIECE = 1 << 22
 """Bytes hashed at a time."""
 _MODEL_FILES = ("*.safetensors", "*.json")
