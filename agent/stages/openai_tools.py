@@ -26,7 +26,8 @@ _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperti
 
 
 def parse_tools(body: Mapping[str, Any]) -> ToolUse | None:
-    """Tools that a reply may or must call; None for none. Raises RequestError naming the field."""
+    """Tools that a reply may or must call; None without tools. With the choice "none" they are
+    shown all the same: the prompt stays what it was. Raises RequestError naming the field."""
     values = body.get("tools")
     tools = () if values is None else _tools(values)
     parallel = body.get("parallel_tool_calls")
@@ -34,9 +35,10 @@ def parse_tools(body: Mapping[str, Any]) -> ToolUse | None:
         raise RequestError("parallel_tool_calls", "must be true or false")
     choice = body.get("tool_choice")
     if choice in (None, "auto", "none") and not isinstance(choice, list | dict):
-        if choice == "none" or not tools:
+        if not tools:
             return None
-        return ToolUse(tools, tools, must_call=False, in_parallel=parallel is not False)
+        callable_tools = () if choice == "none" else tools
+        return ToolUse(tools, callable_tools, must_call=False, in_parallel=parallel is not False)
     if not tools:
         raise RequestError("tool_choice", "there are no tools to choose from")
     if choice == "required":

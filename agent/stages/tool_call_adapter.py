@@ -13,7 +13,7 @@ from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolCall, ToolUs
 
 from .openai_tools import parse_tools
 
-CHOICES = ("auto", "required")
+CHOICES = ("auto", "required", "none")
 
 
 @lru_cache(maxsize=64)

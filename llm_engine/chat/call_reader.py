@@ -40,11 +40,11 @@ class CallReader:
     where text and arguments are cut."""
 
     def __init__(self, dialect: Dialect, tools: Iterable[Tool]) -> None:
-        self._opening = dialect.opening
-        self._heads = {f"{dialect.head}{tool.name}{dialect.middle}": tool.name for tool in tools}
-        self._tail = dialect.tail + dialect.closing
+        self._tools = tuple(tool.name for tool in tools)
+        self._bare = dialect.bare
+        self._use(dialect)
         self._held = ""
-        self._step = self._text if dialect.opening else self._name
+        self._step = self._begin if dialect.opening else self._name
         self._object = _ObjectEnd()
         self.num_calls = 0
         self.is_whole = True
@@ -66,6 +66,20 @@ class CallReader:
         held, self._held = self._held, ""
         is_text = self._step == self._text and not self.num_calls
         return [TextDelta(held)] if held and is_text else []
+
+    def _use(self, form: Dialect) -> None:
+        self._opening = form.opening
+        self._heads = {f"{form.head}{name}{form.middle}": name for name in self._tools}
+        self._tail = form.tail + form.closing
+
+    def _begin(self) -> list[ReplyEvent]:
+        """Decide by the first character: a brace begins calls without tags."""
+        if self._held.startswith("{"):
+            self._use(self._bare)
+            self._step, self.is_whole = self._name, False
+        elif self._held:
+            self._step = self._text
+        return []
 
     def _text(self) -> list[ReplyEvent]:
         before, found, after = self._held.partition(self._opening)
@@ -108,11 +122,14 @@ class CallReader:
     def _after(self) -> list[ReplyEvent]:
         if self._held.startswith(self._tail):
             self._held = self._held[len(self._tail) :]
-            self._step = self._text if self._opening else self._nothing
+            self._step = self._text if self._opening else self._next_bare
             self.is_whole = True
         return []
 
-    def _nothing(self) -> list[ReplyEvent]:
+    def _next_bare(self) -> list[ReplyEvent]:
+        if self._held.startswith("\n"):
+            self._held, self._step = self._held[1:], self._name
+            self.is_whole = False
         return []
 
 

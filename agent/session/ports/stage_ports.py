@@ -41,7 +41,8 @@ class Tools:
     definitions: tuple[str, ...]
     """One function each, as JSON: its name, description and parameters."""
     choice: str = "auto"
-    """"auto", "required", or the name of the one that is to be called."""
+    """"auto", "required", the name of the one that is to be called, or "none": they are shown, and
+    the reply must be text."""
     in_parallel: bool = True
     """The model may call several at once."""
 

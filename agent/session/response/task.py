@@ -64,8 +64,9 @@ CONTINUED_NS: Final = 5_000_000_000
 waits for one."""
 
 MAX_ROUNDS: Final = 5
-"""Limit of tool rounds in one response. After the last the model has to answer: a small one may
-call tools for ever."""
+"""Limit of tool rounds in one response. After the last the model has to answer, and after one of
+calls that it has made before, which are not run again: a small one may repeat a call for ever, and
+must not book twice."""
 
 INTERRUPTED: Final = "Error: this was cancelled, because the caller interrupted."
 TOO_LONG: Final = "Error: the result is too long to be read."
@@ -146,6 +147,8 @@ class ResponseTask:
         """The model that generates it; None for a scripted text."""
         self._usage = Usage()
         """Tokens of the rounds that are over."""
+        self._results: dict[ModelCall, str] = {}
+        """Results of the server's tools in this response."""
         self._pieces: asyncio.Queue[tuple[SpeakablePiece | Speech, int] | None] = asyncio.Queue(
             MAX_PIECES
         )
@@ -238,18 +241,21 @@ class ResponseTask:
         self.mark(MarkName.REPLY_REQUESTED)
         chunker = TextChunker(self._chunking() if self.reply.speaks else None)
         for number in range(MAX_ROUNDS + 1):
-            calls = await self._round(source, chunker, tools if number < MAX_ROUNDS else None)
+            calls = await self._round(source, chunker, tools)
             own = tuple(call for call in calls if self._tools.has(call.name))
             for call in calls:
                 if call not in own:
                     await self._send_call(call)
+            is_repeating = all(call in self._results for call in own)
             if own and self._chat is not None:
                 await self._run_tools(self._chat, own)
             if not own or len(own) < len(calls):
                 break
             self.mark(MarkName.REPLY_REQUESTED)
             chunker = TextChunker(None)
-            tools = None if tools is None else replace(tools, choice="auto")
+            must_answer = is_repeating or number == MAX_ROUNDS - 1
+            if tools is not None:
+                tools = replace(tools, choice="none" if must_answer else "auto")
         self.reply.is_complete = True
         await self._pieces.put(None)
 
@@ -328,9 +334,15 @@ class ResponseTask:
         self.mark(MarkName.TOOL_START)
         async with asyncio.TaskGroup() as group:
             filling = group.create_task(self._fill_silence())
-            tasks = [group.create_task(self._tools.run(call, reply.item_id)) for call in calls]
-            results = [await task for task in tasks]
+            tasks = {
+                call: group.create_task(self._tools.run(call, reply.item_id))
+                for call in dict.fromkeys(calls)
+                if call not in self._results
+            }
+            for call, task in tasks.items():
+                self._results[call] = await task
             filling.cancel()
+        results = [self._results[call] for call in calls]
         self.mark(MarkName.TOOL_DONE)
         await self._commit_results(chat, results)
 

@@ -130,7 +130,8 @@ async def test_a_tool_that_ran_unheard_is_not_forgotten() -> None:
 
 async def test_several_tools_run_at_once() -> None:
     tools = Toolbox(gate=asyncio.Event(), results=["1", "2"])
-    async with call_with(Calling("", (CALL, CALL)), NOON, tools=tools) as call:
+    other = ModelCall(CALL.name, '{"zone": "CET"}')
+    async with call_with(Calling("", (CALL, other)), NOON, tools=tools) as call:
         call.ears.say("What time is it?")
         await until(lambda: len(tools.called) == 2)
         assert tools.gate is not None
@@ -141,7 +142,10 @@ async def test_several_tools_run_at_once() -> None:
 
 async def test_a_model_that_only_calls_has_to_answer_in_the_end() -> None:
     tools = Toolbox()
-    calling = [Calling("", (CALL,))] * MAX_ROUNDS
+    calling = [
+        Calling("", (ModelCall(CALL.name, f'{{"zone": {number}}}'),))
+        for number in range(MAX_ROUNDS)
+    ]
     async with call_with(*calling, NOON, tools=tools) as call:
         await equip(call, {"type": "function", "name": "other"}, choice="required")
         call.ears.say("What time is it?")
@@ -149,8 +153,24 @@ async def test_a_model_that_only_calls_has_to_answer_in_the_end() -> None:
         assert isinstance(ended, say.ReplyEnded)
         assert ended.text == NOON
         choices = [None if each is None else each.choice for each in call.chat.may_call]
-    assert choices == ["required", *["auto"] * (MAX_ROUNDS - 1), None]
+    assert choices == ["required", *["auto"] * (MAX_ROUNDS - 1), "none"]
     assert len(tools.called) == MAX_ROUNDS
+
+
+async def test_a_repeated_call_is_not_run_again_and_ends_the_calls() -> None:
+    """What books a table must not book it twice because the model repeats itself."""
+    tools = Toolbox(results=["booked"])
+    calling = [Calling("", (CALL,)), Calling("", (CALL, CALL))]
+    async with call_with(*calling, NOON, tools=tools) as call:
+        call.ears.say("What time is it?")
+        (ended,) = await call.until(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.text == NOON
+        choices = [None if each is None else each.choice for each in call.chat.may_call]
+        shown = [what for kind, what in call.chat.calls if kind == "tool"]
+    assert len(tools.called) == 1
+    assert shown == ["booked"] * 3
+    assert choices == ["auto", "auto", "none"]
 
 
 async def test_a_result_too_long_for_the_model_is_said_to_be() -> None:

@@ -39,7 +39,9 @@ def parsed(**fields: Any) -> ChatRequest:
 def test_what_may_be_called() -> None:
     assert parsed().tools is None
     assert parsed(tools=[], tool_choice="auto").tools is None
-    assert parsed(tools=TOOLS, tool_choice="none").tools is None
+    none = parsed(tools=TOOLS, tool_choice="none").tools
+    assert none is not None
+    assert (len(none.shown), none.callable, none.must_call) == (2, (), False)
     auto = parsed(tools=TOOLS).tools
     assert auto is not None
     assert [tool.name for tool in auto.callable] == ["weather", "clock"]

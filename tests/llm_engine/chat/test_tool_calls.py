@@ -276,3 +276,28 @@ def test_a_bare_call_is_the_whole_reply() -> None:
     for text in ("Hello {", '{"name": "Ann"}', '{"name": "clock"}'):
         reader = CallReader(LLAMA, [tool("clock")])
         assert read(reader, list(text)) == [TextDelta(text)]
+
+
+@given(st.lists(CALLS, min_size=1, max_size=3), st.lists(st.integers(0, 200), max_size=12))
+def test_calls_without_their_tags_are_read_in_any_pieces(
+    calls: list[ToolCall], cuts: list[int]
+) -> None:
+    text = "\n".join(f'{{"name": "{call.name}", "arguments": {call.arguments}}}' for call in calls)
+    bounds = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
+    pieces = [text[start:end] for start, end in pairwise(bounds)]
+    expected: list[ReplyEvent] = []
+    for call in calls:
+        expected += [CallStarted(call.name), ArgumentsDelta(call.arguments)]
+    for way in ([text], pieces, list(text)):
+        reader = CallReader(HERMES, [tool("clock"), tool("clock_of")])
+        assert read(reader, way) == expected
+        assert (reader.num_calls, reader.is_whole) == (len(calls), True)
+
+
+def test_a_bare_call_that_was_cut_off_is_neither_whole_nor_spoken() -> None:
+    text = '{"name": "clock", "arguments": {"a": 1}}'
+    for cut in range(1, len(text)):
+        reader = CallReader(HERMES, [tool("clock")])
+        events = read(reader, list(text[:cut]))
+        assert not any(isinstance(event, TextDelta) for event in events)
+        assert not reader.is_whole

@@ -17,6 +17,7 @@ from latency_budget.account.turn import TurnId
 from llm_engine.backends.base import Backend, Slot
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
+from llm_engine.chat.tool_calls import HERMES, Tool, ToolUse
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
@@ -28,7 +29,7 @@ from llm_engine.errors import RequestError
 from llm_engine.speculative.drafter import Draft, Drafter
 from llm_engine.speculative.ngram import NgramDrafter
 from llm_engine.structured_output.compiler import MAX_COMPILED, GrammarCompiler
-from llm_engine.structured_output.grammar import Grammar
+from llm_engine.structured_output.grammar import Grammar, Schema
 from tests.support.fakes.llm_models import save_tiny_model
 
 CONTEXT = 1000
@@ -374,3 +375,31 @@ async def test_an_engine_refuses_before_it_computes(model: Path) -> None:
         assert (await engine.stats()).num_replying == 0
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize(
+    ("num_callable", "text", "is_allowed"),
+    [
+        (1, '{"name": "clock", "arguments": {}}', True),
+        (1, '{"name": "clock", "arguments": {}}\n{"name": "clock", "arguments": {}}', True),
+        (1, '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>', True),
+        (1, "It is noon.", True),
+        (1, '{"name": "watch"', False),
+        (1, '{"time": "noon"}', False),
+        (0, "It is noon.", True),
+        (0, '{"name": "clock"', False),
+    ],
+)
+def test_a_reply_that_begins_with_a_brace_is_a_call(
+    constraints: GrammarCompiler,
+    checkpoint: Checkpoint,
+    num_callable: int,
+    text: str,
+    is_allowed: bool,
+) -> None:
+    """With or without the tags of its form; no caller hears JSON."""
+    tools = (Tool("clock", '{"name": "clock"}', Schema.of({"type": "object"}, "tools[0]")),)
+    use = ToolUse(tools, tools[:num_callable], must_call=False, in_parallel=True)
+    matcher = constraints.begin(HERMES.grammar(use), frozenset([0, 2]))
+    ids = checkpoint.tokenizer.encode(text)
+    assert (tuple(matcher.fitting(ids)) == tuple(ids)) == is_allowed
