@@ -27,6 +27,7 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
         "benchmarks.tts.voices",
         "the voices: speed, first sound, and what a listener understands",
     ),
+    "chat": ("benchmarks.chat.command", "dialogues: are the answers right, and acted upon"),
     "quality": ("benchmarks.llm.quality", "what calculating in 8 bits costs the language model"),
     "llm": (
         "benchmarks.llm.__main__",

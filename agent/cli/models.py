@@ -95,10 +95,11 @@ def _on_disk(store: ModelStore) -> list[Model]:
 
 
 def _list(store: ModelStore) -> None:
-    print(f"{'name':<24}{'stage':<7}{'size':>8}  {'present':<9}licence")
+    width = max(map(len, store.catalogue), default=0) + 2
+    print(f"{'name':<{width}}{'stage':<7}{'size':>8}  {'present':<9}licence")
     for model in store.catalogue.values():
         size = f"{model.size_bytes / 1e6:.0f} MB" if model.files else "-"
         presence = store.presence(model.name)
-        print(f"{model.name:<24}{model.stage:<7}{size:>8}  {presence:<9}{model.licence}")
-        print(f"{'':<24}{model.about}")
+        print(f"{model.name:<{width}}{model.stage:<7}{size:>8}  {presence:<9}{model.licence}")
+        print(f"{'':<{width}}{model.about}")
     print(f"\nThey lie in {store.directory}. More: halfsec models fetch NAME")

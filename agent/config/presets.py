@@ -1,8 +1,8 @@
 """Presets: named sets of models and prompts that belong together.
 
 A preset is the layer below the settings file. It has the shape of the file, so that one can be
-copied into `halfsec.toml` and changed. `embedded` needs no account and no hub: its models come
-with packages. The others name models on the Hugging Face hub.
+copied into `halfsec.toml` and changed. `embedded` and `embedded-0.5b` need no account and no hub:
+their models come with packages. The others name models on the Hugging Face hub.
 """
 
 from typing import Any, Final
@@ -46,6 +46,15 @@ _EXAMPLES: Final = [
 its context more than it follows instructions: after short spoken turns it writes short spoken
 turns."""
 
+_HALF_BILLION_INSTRUCTIONS: Final = (
+    "You are a voice assistant on a phone call. Answer in one or two short spoken sentences, in "
+    "plain words, without lists, markdown or code. You can't know the time, the date, the weather, "
+    "the news or anything about the caller unless the caller or a tool told you: then say that you "
+    "don't know."
+)
+"""Prompt of the half-billion preset, without examples: with those of `embedded` the model repeated
+them instead of calling tools (right calls in `halfsec bench chat`: 2 of 48)."""
+
 _LARGE_MODEL_INSTRUCTIONS: Final = (
     "You are a voice assistant on a live call. Your words are spoken aloud as you write them, so "
     "answer the way people talk: one or two short sentences, plain words, no lists, no markdown, "
@@ -80,6 +89,21 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
                 "instructions": _SMALL_MODEL_INSTRUCTIONS,
                 "opening": _SMALL_MODEL_OPENING,
                 "examples": _EXAMPLES,
+            },
+        },
+    },
+    "embedded-0.5b": {
+        "asr": {"model": "whisper-tiny.en", "language": "en"},
+        "llm_engine": {
+            "model": "qwen2.5-coder-0.5b-instruct",
+            "max_tokens": 96,
+            "repetition_penalty": 1.05,
+            "context": 4096,
+        },
+        "agents": {
+            "default": {
+                "instructions": _HALF_BILLION_INSTRUCTIONS,
+                "opening": _LARGE_MODEL_OPENING,
             },
         },
     },

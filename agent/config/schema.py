@@ -163,8 +163,7 @@ class LlmSettings:
     are recomputed at their next turn."""
     max_batch: Annotated[int, Between(1, 64)] = 4
     """Replies of different calls that are computed in one batch: four in less than two thirds of
-    the time. More than 1 keeps a second copy of the weights in memory (200 MB for the default
-    model), which may not fit for a large model. Never more than `agent.max_sessions`."""
+    the time. Never more than `agent.max_sessions`."""
     head_dtype: Literal["", "bfloat16", "fp8"] = ""
     """On a GPU: number format of the output layer. Empty: as `dtype`."""
     calibration: str = ""

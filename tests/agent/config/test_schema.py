@@ -114,7 +114,7 @@ def test_unknown_settings(
         ("[agent]\nport = 70000", "agent.port must be from 0 to 65535, not 70000"),
         ("[agent]\nhost = 1", "agent.host must be text in quotes, not 1"),
         ("[agent]\nallowed_origins = 'x'", "agent.allowed_origins must be a list, not 'x'"),
-        ("[agent]\npreset = 'gpu'", "agent.preset must be one of embedded, cpu, gpu-8b, gpu-70b"),
+        ("[agent]\npreset = 'gpu'", "agent.preset must be one of embedded, embedded-0.5b"),
         ("[asr]\ncompute_type = 'int4'", 'asr.compute_type must be one of "int8"'),
         ("[asr]\nlanguage = 'English'", 'asr.language must be a language code like "en"'),
         ("[llm_engine]\ntemperature = 3", "llm_engine.temperature must be from 0 to 2, not 3"),

@@ -1,0 +1,1 @@
+"""Conversations judged by programs: `halfsec bench chat`."""

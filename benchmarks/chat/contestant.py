@@ -1,0 +1,153 @@
+"""Talks to a model through `/v1/chat/completions`: ours, or any other server of that interface."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from agent.errors import BenchError
+
+from .dialogue import Dialogue
+from .domains import Arguments, Domain, RefusedError, State
+from .judge import holds, problems
+
+TIMEOUT_S: Final = 120.0
+"""Wait for an answer; a large model on two cores takes some seconds."""
+MAX_ROUNDS: Final = 4
+"""Answers to one line of the caller: with tools, each but the last calls some."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """What a turn brought."""
+
+    caller: str
+    reply: str
+    calls: list[tuple[str, Arguments]]
+    problems: list[str]
+
+
+@dataclass(slots=True)
+class DialogueRecord:
+    """What a dialogue brought."""
+
+    id: str
+    category: str
+    turns: list[TurnRecord] = field(default_factory=list)
+    state_problem: str = ""
+
+    @property
+    def is_passed(self) -> bool:
+        return not self.state_problem and not any(turn.problems for turn in self.turns)
+
+
+class TextContestant:
+    """A model behind an OpenAI-compatible URL."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        instructions: str,
+        examples: Sequence[tuple[str, str]] = (),
+        *,
+        key: str = "",
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        """`url` ends before `/chat/completions`. `examples`: lines of caller and agent, sent before
+        every dialogue."""
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.Client(headers=headers, timeout=TIMEOUT_S, transport=transport)
+        self._url = f"{url.rstrip('/')}/chat/completions"
+        self._model = model
+        self._instructions = instructions
+        self._examples = [
+            {"role": role, "content": text}
+            for pair in examples
+            for role, text in zip(("user", "assistant"), pair, strict=True)
+        ]
+
+    def close(self) -> None:
+        self._http.close()
+
+    def hold(self, dialogue: Dialogue) -> DialogueRecord:
+        """Hold one dialogue and judge it. Raises BenchError where the server does not answer."""
+        domain = dialogue.domain
+        system = self._instructions if domain is None else f"{self._instructions} {domain.about}"
+        messages: list[dict[str, Any]] = [{"role": "system", "content": system}, *self._examples]
+        state = domain.fresh_state() if domain is not None else {}
+        record = DialogueRecord(dialogue.id, dialogue.category)
+        for turn in dialogue.turns:
+            messages.append({"role": "user", "content": turn.caller})
+            reply, calls = self._answer(messages, domain, state)
+            found = problems(turn, reply, calls)
+            record.turns.append(TurnRecord(turn.caller, reply, calls, found))
+        if dialogue.state is not None and not holds(dialogue.state, state):
+            record.state_problem = f"state is {json.dumps(state)}"
+        return record
+
+    def _answer(
+        self, messages: list[dict[str, Any]], domain: Domain | None, state: State
+    ) -> tuple[str, list[tuple[str, Arguments]]]:
+        """Get the reply to the last message, running its calls; appends to the messages. As the
+        agent does, a call made before in this turn gets its first result, and ends the calls."""
+        calls: list[tuple[str, Arguments]] = []
+        results: dict[tuple[str, str], str] = {}
+        spoken: list[str] = []
+        is_repeating = False
+        for _ in range(MAX_ROUNDS):
+            message = self._post(messages, domain, may_call=not is_repeating)
+            messages.append(message)
+            spoken.append(message.get("content") or "")
+            asked = message.get("tool_calls") or ()
+            if not asked or domain is None:
+                break
+            for call in asked:
+                name, given = call["function"]["name"], call["function"]["arguments"]
+                is_repeating = (name, given) in results
+                if not is_repeating:
+                    arguments, results[name, given] = _run(domain, state, name, given)
+                    calls.append((name, arguments))
+                result = results[name, given]
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        return " ".join(text.strip() for text in spoken if text.strip()), calls
+
+    def _post(
+        self, messages: list[dict[str, Any]], domain: Domain | None, *, may_call: bool
+    ) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": self._model, "messages": messages, "temperature": 0}
+        body["max_tokens"] = 200
+        if domain is not None:
+            body["tools"] = [tool.definition() for tool in domain.tools]
+            body["tool_choice"] = "auto" if may_call else "none"
+        try:
+            answer = self._http.post(self._url, json=body)
+            answer.raise_for_status()
+            message = answer.json()["choices"][0]["message"]
+        except httpx.HTTPStatusError as error:
+            text = error.response.text[:300]
+            raise BenchError(f"{self._url} answers {error.response.status_code}: {text}") from None
+        except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise BenchError(f"{self._url} does not answer as a chat endpoint: {error!r}") from None
+        kept = ("role", "content", "tool_calls")
+        return {name: message[name] for name in kept if message.get(name) is not None}
+
+
+def _run(domain: Domain, state: State, name: str, given: str) -> tuple[Arguments, str]:
+    """Run a call: its arguments, and its result in JSON."""
+    try:
+        arguments = json.loads(given)
+        if not isinstance(arguments, dict):
+            raise RefusedError("arguments must be an object")
+    except ValueError:
+        return {}, json.dumps({"error": "the arguments are no JSON"})
+    except RefusedError as error:
+        return {}, json.dumps({"error": str(error)})
+    try:
+        return arguments, json.dumps(domain.call(state, name, arguments))
+    except RefusedError as error:
+        return arguments, json.dumps({"error": str(error)})
+    except (KeyError, TypeError, ValueError) as error:
+        return arguments, json.dumps({"error": f"wrong arguments: {error!r}"})

@@ -1,0 +1,79 @@
+"""The project's dialogues can be read, and files that can't are named."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from agent.errors import BenchError
+from benchmarks.chat.dialogue import read_dialogues
+from benchmarks.chat.domains import DOMAINS, RefusedError
+from benchmarks.chat.judge import holds
+
+DIALOGUES = read_dialogues()
+
+
+def test_there_are_enough_of_every_kind() -> None:
+    counts = Counter(each.category for each in DIALOGUES)
+    assert sum(counts.values()) >= 120
+    assert counts["tool calls"] >= 60
+    assert min(counts.values()) >= 4
+
+
+def test_every_turn_that_is_judged_can_fail() -> None:
+    for dialogue in DIALOGUES:
+        assert dialogue.state is not None or any(
+            turn.expect or turn.reject or turn.calls or turn.no_call or turn.max_words
+            for turn in dialogue.turns
+        ), dialogue.id
+
+
+def test_expected_calls_are_of_the_domain() -> None:
+    for dialogue in DIALOGUES:
+        for turn in dialogue.turns:
+            for call in turn.calls:
+                assert dialogue.domain is not None
+                (tool,) = (each for each in dialogue.domain.tools if each.name == call.name)
+                assert set(call.arguments) <= set(tool.parameters), dialogue.id
+
+
+def test_no_final_state_holds_before_the_first_turn() -> None:
+    """A task that is done by doing nothing proves nothing, unless its replies are judged."""
+    for dialogue in DIALOGUES:
+        if dialogue.state is not None and dialogue.domain is not None:
+            is_done = holds(dialogue.state, dialogue.domain.fresh_state())
+            assert not is_done or any(turn.expect for turn in dialogue.turns), dialogue.id
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("x", "no dialogues"),
+        ("[[other]]", "no dialogues"),
+        ("[[dialogue]]\nid = 'a'", "category|turn"),
+        ("[[dialogue]]\nid='a'\ncategory='b'\nturn=[{caller='c', wants=1}]", "unknown: wants"),
+        ("[[dialogue]]\nid='a'\ncategory='b'\nturn=[{caller='c', expect=['(']}]", "dialogue 'a'"),
+        ("[[dialogue]]\nid='a'\ncategory='b'\nturn=[{caller='c', expect='x'}]", "are lists"),
+        ("[[dialogue]]\nid='a'\ncategory='b'\ndomain='moon'\nturn=[]", "moon"),
+        ("[[dialogue]]\nid='a'\ncategory='b'\nturn=[]\n" * 2, "same id"),
+    ],
+)
+def test_files_that_can_not_be_read(tmp_path: Path, text: str, problem: str) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    with pytest.raises(BenchError, match=problem):
+        read_dialogues([file])
+
+
+def test_a_domain_refuses_what_is_wrong_and_keeps_its_state() -> None:
+    bank = DOMAINS["bank"]
+    state = bank.fresh_state()
+    for name, arguments in (
+        ("transfer_money", {"amount": 9999, "source": "checking", "target": "savings"}),
+        ("transfer_money", {"amount": 1}),
+        ("block_card", {"last_digits": "0000"}),
+        ("fly", {}),
+    ):
+        with pytest.raises(RefusedError):
+            bank.call(state, name, arguments)
+    assert state == bank.fresh_state()
