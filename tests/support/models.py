@@ -1,4 +1,4 @@
-"""Where tests find the embedded models."""
+"""Paths of the embedded models for tests."""
 
 import os
 from pathlib import Path

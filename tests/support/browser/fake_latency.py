@@ -26,7 +26,7 @@ from agent.server.app import SecurityHeaders
 from tests.support.browser.fake_turns import Json, summary_of
 
 WAIT_S: Final = 20.0
-"""Only a deadlock lasts that long; a slow machine does not."""
+"""Timeout in s. Only a deadlock lasts that long; a slow machine does not."""
 
 NO_STORE: Final = "Older turns are not kept here: latency_budget.store is off in the settings."
 
@@ -45,16 +45,16 @@ class FakeLatency:
         self.recordings: dict[str, bytes] = {}
         self.readiness: tuple[int, Json] = (200, {"status": "ready", "stages": {}})
         self.key: str | None = None
-        """What opens it; None: nothing is needed."""
+        """Key that opens the server; None: none is needed."""
         self.refusal: tuple[int, str] | None = None
-        """What everything is answered with, the pages apart."""
+        """Status and text of every answer, the pages apart; None: none is refused."""
         self.has_store = True
         self.asked: list[tuple[str, Json, Json]] = []
         """Path, query and headers of each request for data."""
         self.port = 0
         self.events: list[tuple[str, Json]] = []
         self.generation = 0
-        """Of streams: those of one before have to end."""
+        """Generation of the streams: those of an earlier one have to end."""
         self.news = _News()
         self._is_held = False
         self._changed = threading.Condition()
@@ -72,17 +72,17 @@ class FakeLatency:
         return [headers for each, _, headers in self.asked if each == path]
 
     def publish(self, kind: str, **data: Any) -> None:
-        """To all who listen, and whoever asks for what he missed."""
+        """Send an event to all open streams, and keep it for those that reconnect."""
         self.events.append((kind, data))
         self.news.tell()
 
     def end_streams(self) -> None:
-        """As the real ones end after some minutes."""
+        """End all streams, as the real ones end after some minutes."""
         self.generation += 1
         self.news.tell()
 
     def hold(self, is_held: bool) -> None:
-        """Whether answers are to wait."""
+        """Hold answers back, or release them."""
         self._is_held = is_held
         self.news.tell()
 
@@ -185,7 +185,7 @@ class _News:
 
 
 class _Answers:
-    """What is answered to questions, of what the fake server has at the moment."""
+    """Answers of the fake server's endpoints, from the data that it has at the moment."""
 
     def __init__(self, fake: FakeLatency) -> None:
         self._fake = fake

@@ -37,7 +37,7 @@ DELTA_SAMPLES = WIRE_RATE_HZ // 10
 """100 ms of audio in one frame."""
 
 WAIT_S = 20.0
-"""Only a deadlock lasts that long; a slow machine does not."""
+"""Timeout in s. Only a deadlock lasts that long; a slow machine does not."""
 
 Event = dict[str, Any]
 Pcm = npt.NDArray[np.int16]
@@ -60,7 +60,7 @@ class FakeCall:
 
     @property
     def audio(self) -> Pcm:
-        """What the page sent of the caller's audio so far: int16 [n] at 24 kHz."""
+        """The caller's audio so far, as the page sent it: int16 [n] at 24 kHz."""
         return np.frombuffer(bytes(self._audio), dtype="<i2")
 
     def of_type(self, kind: str) -> list[Event]:
@@ -185,16 +185,17 @@ class FakeServer:
         """Refuse sockets before they open, as a server without a free line does."""
         self.num_refused = 0
         self.refusal: tuple[int, Event, dict[str, str]] | None = None
-        """Status, error and headers of the answer to whoever asks why; None: nobody is told."""
+        """Status, error and headers of the answer to a request for the reason; None: there is no
+        answer."""
         self.models: list[Event] = []
         self.session: Event = {}
-        """What a new session is, beside its id and type."""
+        """Fields of a new session, beside its id and type."""
         self.resumed: Event | None = None
-        """What a connection with a token is told; None: it gets another call."""
+        """Answer to a connection with a token; None: it gets another call."""
         self.traces: dict[str, str] = {}
-        """Of sessions, by name."""
+        """Traces of sessions, by name."""
         self.trace_keys: list[str | None] = []
-        """With which they were asked for."""
+        """Keys with which traces were asked for."""
         self.script_errors: list[BaseException] = []
         self.port = 0
         self._changed = threading.Condition()

@@ -122,7 +122,7 @@ def many(count: int, seed: int = 8, first: int = 1) -> list[Json]:
 
 
 def percentiles(values: Sequence[float]) -> Json:
-    """By nearest rank, as the service has them."""
+    """Percentile by nearest rank, as the service computes it."""
     if not values:
         return {f"p{each}": None for each in (50, 90, 95, 99)}
     ordered = sorted(values)

@@ -59,7 +59,7 @@ def launch() -> Iterator[Launch]:
 
 @pytest.fixture(scope="module")
 def spoken_question(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the fake microphone hears: a second of silence, then the sample question, 48 kHz."""
+    """Sound of the fake microphone: a second of silence, then the sample question, 48 kHz."""
     pcm, rate_hz = soundfile.read(SAMPLE, dtype="float32")
     speech = soxr.resample(pcm, rate_hz, 48_000)
     path = tmp_path_factory.mktemp("microphone") / "question.wav"
@@ -70,7 +70,7 @@ def spoken_question(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(launch: Launch, spoken_question: Path) -> Browser:
-    """With a microphone that says the sample question, and permission to use it."""
+    """Browser whose microphone plays the sample question, with permission to use it."""
     capture = f"--use-file-for-fake-audio-capture={spoken_question}%noloop"
     return launch(AUTOPLAY, FAKE_DEVICE, ALLOW, capture)
 
@@ -85,7 +85,7 @@ def server() -> Iterator[FakeServer]:
 
 
 class Watched:
-    """What a page must not do: write errors to the console, or ask other hosts for anything."""
+    """Fail if a page wrote errors to the console or asked another host for anything."""
 
     def __init__(self, page: Page) -> None:
         self.errors: list[str] = []

@@ -1,4 +1,4 @@
-"""What tests of the page share: flags of the browser, and the page's own sound."""
+"""Shared parts of the page tests: flags of the browser, and the page's own sound."""
 
 import json
 from collections.abc import Callable
@@ -74,18 +74,14 @@ def talk(page: Page) -> Locator:
 
 
 def updates(call: FakeCall) -> list[dict[str, Any]]:
-    """What was set, without the type that stands in each."""
+    """Fields that were set, without the type that stands in each."""
     found = [dict(event["session"]) for event in call.of_type("session.update")]
     assert {each.pop("type") for each in found} <= {"realtime"}
     return found
 
 
 def axe_violations(page: Page) -> list[str]:
-    """What axe-core finds wrong with the page as it stands, a line each: the rule, and where.
-
-    The page's context has to bypass its Content-Security-Policy, or the script can't be injected.
-    Raises MissingTool where there is no Node to fetch it with.
-    """
+    """Violations that axe-core finds on the page as it stands, a line each: the rule, and where."""
     there = environment(Path(__file__).parent)
     page.add_script_tag(path=there / "node_modules" / "axe-core" / "axe.min.js")
     found = page.evaluate("async () => (await axe.run()).violations")
@@ -95,7 +91,7 @@ def axe_violations(page: Page) -> list[str]:
 
 
 def head_figure(page: Page, name: str) -> str:
-    """What the dashboard's head row says, once it says something."""
+    """Text of the dashboard's head row, once it has any."""
     value = page.locator(f'#head [data-figure="{name}"] .value')
     expect(value).not_to_have_text("\N{EN DASH}")
     return value.inner_text()

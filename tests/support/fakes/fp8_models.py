@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.fakes.llm_models import save_tiny_model
 
 LARGEST = 448.0
-"""Of an E4M3 number."""
+"""Largest E4M3 number."""
 BLOCK = 128
 
 SHAPE: dict[str, Any] = {

@@ -118,7 +118,7 @@ def on_cpu(
 
 
 def one_of_several(path: Path, team: ProcessGroup) -> Callable[[], CudaBackend]:
-    """What `llm_engine.cuda.loading` does for one of several GPUs."""
+    """Load one of several GPUs, as `llm_engine.cuda.loading` does."""
     torch.set_num_threads(1)
     checkpoint = load_checkpoint(path)
     shard = Shard(team.rank, team.count)

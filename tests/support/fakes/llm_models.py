@@ -84,7 +84,7 @@ def save_tiny_model(path: Path, model_type: str, **changes: Any) -> Any:
 
 
 def greedy_oracle(model: Any, prompt: Sequence[int], num_tokens: int) -> list[int]:
-    """What transformers generates from token ids, never stopping early."""
+    """Tokens that transformers generates from token ids, never stopping early."""
     output = model.generate(
         torch.tensor([list(prompt)]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
@@ -309,7 +309,7 @@ class GatedBackend(ScriptedBackend):
 
 
 class LosableBackend(GatedBackend):
-    """With processes of its own, which can be lost while a step waits for them."""
+    """Backend with processes of its own, which can be lost while a step waits for them."""
 
     def __init__(self) -> None:
         super().__init__()

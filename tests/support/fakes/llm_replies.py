@@ -77,7 +77,7 @@ class Replies:
     def reply(
         self, prompt: Sequence[int], sampling: SamplingParams = GREEDY, num_tokens: int = 24
     ) -> list[int]:
-        """To a prompt alone, on a sequence of its own."""
+        """Reply to a prompt alone, on a sequence of its own."""
         request = self.ask(prompt, sampling, num_tokens)
         self.finish()
         return self.tokens[request]

@@ -270,7 +270,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Functions(TorchFunctionMode):
-    """Copies to the device, which torch refuses before it asks anybody."""
+    """Copies to the device, which torch refuses before any dispatch."""
 
     def __init__(self, cuda: PretendCuda) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ META = torch.device("meta")
 
 
 class CudaMisuse(AssertionError):
-    """What a GPU would answer with an error, or worse."""
+    """A use of tensors that a GPU would answer with an error, or worse."""
 
 
 class DeviceTensor(Tensor):
@@ -67,7 +67,7 @@ class DeviceTensor(Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What torch itself would do on the device before it asks `__torch_dispatch__`."""
+        """Work that torch itself would do on the device before it calls `__torch_dispatch__`."""
         kwargs, first = kwargs or {}, args[0] if args else None
         if isinstance(first, DeviceTensor):
             if func is Tensor.__getitem__:
@@ -130,7 +130,7 @@ def written(schema: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def poison(tensor: Tensor) -> None:
-    """Numbers that nobody wants: NaN, or so large that they are nobody's place."""
+    """Fill with unusable numbers: NaN, or integers too large for any index."""
     if tensor.dtype.itemsize == 1:
         tensor.view(torch.uint8).fill_(0x7F)
     elif tensor.is_floating_point():

@@ -16,10 +16,10 @@ class RememberingChat(FakeChat):
         self.system = "Be brief."
         self.history: list[ChatMessage] = []
         self.asked: list[tuple[ChatMessage, ...]] = []
-        """What was known when each reply began."""
+        """History at the beginning of each reply."""
 
         self._last_reply: int | None = None
-        """Where it stands in the history, or would if it had words."""
+        """Index of the last reply in the history; of its place, if it has no words."""
 
     async def set_system(self, text: str) -> None:
         await super().set_system(text)

@@ -1,4 +1,4 @@
-"""Stages without models, for sessions in tests: they do at once what they are told to."""
+"""Stages without models, for sessions in tests: they act at once on every request."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -39,7 +39,7 @@ class Calling:
 
 
 class FakeChat:
-    """A model that gives prepared replies and notes what it is told."""
+    """A model that gives prepared replies and notes all requests."""
 
     def __init__(self, replies: Sequence[str | Exception | Calling] = ()) -> None:
         self.replies = list(replies)
@@ -59,7 +59,7 @@ class FakeChat:
         self.refused_tools: StageError | None = None
         """Raised when tools are checked."""
         self.may_call: list[Tools | None] = []
-        """Of each reply, in order."""
+        """Tools of each reply, in order."""
         self.refusals: list[StageError] = []
         """Raised in place of what is committed next."""
         self.played_until_ns: list[int] = []
@@ -171,7 +171,7 @@ def speech_of(text: str, span: tuple[int, int]) -> Speech:
 
 
 class _DeafEars:
-    """What they would say of audio that nobody listens to."""
+    """Speech input for audio to which no recognizer listens."""
 
     def __init__(self) -> None:
         self.num_played = 0

@@ -14,12 +14,12 @@ CONTEXT = 320
 
 @dataclass(frozen=True)
 class Kind:
-    """Of weights."""
+    """A kind of weights."""
 
     name: str
     activations: torch.dtype
     block: tuple[int, int] | None = None
-    """Of scales; None: as the activations. A zero stands for the whole width."""
+    """Block of the scales; None: as the activations. A zero stands for the whole width."""
 
 
 BF16 = Kind("bf16", torch.bfloat16)

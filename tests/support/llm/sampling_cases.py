@@ -80,7 +80,7 @@ def _without_shifted(word: int, shift: int) -> int:
 
 
 def distribution(logits: Tensor, params: SamplingParams) -> NDArray[np.float64]:
-    """How likely each token is, by the words of `SamplingParams`."""
+    """Probability of each token, computed from the description of `SamplingParams`."""
     scores = logits.double().numpy() / params.temperature
     probabilities = np.exp(scores - scores.max())
     ids = np.argsort(-probabilities, kind="stable")[: params.top_k or None]

@@ -29,7 +29,7 @@ START_S: Final = 90.0
 SETTLE_S: Final = 30.0
 """Until what a call held is released: some milliseconds after its end."""
 LAST_RECORDS: Final = 80
-"""Of a call that a test failed in."""
+"""Number of log lines shown of a call in which a test failed."""
 LOOK_S: Final = 0.05
 """Between looks at whether a call waits for a client that won't come back."""
 
@@ -71,7 +71,7 @@ class LiveServer:
         self.port: int = self._listener.getsockname()[1]
         self._audio_listener = listen("127.0.0.1", 0)
         self.audio_port: int = self._audio_listener.getsockname()[1]
-        """Of AudioSocket."""
+        """Port of AudioSocket."""
         secure = "" if tls is None else "s"
         self.http = f"http{secure}://127.0.0.1:{self.port}"
         self.url = f"ws{secure}://127.0.0.1:{self.port}/v1/realtime"
@@ -111,7 +111,7 @@ class LiveServer:
         return self.ask(stats)
 
     def num_sequences(self) -> int:
-        """Sequences that the language model holds for somebody who is still there."""
+        """Sequences that the language model holds for open calls."""
 
         async def num_idle() -> int:
             engine = await self.stages.llm.call(lambda engine: engine, timeout_s=SETTLE_S)
@@ -126,7 +126,7 @@ class LiveServer:
         return len(self._server.server_state.connections)
 
     def story(self) -> str:
-        """What the newest call did last, and how its stages are: for a test that failed."""
+        """Last events of the newest call, and the state of its stages: for a test that failed."""
         traces = list(self.calls.traces._traces.values())
         lines = [*traces[-1].lines()] if traces else []
         lines = [line for line in lines if "SilenceGrew" not in line][-LAST_RECORDS:]

@@ -23,7 +23,7 @@ from tests.support.wire.wire_frames import check_strictly
 RECORDINGS: Final = Path(__file__).parents[2] / "recordings"
 WIRE_HZ: Final = 24_000
 PATIENCE_S: Final = 60.0
-"""For any one event. Only a hang takes so long, on any machine."""
+"""Timeout in s of any one event. Only a hang takes so long, on any machine."""
 
 Int16 = npt.NDArray[np.int16]
 Event = dict[str, Any]
@@ -119,7 +119,7 @@ class LiveSocket:
 
 
 class LiveCall(LiveSocket):
-    """What a caller does on a connection, in the words of the tests."""
+    """A caller on a connection: its actions in the words of the tests."""
 
     async def append(self, pcm: Int16, *, piece_ms: int = 100, encoding: Any = "pcm16") -> None:
         """Audio in pieces, as fast as the server takes it."""
@@ -135,7 +135,8 @@ class LiveCall(LiveSocket):
         await self.append(silence(silence_s), piece_ms=piece_ms)
 
     async def say_in_real_time(self, name: str, *, silence_s: float = 2.0) -> None:
-        """As a microphone would: for what the server does only while a caller speaks."""
+        """Send audio in real time, as a microphone does: for work that the server does only while a
+        caller speaks."""
         pcm = np.concatenate([recording(name), silence(silence_s)])
         start_s = asyncio.get_running_loop().time()
         for index in range(0, len(pcm), WIRE_HZ // 20):
@@ -212,7 +213,7 @@ def words_of(response: Event) -> str:
 
 
 def audio_of(events: list[Event], response_id: str, encoding: Any = "pcm16") -> Int16:
-    """What was spoken, as it came."""
+    """Spoken text, in order of arrival."""
     deltas = [
         decode_audio(base64.b64decode(event["delta"], validate=True), encoding)
         for event in events

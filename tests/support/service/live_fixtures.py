@@ -74,7 +74,8 @@ ENVIRONMENT: Final = {
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a client sees of a service that fails is that nothing comes: show the other side."""
+    """A client of a failed service sees only that nothing comes: add the server's side to the
+    report."""
     report = yield
     live = getattr(item, "funcargs", {}).get("live")
     if report.failed and report.when == "call" and isinstance(live, LiveServer):

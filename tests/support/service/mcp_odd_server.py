@@ -1,8 +1,4 @@
-"""An MCP server of the older protocol, by hand: what no library would send.
-
-It talks rubbish between its answers, lists tools that nobody can call, and answers some calls with
-something that is no answer. After each call of "change" it has other tools, and says so.
-"""
+"""An MCP server of the older protocol, by hand: it sends messages that no library would send."""
 
 import json
 import sys

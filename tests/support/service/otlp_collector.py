@@ -26,12 +26,12 @@ from tests.latency_budget.test_store import NOW_NS, stored
 
 PATIENCE_S: Final = 30.0
 START_NS: Final = 7_000_000_000
-"""Of `turn`, on the monotonic clock."""
+"""Start of `turn`, on the monotonic clock."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How one request is answered."""
+    """Answer to one request."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def spans_in(request: ExportTraceServiceRequest) -> Iterator[Span]:
 
 
 def attributes(pairs: Any) -> dict[str, Any]:
-    """Of a span, an event or a resource."""
+    """Attributes of a span, an event or a resource."""
     found = {}
     for pair in pairs:
         kind = pair.value.WhichOneof("value")

@@ -13,7 +13,7 @@ class Link:
 
     def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
         self.is_frozen = False
-        """Nothing passes, and nobody is told."""
+        """True: no byte passes, and neither side is closed."""
         self.gone = asyncio.Event()
         self._writers = near, far
 
@@ -34,11 +34,11 @@ class Link:
 
 
 class TcpProxy:
-    """Passes bytes on until told otherwise. Belongs to the event loop."""
+    """Passes bytes on until its mode changes. Belongs to the event loop."""
 
     def __init__(self, port: int) -> None:
         self.port = 0
-        """Where clients connect."""
+        """Port to which clients connect."""
         self.refuses = False
         """New connections are broken at once."""
         self.refused = asyncio.Event()
@@ -85,7 +85,7 @@ class TcpProxy:
 
 @asynccontextmanager
 async def tcp_proxy(port: int) -> AsyncIterator[TcpProxy]:
-    """To a server on this port."""
+    """Run a proxy to a server on this port."""
     proxy = TcpProxy(port)
     server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.port = server.sockets[0].getsockname()[1]

@@ -19,7 +19,7 @@ async def let_work() -> None:
 
 
 def told(call: Call) -> list[tuple[str, object]]:
-    """What the chat was told and asked, without what was computed ahead."""
+    """Messages and requests of the chat, without those computed ahead."""
     return [each for each in call.chat.calls if not each[0].startswith("preview")]
 
 

@@ -15,7 +15,7 @@ from tests.support.session.session_call import Call, call_with
 
 REPLY = "Your table for two is booked for nine. You will sit by the window tonight."
 CHAR_S = 0.05
-"""How long the fake voice takes for a character."""
+"""Time in s of a character in the fake voice."""
 
 Story = Callable[[Call], Awaitable[None]]
 
@@ -53,7 +53,7 @@ def begin(call: Call, text: str, *, transcribes: bool = True) -> int:
 
 
 def understand(call: Call, text: str) -> None:
-    """What has been recognized so far of an utterance that goes on."""
+    """Set the transcript so far of an utterance that goes on."""
     call.ears.hear(SpeechResult(call.ears.utterance, partial=(text, 0)))
 
 

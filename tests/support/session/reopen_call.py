@@ -33,7 +33,7 @@ async def go_on(call: Call) -> None:
 
 
 async def say_rest(call: Call, text: str) -> None:
-    """What the caller said since, up to the end of the turn."""
+    """Say more of the utterance, up to the end of the turn."""
     number = call.ears.utterance
     call.ears.words[number] = text
     call.ears.hear(ev.SpeechPaused(number, 1600 * number + 800))

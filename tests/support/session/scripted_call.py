@@ -16,7 +16,7 @@ RATE_HZ = 24_000
 Int16 = npt.NDArray[np.int16]
 
 Script = dict[int, list[Callable[[int], ev.ClientEvent]]]
-"""What the server sends when it gets frame n (from 0), given the time."""
+"""Frames that the server sends when it gets frame n (from 0), given the time."""
 
 
 class ScriptedCall:

@@ -1,8 +1,4 @@
-"""An event loop whose time is a clock turned by hand: nobody waits, and nothing depends on speed.
-
-Whenever every task waits for a time, that time is come. So a test of a minute's call takes as long
-as the code does, and gives the same in every run.
-"""
+"""An event loop on a manual clock: tests wait for nothing and depend on no speed."""
 
 import asyncio
 import selectors
@@ -12,7 +8,7 @@ from typing import Any
 from latency_budget.account.clock import ManualClock
 
 MAX_PASSES = 1_000_000
-"""Of a loop: more means that something turns on the spot."""
+"""Most iterations of a loop at one instant: more means that something spins."""
 
 
 class _Selector(selectors.DefaultSelector):

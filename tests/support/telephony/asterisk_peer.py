@@ -1,8 +1,4 @@
-"""Asterisk's end of a `chan_websocket`, as its documentation and `chan_websocket.c` have it.
-
-It sends the caller as he speaks, queues frames that are whole, plays one every 20 ms, tells when
-the queue grows too long, and obeys orders.
-"""
+"""Asterisk's end of a `chan_websocket`, by its documentation and `chan_websocket.c`."""
 
 import asyncio
 import json
@@ -47,7 +43,7 @@ class AsteriskPeer:
         self._queue: deque[bytes | str] = deque()
         """Frames, and marks among them."""
         self._length = 0
-        """Of it, without marks."""
+        """Length of the queue, without marks."""
         self._is_full = False
         self._to_say: deque[Int16] = deque()
         self._news = asyncio.Event()

@@ -56,7 +56,7 @@ class AudioSocketPeer:
         self.send(message(KEY, key.encode()))
 
     def hang_up(self) -> None:
-        """As Asterisk does when its channel ends."""
+        """Close the connection, as Asterisk does when its channel ends."""
         self._writer.close()
 
     def say(self, name: str) -> None:

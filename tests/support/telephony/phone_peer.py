@@ -34,7 +34,7 @@ class PhonePeer:
         self.socket = socket
         self.heard: list[Int16] = []
         self.events: list[str] = []
-        """What came, in order: "media", "mark", "clear"."""
+        """Kinds of frames received, in order: "media", "mark", "clear"."""
         self._queue: deque[Int16 | str] = deque()
         self._to_say: deque[Int16] = deque()
         self._news = asyncio.Event()

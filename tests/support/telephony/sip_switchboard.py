@@ -47,9 +47,9 @@ class Switchboard(asyncio.DatagramProtocol):
         self.num_heard = 0
         """Packets of audio from the phone."""
         self.num_said = 0
-        """To it."""
+        """Packets of audio sent to the phone."""
         self.was_hung_up = False
-        """By the phone."""
+        """True once the phone has hung up."""
         self.has_agreed = False
         """The phone, to being hung up."""
         self.news = asyncio.Event()
@@ -91,7 +91,7 @@ class Switchboard(asyncio.DatagramProtocol):
             self._line.cancel()
 
     def heard(self, pcm: Int16) -> None:
-        """By the phone's microphone."""
+        """Take audio of the phone's microphone."""
         self.num_heard += 1
         self.news.set()
         if self._writer is not None:
@@ -152,7 +152,7 @@ class Switchboard(asyncio.DatagramProtocol):
             self._writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, rtp: Any, to: Address) -> None:
-        """What the server says, to the phone, as it comes. Returns when the server hangs up."""
+        """Pass the server's audio to the phone as it comes. Returns when the server hangs up."""
         messages = MessageReader()
         while data := await reader.read(4096):
             for kind, payload in messages.feed(data):
@@ -167,7 +167,7 @@ class Switchboard(asyncio.DatagramProtocol):
 
 
 class Rtp(asyncio.DatagramProtocol):
-    """Where the phone's audio comes in."""
+    """Receiver of the phone's audio."""
 
     def __init__(self, board: Switchboard) -> None:
         self._board = board
@@ -179,7 +179,7 @@ class Rtp(asyncio.DatagramProtocol):
 
 @asynccontextmanager
 async def switchboard(audio_port: int) -> AsyncIterator[Switchboard]:
-    """That hands its calls to the AudioSocket at this port."""
+    """Run a switchboard that hands its calls to the AudioSocket at this port."""
     loop = asyncio.get_running_loop()
     async with asyncio.TaskGroup() as group:
         transport, board = await loop.create_datagram_endpoint(

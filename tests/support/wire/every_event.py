@@ -114,7 +114,7 @@ def a_reply_that_calls() -> list[Notice]:
 
 
 def every_notice() -> list[Notice]:
-    """What a session can say, in an order in which it might."""
+    """Every notice of a session, in a possible order."""
     items = (
         Message(A1, "assistant", "audio", "Hi.", "incomplete"),
         Message(ItemId("item_s"), "system", "text", "Be kind."),

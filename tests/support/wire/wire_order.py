@@ -15,7 +15,7 @@ from tests.support.wire.wire_frames import check_strictly
 Event = dict[str, Any]
 
 MAX_BYTES: Final = 1 << 20
-"""What stock clients read in a frame."""
+"""Largest frame that stock clients read."""
 
 _SPOKEN: Final = ("output_audio.done", "output_audio_transcript.done")
 _WRITTEN: Final = ("output_text.done",)
@@ -31,7 +31,7 @@ class Output:
         self.shown = ""
         """All its words that were sent."""
         self.item: Event = {}
-        """As it was in the end."""
+        """The item in its final state."""
         if self.is_call:
             opening, closing = ["item", *_CALLED], ["output_item.done", "item"]
             self.deltas: tuple[str, ...] = ()
@@ -138,7 +138,7 @@ class WireOrder:
         self._unfinished: set[str] = set()
         """Items added and not done."""
         self._spoken: dict[str, str] = {}
-        """What has become of the caller's utterances."""
+        """State of the caller's utterances, by item."""
         self._owes_rate_limits = False
 
     @property
