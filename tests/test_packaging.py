@@ -1,4 +1,4 @@
-"""What is installed is this repository, and `pyproject.toml` lists all of it."""
+"""The installed package is this repository, and `pyproject.toml` lists all of it."""
 
 import importlib
 import importlib.metadata

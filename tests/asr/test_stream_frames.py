@@ -1,4 +1,4 @@
-"""How audio may come: cut anywhere, with gaps, repeated, damaged, for hours."""
+"""Audio frames of any shape: cut anywhere, with gaps, repeated, damaged, for hours."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""The transcriber's own decisions, with a detector and a recognizer that do as they are told."""
+"""The transcriber's own decisions, with a scripted detector and recognizer."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""When Whisper is asked again, and what is kept: with a runtime that answers as it is told."""
+"""Retries of Whisper and the result that is kept, with a scripted runtime."""
 
 from dataclasses import dataclass, field
 

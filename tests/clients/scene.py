@@ -1,11 +1,4 @@
-"""What a stock client in its own environment is given, and how it tells how it fared.
-
-Standard library only: this runs beside whatever versions the client wants. A scenario is a
-coroutine that takes a `Scene` and raises where the client did not get what it depends on.
-
-`python -m tests.clients.PEER.scenarios [NAME ...]` runs them, all or those named, and prints for
-each one JSON line: `{"scenario": NAME, "problem": null or a traceback}`.
-"""
+"""Environment of a stock client in a subprocess, and its report."""
 
 import array
 import asyncio

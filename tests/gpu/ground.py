@@ -1,10 +1,4 @@
-"""What the GPU's tests stand on: the device or its stand-in, models, and rows with their pages.
-
-Without a GPU they are skipped, with the reason. `HALFSEC_GPU_TESTS=need` makes that a failure, for
-machines that should have one; `brief` is the same with a tenth of all repetitions, for a first
-look; `rehearse` runs them on the CPU with plain torch for kernels and graphs, which proves the
-tests and nothing else.
-"""
+"""Fixtures of the GPU tests: the device or its stand-in, models, and rows with their pages."""
 
 import math
 import os

@@ -1,7 +1,4 @@
-"""What 8-bit weights cost: perplexity where there is a model, else distance on random weights.
-
-`HALFSEC_GPU_MODEL` names a directory or GGUF file with real weights.
-"""
+"""Cost of 8-bit weights: perplexity where there is a model, else distance on random weights."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who is let in: by the chains of those inside, and the processor that a call uses."""
+"""Admission by the latencies of present calls, and by the processor time that a call uses."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the policy would have done, told from turns that are over."""
+"""Decisions that the policy would have made, replayed on past turns."""
 
 import json
 from dataclasses import replace

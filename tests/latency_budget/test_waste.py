@@ -1,4 +1,4 @@
-"""Tokens that were computed for guesses in vain: counted, written down, read, told."""
+"""Tokens computed for guesses in vain: counted, stored, read, reported."""
 
 from dataclasses import replace
 

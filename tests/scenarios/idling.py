@@ -1,4 +1,4 @@
-"""Calls in which somebody is waited for: a caller who says nothing, and parts that never answer."""
+"""Calls with a silent party: a caller who says nothing, and parts that never answer."""
 
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev

@@ -1,4 +1,4 @@
-"""What a witness knows of the caller's present pause."""
+"""State of the caller's present pause, as an independent observer keeps it."""
 
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms

@@ -1,4 +1,4 @@
-"""What every voice promises: one contract, for a fake engine and for both real ones."""
+"""Contract of every voice, for a fake engine and for both real ones."""
 
 import sys
 from collections.abc import Callable

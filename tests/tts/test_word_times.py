@@ -1,4 +1,4 @@
-"""When words are heard: from phoneme durations, or shared out."""
+"""Times of words in speech: from phoneme durations, or in proportion."""
 
 from hypothesis import given
 from hypothesis import strategies as st

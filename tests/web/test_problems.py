@@ -1,4 +1,4 @@
-"""What the page says when something is wrong, and that the way out it offers leads out."""
+"""The page's error messages, and the remedies that it offers."""
 
 import pytest
 from playwright.sync_api import Page, expect

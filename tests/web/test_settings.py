@@ -1,4 +1,4 @@
-"""The page's settings, and push-to-talk: what the server is told, and what is remembered."""
+"""The page's settings and push-to-talk: what is sent, and what is stored."""
 
 import os
 import re

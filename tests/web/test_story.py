@@ -1,4 +1,4 @@
-"""What the page tells of a turn while it happens, and of tools; and words as they are heard."""
+"""The page's display of a turn, of tools, and of words as they are spoken."""
 
 import re
 from functools import partial

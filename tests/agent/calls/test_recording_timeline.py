@@ -1,4 +1,4 @@
-"""Where the sounds of a call lie in its recording: sample for sample, and whatever the network."""
+"""Positions of sounds in a call's recording: exact to the sample, whatever the network does."""
 
 import numpy as np
 import numpy.typing as npt

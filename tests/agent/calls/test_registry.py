@@ -1,4 +1,4 @@
-"""Who is on the line, and what is kept of calls that ended."""
+"""Registry of open calls, and the records kept of ended ones."""
 
 from dataclasses import replace
 from pathlib import Path

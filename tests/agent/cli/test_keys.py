@@ -1,4 +1,4 @@
-"""`halfsec keys`, and what `halfsec doctor` says of how open a server would be."""
+"""`halfsec keys`, and the findings of `halfsec doctor` about access to the server."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How the Python client meets a server that refuses, waits, or is none."""
+"""The Python client and servers that refuse, make it wait, or are not halfsec."""
 
 import asyncio
 import socket

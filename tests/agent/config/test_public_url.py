@@ -1,4 +1,4 @@
-"""Where the server is, seen from here and from the network."""
+"""Addresses of the server on this machine and in the network."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a call is shown to do: as machine and marks have it, guesses included; told on change."""
+"""Agent state of a call, from its machine and marks, guesses included; sent on change."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What happens in the service, told to those who listen: order, gaps, and listeners who go."""
+"""Live events of the service: their order, gaps, and subscribers that leave."""
 
 import asyncio
 import json

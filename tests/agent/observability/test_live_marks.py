@@ -1,4 +1,4 @@
-"""Marks told while a turn happens: what comes when, what is void, and who hears nothing of it."""
+"""Marks published during a turn: their order, void ones, and subscribers without access."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules that ship: every figure that they name is one that is told."""
+"""The shipped dashboard and alert rules name only metrics that the server exports."""
 
 import json
 import re

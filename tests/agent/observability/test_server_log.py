@@ -1,4 +1,4 @@
-"""What strangers make the web server write, and how often."""
+"""Log lines that clients can cause in the web server, and their rate."""
 
 import asyncio
 import importlib

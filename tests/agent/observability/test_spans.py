@@ -1,4 +1,4 @@
-"""What a trace says of a turn: the right times, all of the wait, and no word."""
+"""Spans of a turn: right times, the whole wait, and none of the words."""
 
 import json
 from dataclasses import replace

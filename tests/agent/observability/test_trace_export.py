@@ -1,4 +1,5 @@
-"""What a collector may do without a call noticing, and what becomes of traces meanwhile."""
+"""Export to a collector that fails or hangs: calls do not notice, and traces are kept or
+counted."""
 
 import asyncio
 import json

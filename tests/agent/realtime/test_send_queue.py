@@ -1,4 +1,4 @@
-"""What waits to be sent to one client."""
+"""Queue of frames to one client."""
 
 import asyncio
 

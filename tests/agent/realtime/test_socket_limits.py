@@ -1,4 +1,4 @@
-"""What one client sends, and how fast it is taken in."""
+"""Limits of one client's messages and audio."""
 
 import asyncio
 from typing import Any

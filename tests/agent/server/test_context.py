@@ -1,4 +1,4 @@
-"""What the language model knows and has computed, seen through the socket: token counts only."""
+"""Context and cache of the language model, seen through the socket: token counts only."""
 
 import threading
 from typing import Any

@@ -1,4 +1,4 @@
-"""What clients send by mistake or by malice: an error, and a session that goes on."""
+"""Invalid input of clients, by mistake or malice: an error, and a session that goes on."""
 
 import base64
 import contextlib

@@ -1,4 +1,4 @@
-"""What twenty calls leave behind, most of them broken off: nothing."""
+"""Twenty calls, most of them broken off, leave nothing behind."""
 
 import asyncio
 import gc

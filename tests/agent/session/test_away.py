@@ -1,4 +1,4 @@
-"""What a session does while its client is away, in virtual time on fake stages."""
+"""A session while its client is away, in virtual time on fake stages."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the model is told, and when: cancelled, refused, edited in the middle of a reply."""
+"""Synchronization of the model's history: cancelled, refused, edited in the middle of a reply."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A message of the user's that goes on: what the model is told of it, and when."""
+"""Synchronization of a user's message that goes on."""
 
 import asyncio
 

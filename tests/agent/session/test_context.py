@@ -1,4 +1,4 @@
-"""A whole session on fake stages: what the model is told ahead, refused, and never told."""
+"""A whole session on fake stages: messages that the model gets ahead, refuses, or never gets."""
 
 import asyncio
 

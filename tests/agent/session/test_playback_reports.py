@@ -1,4 +1,4 @@
-"""What a client claims to have played: honest ones are placed, the others are caught."""
+"""Playback reports of clients: honest ones are placed, impossible ones are detected."""
 
 import pytest
 from hypothesis import given

@@ -158,7 +158,7 @@ async def test_a_model_that_only_calls_has_to_answer_in_the_end() -> None:
 
 
 async def test_a_repeated_call_is_not_run_again_and_ends_the_calls() -> None:
-    """What books a table must not book it twice because the model repeats itself."""
+    """A repeated call must not book a table twice."""
     tools = Toolbox(results=["booked"])
     calling = [Calling("", (CALL,)), Calling("", (CALL, CALL))]
     async with call_with(*calling, NOON, tools=tools) as call:

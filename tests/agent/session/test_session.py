@@ -1,4 +1,4 @@
-"""A whole session on fake stages: what the client is told, and what the model is left with."""
+"""A whole session on fake stages: events to the client, and the model's final history."""
 
 import asyncio
 

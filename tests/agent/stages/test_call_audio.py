@@ -1,4 +1,4 @@
-"""When a sample was spoken, by the frames that came over a network."""
+"""Capture time of a sample, from the arrival of frames over a network."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What is loaded is not looked at again, until something of it is built anew."""
+"""Loaded models are frozen for the garbage collector until a stage is rebuilt."""
 
 import gc
 import weakref

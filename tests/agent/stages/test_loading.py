@@ -1,4 +1,4 @@
-"""What the settings make of a language model, and what is told while it is converted."""
+"""Engine configuration from the settings, and progress reports of a conversion."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tools and forms of answers as clients ask for them, and as nobody should."""
+"""Tools and response formats of requests: those of real clients, and malformed ones."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What is kept of telephone calls, and what is not; and how it is asked for."""
+"""Call detail records: their contents, omissions and endpoint."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Every way in which a telephone call can end, and what its record says of it."""
+"""Every way in which a telephone call can end, and its cause in the record."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

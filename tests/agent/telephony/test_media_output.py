@@ -1,4 +1,4 @@
-"""What carriers get of a reply: in whole frames, marked, and no more than they can play."""
+"""Frames of a reply to carriers: whole, marked, and no more than they can play."""
 
 import base64
 import json

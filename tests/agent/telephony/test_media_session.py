@@ -1,4 +1,4 @@
-"""What a carrier's frames make of a session, and a session's notices of the carrier."""
+"""Session events from a carrier's frames, and frames from a session's notices."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What proves that a stream is of a call that was expected."""
+"""Proof that a media stream belongs to an expected call."""
 
 import base64
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What MCP servers say, and what of it is believed."""
+"""Sanitizing of what MCP servers declare and return."""
 
 import json
 from typing import Any

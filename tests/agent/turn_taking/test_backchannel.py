@@ -1,4 +1,4 @@
-"""What is said over the agent: listening, an answer, an echo, or words for it."""
+"""Classification of speech over the agent: backchannel, answer, echo, or interruption."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How long a silence ends a turn, by settings and by what is known of the pause."""
+"""Silence that ends a turn, by settings and by features of the pause."""
 
 import pytest
 from hypothesis import given, settings

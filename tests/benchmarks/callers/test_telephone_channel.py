@@ -1,4 +1,4 @@
-"""What comes out at the far end of a telephone line."""
+"""Output of the simulated telephone line."""
 
 import numpy as np
 import pytest

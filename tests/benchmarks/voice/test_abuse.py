@@ -1,4 +1,4 @@
-"""What `bench abuse` calls too late; the attacks themselves are made in test_agent_attacks_*."""
+"""Verdict of `bench abuse` on late answers; the attacks themselves are made in test_attacks_*."""
 
 from dataclasses import dataclass, field
 from typing import cast

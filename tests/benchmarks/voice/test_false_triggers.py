@@ -1,4 +1,4 @@
-"""`halfsec bench quiet`: sounds that are nobody's turn, and what is counted of them."""
+"""`halfsec bench quiet`: sounds without speech, and the counts of them."""
 
 import json
 from argparse import Namespace

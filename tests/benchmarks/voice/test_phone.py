@@ -1,4 +1,4 @@
-"""`halfsec bench phone`: what a bad line does to a call, what is told, runs with a server."""
+"""`halfsec bench phone`: effects of a bad line on a call, the report, runs with a server."""
 
 import asyncio
 import base64

@@ -1,4 +1,5 @@
-"""Accounts held against a recording: a scripted call as a file, what is compared, what is told."""
+"""Reported latencies compared with a recording: a scripted call as a file, the comparison, the
+report."""
 
 from pathlib import Path
 from typing import Any

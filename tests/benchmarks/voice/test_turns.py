@@ -1,4 +1,4 @@
-"""`halfsec bench turns` and `bench voice`: who calls when, what is told, runs with a server."""
+"""`halfsec bench turns` and `bench voice`: plan of the calls, the report, runs with a server."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `bench web` takes for a barge-in, and what it calls missed."""
+"""Barge-ins and missed gates as `bench web` counts them."""
 
 from typing import Any
 

@@ -1,9 +1,4 @@
-"""`python -m tests.clients.kosoku.echo ours|roomy|library`: a WebSocket that says what it is told.
-
-*ours* is the service's own server, with all its settings and connection classes, around that one
-route. *roomy* is the same with room for the largest messages of the cases. *library* is the package
-`websockets` alone, which does the protocol for both. Each prints its port.
-"""
+"""`python -m tests.clients.kosoku.echo ours|roomy|library`: a WebSocket echo server."""
 
 import asyncio
 import sys

@@ -1,8 +1,4 @@
-"""A collector of traces on a port of this machine: takes OTLP over HTTP and decodes it.
-
-It answers as it is told to, so that tests see what becomes of traces where one is slow, refuses,
-or is gone for a while.
-"""
+"""A collector of traces on a local port: takes OTLP over HTTP and decodes it."""
 
 import gzip
 import socket

@@ -1,4 +1,4 @@
-"""Who presents many wrong keys."""
+"""Throttling of addresses that present many wrong keys."""
 
 from agent.http.auth.throttle import FORGET_S, FREE_TRIES, MAX_ADDRESSES, AuthThrottle
 

@@ -1,4 +1,4 @@
-"""What operators read at `/metrics`, as Prometheus reads it."""
+"""`/metrics` as Prometheus reads it."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace

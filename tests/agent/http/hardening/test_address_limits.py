@@ -1,4 +1,4 @@
-"""How much one address may take."""
+"""Limits of a single address."""
 
 import pytest
 

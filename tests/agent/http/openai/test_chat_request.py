@@ -1,4 +1,4 @@
-"""Chat completion requests as clients write them, and as nobody should."""
+"""Chat completion requests: those of real clients, and malformed ones."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What the dialect makes of a client's frames, good and bad."""
+"""Parser of a client's frames, valid and invalid."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What is found amiss before the server listens, and the one command that mends it."""
+"""Problems found before the server listens, and the one command that solves them."""
 
 from pathlib import Path
 

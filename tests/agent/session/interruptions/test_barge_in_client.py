@@ -1,4 +1,4 @@
-"""What clients, recognizers and endless noise do to a reply that is held."""
+"""Effects of clients, recognizers and endless noise on a reply that is held."""
 
 import asyncio
 

@@ -1,8 +1,5 @@
-"""Callers who go on at random moments, and clients that meddle: the model reads what was meant.
-
-What was meant is told by a model of the call that knows nothing of histories, guesses and taking
-back: a list of what was said, in which a half knows the one before it.
-"""
+"""Callers who go on at random moments, and clients that interfere: the model reads the whole
+turn."""
 
 import asyncio
 import random

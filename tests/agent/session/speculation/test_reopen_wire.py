@@ -1,4 +1,4 @@
-"""What a Realtime client sees of a re-opened turn: items apart, chained, and nothing left open."""
+"""A re-opened turn on the wire: items apart, chained, and none left open."""
 
 from collections import Counter
 from typing import Any

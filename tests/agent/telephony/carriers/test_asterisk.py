@@ -1,4 +1,4 @@
-"""What Asterisk's `chan_websocket` says and is told, beyond what all carriers do."""
+"""Messages of Asterisk's `chan_websocket` beyond those common to all carriers."""
 
 import pytest
 

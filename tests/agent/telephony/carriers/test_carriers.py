@@ -1,7 +1,4 @@
-"""What each carrier says, after the examples of its documentation, and what it is told.
-
-The pages are named in the modules of `agent/telephony/carriers`; Twilio has a file of its own.
-"""
+"""Messages to and from each carrier, after the examples of its documentation."""
 
 import base64
 import contextlib

@@ -1,4 +1,4 @@
-"""Webhooks that no carrier has sent, or a broken one: what is told of them, and never worse."""
+"""Webhooks with missing, broken or invented fields: a clear refusal, and never worse."""
 
 from typing import Any
 

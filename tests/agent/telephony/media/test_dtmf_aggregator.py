@@ -1,4 +1,4 @@
-"""What keys make an entry, and when it is over."""
+"""Keys that make an entry, and the end of an entry."""
 
 from agent.telephony.media.dtmf_aggregator import LATE_NS, MAX_KEYS, DtmfAggregator
 

@@ -1,4 +1,4 @@
-"""Keys of a caller can't be heard in the recording of his call, nor read in what is kept of it."""
+"""A caller's keys can be neither heard in the recording nor read in the records."""
 
 import asyncio
 import base64

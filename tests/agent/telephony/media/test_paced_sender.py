@@ -1,4 +1,4 @@
-"""When queued audio leaves, to the frame, in a time that the test makes."""
+"""Departure times of queued audio, to the frame, in virtual time."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What a model does to the telephone call that it is in, in virtual time."""
+"""Tools that act on the telephone call in progress, in virtual time."""
 
 import asyncio
 import logging

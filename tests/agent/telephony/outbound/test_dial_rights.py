@@ -1,4 +1,4 @@
-"""Who may have whom called: calls cost money."""
+"""Permission to place calls, which cost money."""
 
 from typing import Any
 
