@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from agent.config.public_url import local_voice_url
+from agent.config.local_urls import local_voice_url
 from agent.config.sources import read_config
 from agent.errors import HalfsecError
 from agent.http.auth.cli_credentials import KEY_VARIABLE, CliCredentials, entry_at, entry_here

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from agent.config.home import halfsec_home
-from agent.config.public_url import is_loopback
+from agent.config.local_urls import is_loopback
 from agent.config.schema import GPU_DTYPES, Config
 from agent.config.tools import MCP_PREFIX, PHONE_PREFIX
 from agent.errors import ConfigError, HalfsecError

@@ -12,7 +12,7 @@ import websockets.asyncio.client as websockets_client
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidProxy, InvalidURI
 from websockets.typing import Subprotocol
 
-from agent.config.public_url import VOICE_PATH
+from agent.config.local_urls import VOICE_PATH
 from agent.errors import CLOSE_NOT_RESUMED
 from latency_budget.account.clock import Clock
 

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from websockets.exceptions import InvalidMessage, InvalidStatus, InvalidURI
 
-from agent.config.public_url import VOICE_PATH
+from agent.config.local_urls import VOICE_PATH
 
 
 class ConnectError(RuntimeError):

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from agent.calls.recording import Recorder
 from agent.calls.registry import CallRegistry
 from agent.codec.json_frame import MAX_FRAME_BYTES
-from agent.config.public_url import page_url
+from agent.config.local_urls import page_url
 from agent.config.schema import Config, LatencySettings
 from agent.config.telephony import TelephonySettings
 from agent.errors import ConfigError

@@ -148,7 +148,7 @@ def _change_items(
     conversation = context.conversation
     match request:
         case ask.CreateItem(item, after):
-            if ids.reserves(item.id):
+            if ids.is_reserved(item.id):
                 raise ClientError(
                     f"The id {item.id!r} is the server's own; choose another one, or none.",
                     code="invalid_value",

@@ -7,8 +7,8 @@ that lost the answer or from an attacker who recorded it, gets the first answer,
 once. That includes requests in another notation with a valid signature: with the fields in another
 order, or with a query that the carrier does not sign.
 
-Without a line the caller hears so, in the carrier's own way; an unauthenticated carrier gets an
-error, which its own debugger shows.
+If no line (place for a call) is free, the caller hears a message in the carrier's own way; an
+unauthenticated carrier gets an error, which its own debugger shows.
 """
 
 import hashlib

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import WebSocketException
 
-from agent.config.public_url import VOICE_PATH
+from agent.config.local_urls import VOICE_PATH
 
 ATTACKER: Final = "127.0.0.66"
 ANSWER_S: Final = 10.0

@@ -1,9 +1,11 @@
-"""Latency budgets: a total from the caller's last word to the agent's first, divided by stage.
+"""Latency budgets: the class, and each preset's total and allowances by stage.
+
+The total counts from the caller's last word to the agent's first sound.
 
 An allowance bounds the *exposed* time of a stage: its part of the critical path, not its work.
-The allowances plan the tight chain, in which the turn is decided over before the reply is ready and
-every stage is waited for; they add up to the total. Where the wait for the end of the turn is the
-longer branch, the endpoint takes the time of the stages it hides, and only the total binds.
+The allowances assume that the end of the turn is decided before the reply is ready, so that every
+stage adds to the wait; they add up to the total. Where that decision takes longer, it hides the
+other stages, and only the total binds.
 """
 
 from collections.abc import Mapping

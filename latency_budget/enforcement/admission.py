@@ -81,7 +81,9 @@ class _Chain:
     calls: int
     total_ms: int
     ready_ms: float
+    """Time until the reply was ready: it grows with the load."""
     after_ms: float
+    """Time of playback and transport behind that, which does not."""
 
 
 class Admission:

@@ -23,7 +23,7 @@ from .gguf_reader import GgufFile
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_DIVISORS = "rope_freqs.weight"
-"""Name of the only tensor that is not a weight."""
+"""Tensor of the rotary frequencies' divisors (Llama 3.1): settings, in spite of its name."""
 
 _REFUSED = {
     "expert_count": "mixtures of experts",

@@ -18,7 +18,7 @@ import soundfile
 from agent.client import events as ev
 from agent.client.call import connect
 from agent.client.errors import CallEndedError, ConnectError
-from agent.config.public_url import local_voice_url
+from agent.config.local_urls import local_voice_url
 from agent.config.sources import read_config
 from agent.config.suggestions import nearest
 from agent.errors import HalfsecError

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from agent.config.public_url import is_loopback
+from agent.config.local_urls import is_loopback
 from agent.config.schema import Config
 
 from .local_key import local_key

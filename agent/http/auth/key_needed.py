@@ -1,6 +1,6 @@
 """Decision from the settings whether the server requires a key."""
 
-from agent.config.public_url import is_loopback
+from agent.config.local_urls import is_loopback
 from agent.config.schema import Config
 
 

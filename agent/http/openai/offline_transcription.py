@@ -1,10 +1,10 @@
-"""Transcription of a file beside the calls: in windows that yield to whatever a call needs.
+"""Transcription of a file, piece by piece, at a lower priority than all calls.
 
 Theory of operation: the calls' models do the work, so every step of it is one job of a stage that
 waits behind all of the calls' jobs (`OFFLINE`), and is short: a second for the voice detector, one
 decode of one piece for the recognizer. A call that comes while such a job runs waits for that one.
-The file itself is decoded on a worker thread, a piece ahead of nothing: what is decoded and not yet
-recognized is one piece. So when the client goes, at most one job is done in vain.
+The file itself is decoded on a worker thread, the next piece only when the one before is
+recognized. So when the client goes, at most one job is done in vain.
 """
 
 from collections.abc import AsyncGenerator

@@ -3,7 +3,7 @@
 import importlib.util
 from collections.abc import Iterator
 
-from agent.config.public_url import is_loopback
+from agent.config.local_urls import is_loopback
 from agent.config.schema import Config
 from agent.errors import ConfigError
 from agent.http.auth.key_needed import is_reachable_by_others, needs_key

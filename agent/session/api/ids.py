@@ -1,4 +1,6 @@
-"""Ids that clients see: unique in the session, hard to guess across sessions, easy to read.
+"""Ids of sessions, items, replies and calls, and which item ids a client may not use.
+
+They are unique in the session, hard to guess across sessions, and easy to read.
 
 Clients may name items themselves, and within a session the next id is easy to guess. An id that was
 announced before its item is there (while the caller speaks), or that is yet to come, is therefore
@@ -39,7 +41,7 @@ class Identifiers:
         """Release an id: the server changes nothing under it any more."""
         self._held.discard(item_id)
 
-    def reserves(self, item_id: ItemId) -> bool:
+    def is_reserved(self, item_id: ItemId) -> bool:
         """True if this id belongs to the server, so that a client can't use it."""
         number = item_id.removeprefix(f"item_{self._stem}")
         is_ours = number != item_id and number.isascii() and number.isdecimal()

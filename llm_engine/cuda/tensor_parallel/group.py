@@ -34,7 +34,7 @@ from llm_engine.backends.wrapper import BackendWrapper
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.errors import DeviceLostError, ModelError
 
-from .workers import Follower, FollowerWatchdog, HangTimeout, Heartbeat, received
+from .follower_watchdog import Follower, FollowerWatchdog, HangTimeout, Heartbeat, received
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ module's function with picklable arguments."""
 
 
 def _follow(
-    team: ProcessGroup, make: Make, orders: Connection, beats: Heartbeat, patience: HangTimeout
+    team: ProcessGroup, make: Make, orders: Connection, beats: Heartbeat, hang_timeout: HangTimeout
 ) -> None:
     """Main function of a follower: load, then run plans until the leader ends it or is gone."""
     for number in (
@@ -103,7 +103,7 @@ def _follow(
     except Exception as error:
         orders.send(f"{type(error).__name__}: {error}")
         return
-    for order in received(orders, beats, patience):
+    for order in received(orders, beats, hang_timeout):
         match order:
             case Plan():
                 backend.collect(backend.launch(order))
@@ -131,7 +131,7 @@ class ParallelBackend(BackendWrapper):
         self,
         backend: CudaBackend,
         followers: Sequence[Follower],
-        patience: HangTimeout,
+        hang_timeout: HangTimeout,
         store_directory: tempfile.TemporaryDirectory[str],
     ) -> None:
         """`store_directory`: holds the group's store file, which libraries go on reading."""
@@ -139,7 +139,7 @@ class ParallelBackend(BackendWrapper):
         self._own = backend
         self._store_directory = store_directory
         self._followers = followers
-        self._watchdog = FollowerWatchdog(followers, patience)
+        self._watchdog = FollowerWatchdog(followers, hang_timeout)
 
     def launch(self, plan: Plan) -> StepHandle:
         with self._together():
@@ -189,7 +189,7 @@ class ParallelBackend(BackendWrapper):
         try:
             yield
         except Exception as error:
-            raise DeviceLostError(str(self._watchdog.loss(error))) from error
+            raise DeviceLostError(str(self._watchdog.declare_lost(error))) from error
 
     def _send(self, order: Plan | SequenceRows) -> None:
         for follower in self._followers:
@@ -200,7 +200,7 @@ def lead(
     count: int,
     library: str,
     make: Make,
-    patience: HangTimeout | None = None,
+    hang_timeout: HangTimeout | None = None,
     *,
     make_own: Make | None = None,
 ) -> ParallelBackend:
@@ -209,21 +209,21 @@ def lead(
     where a process can't start, DeviceLostError while an earlier group has not ended."""
     if dist.is_initialized() or any(each.name == _LEADER for each in threading.enumerate()):
         raise DeviceLostError("a model on several GPUs has not ended in this process")
-    patience = patience or HangTimeout()
+    hang_timeout = hang_timeout or HangTimeout()
     store_directory = tempfile.TemporaryDirectory(prefix="halfsec-", ignore_cleanup_errors=True)
     store = str(Path(store_directory.name, "store"))
     own, *others = (ProcessGroup(rank, count, store, library) for rank in range(count))
     followers: list[Follower] = []
     atexit.register(_end, followers)  # they ignore the signals that end Python
     try:
-        followers.extend(_started(team, make, patience) for team in others)
+        followers.extend(_started(team, make, hang_timeout) for team in others)
         _with_followers(own.join, followers)
         finish = _with_followers(partial(make_own or make, own), followers)
         for follower in followers:
             with contextlib.suppress(OSError):  # its error is received below
                 follower.orders.send(_GO)
         backend = _with_followers(finish, followers)
-        return ParallelBackend(backend, followers, patience, store_directory)
+        return ParallelBackend(backend, followers, hang_timeout, store_directory)
     except BaseException:
         _end(followers)
         if dist.is_initialized():
@@ -291,13 +291,13 @@ def _end(followers: Sequence[Follower]) -> None:
         follower.orders.close()
 
 
-def _started(team: ProcessGroup, make: Make, patience: HangTimeout) -> Follower:
+def _started(team: ProcessGroup, make: Make, hang_timeout: HangTimeout) -> Follower:
     context = mp.get_context("spawn")
     ours, theirs = context.Pipe()
     beats = context.RawValue("Q")
     process = context.Process(
         target=_follow,
-        args=(team, make, theirs, beats, patience),
+        args=(team, make, theirs, beats, hang_timeout),
         name=f"halfsec-gpu-{team.rank}",
         daemon=True,
     )

@@ -10,7 +10,7 @@ import pytest
 from agent.client.call import connect
 from agent.client.errors import ConnectError
 from agent.config.layers import load_config
-from agent.config.public_url import local_voice_url
+from agent.config.local_urls import local_voice_url
 from agent.http.auth.cli_credentials import entry_here
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.local_key import local_key

@@ -195,12 +195,12 @@ def test_ids_are_reserved_before_and_until_they_are_used() -> None:
     ids = Identifiers(SessionId("sess_abcdef0123456789"))
     first = ids.item()
     assert first == "item_abcdef012300001"
-    assert ids.reserves(first)
-    assert ids.reserves(ItemId("item_abcdef012300002"))
+    assert ids.is_reserved(first)
+    assert ids.is_reserved(ItemId("item_abcdef012300002"))
     ids.release(first)
-    assert not ids.reserves(first)
+    assert not ids.is_reserved(first)
     for other in ("item_abcdef0123", "item_abcdef0123x", "item_000001", "mine", "item_abcdef0123²"):
-        assert not ids.reserves(ItemId(other))
+        assert not ids.is_reserved(ItemId(other))
 
 
 async def test_a_client_cannot_take_an_id_that_the_server_will_use() -> None:

@@ -18,7 +18,7 @@ from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import Plan, StepHandle
 from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.config import EngineConfig, SamplingParams
-from llm_engine.cuda.tensor_parallel.workers import HangTimeout
+from llm_engine.cuda.tensor_parallel.follower_watchdog import HangTimeout
 from llm_engine.engine import Engine, read_vocabulary
 from llm_engine.errors import DeviceLostError
 from tests.support.fakes.llm_models import LosableBackend, ScriptedBackend, save_tiny_model

@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 
 from agent.config.layers import load_config
-from agent.config.public_url import local_voice_url, page_url
+from agent.config.local_urls import local_voice_url, page_url
 from agent.config.schema import Config
 from agent.errors import ConfigError
 from agent.http.auth import tls

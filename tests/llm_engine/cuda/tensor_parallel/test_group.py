@@ -26,8 +26,8 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.cuda.tensor_parallel.follower_watchdog import Follower, HangTimeout, received
 from llm_engine.cuda.tensor_parallel.group import ParallelBackend, ProcessGroup, lead
-from llm_engine.cuda.tensor_parallel.workers import Follower, HangTimeout, received
 from llm_engine.engine import Engine, read_vocabulary
 from llm_engine.errors import DeviceLostError
 from tests.support.fakes.llm_cuda import one_of_several

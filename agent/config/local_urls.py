@@ -1,4 +1,4 @@
-"""Addresses of the server by its settings: of the voice socket, of the page, and their reach."""
+"""URLs of the server for clients on the same machine, and whether a host is loopback."""
 
 import ipaddress
 from typing import Final

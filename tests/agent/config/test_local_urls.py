@@ -3,7 +3,7 @@
 import pytest
 
 from agent.config.layers import load_config
-from agent.config.public_url import is_loopback, local_voice_url
+from agent.config.local_urls import is_loopback, local_voice_url
 from agent.errors import ConfigError
 
 

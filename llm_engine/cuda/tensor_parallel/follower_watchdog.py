@@ -1,4 +1,6 @@
-"""Follower processes, their heartbeat, and the watchdog that detects a dead or hung one.
+"""Heartbeat of follower processes, and the watchdog that kills the group when one dies or hangs.
+
+`group` starts the followers and runs their loops.
 
 A follower may die, and it may hang: stopped, or stuck in its step. The leader cannot tell from its
 own steps: it waits for a follower inside a collective, in a library or a kernel, where no exception
@@ -63,12 +65,12 @@ class Follower:
     beats: Heartbeat
 
 
-def received(orders: Connection, beats: Heartbeat, patience: HangTimeout) -> Iterator[Any]:
+def received(orders: Connection, beats: Heartbeat, hang_timeout: HangTimeout) -> Iterator[Any]:
     """Yield the leader's orders until it is gone. Beats while there are none, and after each."""
     arrivals = select.poll()  # made once: `Connection.poll` would make one for every order
     arrivals.register(orders.fileno(), select.POLLIN)
     while True:
-        while not arrivals.poll(patience.poll_s * 1000):
+        while not arrivals.poll(hang_timeout.poll_s * 1000):
             beats.value += 1
         try:
             order = orders.recv()
@@ -81,11 +83,11 @@ def received(orders: Connection, beats: Heartbeat, patience: HangTimeout) -> Ite
 class FollowerWatchdog:
     """Watches followers, on a thread of its own, until `end`."""
 
-    def __init__(self, followers: Sequence[Follower], patience: HangTimeout) -> None:
+    def __init__(self, followers: Sequence[Follower], hang_timeout: HangTimeout) -> None:
         self.lost: DeviceLostError | None = None
         """Set once a follower is lost; any thread may read it."""
         self._followers = followers
-        self._patience = patience
+        self._hang_timeout = hang_timeout
         self._on_lost: Callable[[DeviceLostError], None] = lambda error: None
         self._changing = threading.Lock()
         self._is_settled = threading.Event()
@@ -102,7 +104,7 @@ class FollowerWatchdog:
         if lost is not None:
             on_lost(lost)
 
-    def loss(self, error: Exception) -> DeviceLostError:
+    def declare_lost(self, error: Exception) -> DeviceLostError:
         """Turn an error of the leader's own step into the loss of the group. Kills the followers:
         they are at another step now, or wait inside this one."""
         self._is_settled.wait(_SETTLE_S)
@@ -124,7 +126,7 @@ class FollowerWatchdog:
         num_still = [0] * len(seen)
         sentinels = {each.process.sentinel: each for each in self._followers}
         while True:
-            ended = wait(list(sentinels), self._patience.poll_s)
+            ended = wait(list(sentinels), self._hang_timeout.poll_s)
             if self._is_over or self.lost is not None:
                 return
             for sentinel in ended:
@@ -137,9 +139,9 @@ class FollowerWatchdog:
                 beats = follower.beats.value
                 num_still[index] = num_still[index] + 1 if beats == seen[index] else 0
                 seen[index] = beats
-                if num_still[index] >= self._patience.num_polls:
+                if num_still[index] >= self._hang_timeout.num_polls:
                     name = f"the process of GPU {follower.rank}"
-                    self._lose(DeviceLostError(f"{name} has not moved for {self._patience}"))
+                    self._lose(DeviceLostError(f"{name} has not moved for {self._hang_timeout}"))
                     return
 
     def _lose(self, error: DeviceLostError) -> None:
