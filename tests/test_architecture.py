@@ -80,7 +80,7 @@ PURE = {
     "agent/calls": "recording_timeline rejections suspended",
     "agent/client/simulated_caller": "ducking",
     "agent/codec": "*",
-    "agent/config": "access layers presets public_url schema tools values",
+    "agent/config": "access layers local_urls presets schema tools values",
     "agent/http": "peer_address",
     "agent/http/auth": "client_secrets principal throttle",
     "agent/http/hardening": "address_limits leaky_bucket",

@@ -12,11 +12,11 @@ a backchannel or noise lets the rest be said in a response of its own (`ResumeRe
 the pause is long enough, and not only when a turn would be over.
 
 *Clients that duck* play on at a lower volume (`DuckReply`). They receive `speech_started` when
-there
-are words, or voice for too long without words; otherwise the volume comes back (`UnduckReply`).
+there are words, or voice for too long without words; otherwise the volume comes back
+(`UnduckReply`).
 
-An overlap without words is settled by its deadline: whatever recognizer or caller do, no response
-is held for much longer than `MAX_HOLD_NS`.
+An overlap without words is settled by its deadline, `MAX_HOLD_NS`. Only while the caller pauses and
+the recognizer still owes the words, the deadline moves on, up to that of the transcript.
 """
 
 from typing import Final
