@@ -242,7 +242,7 @@ async def test_who_may_not_connect_is_closed_before_he_is_read(
     reason: str,
 ) -> None:
     monkeypatch.setattr(live.audio_sockets, name, value)
-    monkeypatch.setattr(live.audio_sockets, "_num_turned_away", 0)
+    monkeypatch.setattr(live.audio_sockets, "_num_refused", 0)
     assert await told(live) == b""
     assert f"closed a connection from 127.0.0.1: {reason} (1 so far)" in caplog.text
 
