@@ -7,7 +7,6 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -32,7 +31,6 @@ from agent.telephony.carriers.audiosocket import (
     HANG_UP,
     MARK,
     UUID,
-    AudioSocket,
     message,
 )
 from agent.telephony.media.paced_sender import FRAME_NS
@@ -42,7 +40,13 @@ from tests.support.service.live import LiveServer
 from tests.support.service.live_call import overlap, transcript
 from tests.support.service.otlp_collector import free_port
 from tests.support.service.service_process import service
-from tests.support.telephony.audio_socket_peer import FRAME, SLIN, AudioSocketPeer, audio_socket
+from tests.support.telephony.audio_socket_peer import (
+    FRAME,
+    SLIN,
+    AudioSocketPeer,
+    audio_socket,
+    audio_socket_agent,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -55,11 +59,8 @@ AUDIO = message(SLIN, bytes(2 * FRAME))
 @pytest.fixture
 def reader(live: LiveServer) -> Iterator[LiveServer]:
     """A server where calls by AudioSocket are answered with a long greeting."""
-    sockets = live.audio_sockets
-    carrier = sockets._carrier
-    sockets._carrier = replace(carrier, media_stream=partial(AudioSocket, "reader"))
-    yield live
-    sockets._carrier = carrier
+    with audio_socket_agent(live.audio_sockets, "reader"):
+        yield live
 
 
 @pytest.mark.models

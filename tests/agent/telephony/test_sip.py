@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import soundfile
 from tests.agent.telephony.test_live import turns_of
 from tests.support.service.live import LiveServer
 from tests.support.service.live_call import Int16, overlap, recording, silence, transcript
+from tests.support.telephony.audio_socket_peer import audio_socket_agent
 from tests.support.telephony.sip_switchboard import HOST, Switchboard, switchboard
 
 pytest_plugins = ["tests.support.service.live_fixtures"]
@@ -82,14 +83,14 @@ def quiet_since(board: Switchboard) -> Callable[[], bool]:
 
 
 @pytest.fixture
-def reader(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> LiveServer:
+def reader(live: LiveServer) -> Iterator[LiveServer]:
     """A server where calls by AudioSocket are answered with a long greeting. Where there is no
     phone to call it, the test is skipped."""
     if BARESIP is None:
         assert "REQUIRE_SIP_PHONE" not in os.environ, "apt-get install baresip-core"
         pytest.skip("there is no SIP phone here: apt-get install baresip-core")
-    monkeypatch.setattr(live.audio_sockets, "_agent", "reader")
-    return live
+    with audio_socket_agent(live.audio_sockets, "reader"):
+        yield live
 
 
 async def test_a_sip_phone_is_hung_up(

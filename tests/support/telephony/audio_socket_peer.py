@@ -6,13 +6,23 @@ import asyncio
 import contextlib
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from agent.telephony.carriers.audiosocket import HANG_UP, KEY, UUID, MessageReader, message
+from agent.telephony.audiosocket_listener import AudioSockets
+from agent.telephony.carriers.audiosocket import (
+    HANG_UP,
+    KEY,
+    UUID,
+    AudioSocket,
+    MessageReader,
+    message,
+)
 from tests.support.service.live_call import Int16, recording
 
 SLIN: Final = 0x10
@@ -116,3 +126,14 @@ async def audio_socket(port: int) -> AsyncIterator[AudioSocketPeer]:
             running.cancel()
     finally:
         writer.close()
+
+
+@contextmanager
+def audio_socket_agent(sockets: AudioSockets, agent: str) -> Iterator[None]:
+    """Let this agent answer the calls that come by AudioSocket."""
+    carrier = sockets._carrier
+    sockets._carrier = replace(carrier, media_stream=partial(AudioSocket, agent))
+    try:
+        yield
+    finally:
+        sockets._carrier = carrier
