@@ -55,6 +55,9 @@ _HALF_BILLION_INSTRUCTIONS: Final = (
 """Prompt of the half-billion preset, without examples: with those of `embedded` the model repeated
 them instead of calling tools (right calls in `halfsec bench chat`: 2 of 48)."""
 
+_ONE_CALL: Final = {"parallel_tool_calls": False, "max_tool_rounds": 1}
+"""Small models don't stop calling: every tool there is, and never a word."""
+
 _LARGE_MODEL_INSTRUCTIONS: Final = (
     "You are a voice assistant on a live call. Your words are spoken aloud as you write them, so "
     "answer the way people talk: one or two short sentences, plain words, no lists, no markdown, "
@@ -83,6 +86,7 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "model": "smollm2-135m-instruct",
             "max_tokens": 64,
             "repetition_penalty": 1.1,
+            **_ONE_CALL,
         },
         "agents": {
             "default": {
@@ -99,6 +103,7 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "max_tokens": 96,
             "repetition_penalty": 1.05,
             "context": 4096,
+            **_ONE_CALL,
         },
         "agents": {
             "default": {

@@ -156,6 +156,11 @@ class LlmSettings:
     """Above 1, tokens that a reply has used become less likely in it. Small models loop without."""
     max_tokens: Annotated[int, Between(1, 8192)] = 256
     """Longest reply, in tokens. A spoken sentence has about 15 to 25."""
+    parallel_tool_calls: bool = True
+    """Lets a reply call several tools at once. Small models then call whatever there is."""
+    max_tool_rounds: Annotated[int, Between(1, 5)] = 5
+    """Most tool rounds after the caller's last words: calls, then their results. After the last
+    the model has to answer in words. Small models seldom do so by themselves."""
     context: Annotated[int, Between(256, 1_048_576)] = 2048
     """Context length of the model, in tokens."""
     cache_mb: Annotated[int, Between(16, 1_048_576)] = 1024

@@ -24,7 +24,15 @@ from llm_engine.chat.tool_calls import CallingMessage
 
 from .model_thread import ModelThread
 from .stall_timeout import first_of, stall_timeout
-from .tool_call_adapter import CallCollector, calls_for_engine, for_engine, tool_use
+from .tool_call_adapter import (
+    NO_LIMITS,
+    CallCollector,
+    ToolLimits,
+    calls_for_engine,
+    for_engine,
+    num_tool_rounds,
+    tool_use,
+)
 
 LOAD_TIMEOUT_S: Final = 60.0
 """Wait for an engine that is being loaded anew; a large model takes this long."""
@@ -51,12 +59,16 @@ class EngineChat:
         instructions: str,
         examples: Sequence[ChatMessage],
         small: ModelThread[llm_engine.Engine] | None = None,
+        limits: ToolLimits = NO_LIMITS,
     ) -> None:
         """`small`: a smaller model that `use_small_model` may turn to."""
         self._clock = clock
         self._sampling = sampling
         self._instructions = instructions
         self._examples = [llm_engine.ChatMessage(each.role, each.text) for each in examples]
+        self._limits = limits
+        self._num_rounds = 0
+        """Tool rounds since the caller's last words."""
         self._tools: tuple[str, ...] = ()
         """Tool definitions in the model's prompt."""
         self._large, self._small = stage, small
@@ -102,6 +114,8 @@ class EngineChat:
         with as_stage_errors():
             calls = calls_for_engine(message)
             await (await self._open()).commit(message.text, message.role, calls)
+        if message.role == "user":
+            self._num_rounds = 0
 
     async def take_back(self) -> None:
         with as_stage_errors():
@@ -111,6 +125,7 @@ class EngineChat:
         with as_stage_errors():
             history = _with_instructions(self._instructions, for_engine(messages))
             await (await self._open()).reset(history)
+        self._num_rounds = num_tool_rounds(history)
 
     async def truncate_reply(self, num_chars: int) -> None:
         with as_stage_errors():
@@ -128,11 +143,11 @@ class EngineChat:
         """See `ChatPort.generate`. Raises StageError where the engine fails or hangs."""
         conversation = await self._open()
         assert self._engine is not None
-        use = None if tools is None else tool_use(tools)
+        use = None if tools is None else self._limits.limited(tool_use(tools), self._num_rounds)
         collector = None if use is None else CallCollector(self._engine.dialect, use)
         usage = Usage()
         num_ids = 0
-        is_first = True
+        is_first, has_called = True, False
         chunks = conversation.generate(turn, deadline_ns, max_tokens=max_tokens, use=use)
         async with aclosing(chunks):
             while (chunk := await self._answer(anext(chunks, None))) is not None:
@@ -149,6 +164,8 @@ class EngineChat:
                 calls: tuple[ModelCall, ...] = ()
                 if collector is not None:
                     text, calls = collector.push(text, is_last=chunk.finish_reason is not None)
+                if calls and not has_called:
+                    self._num_rounds, has_called = self._num_rounds + 1, True
                 yield ReplyToken(text, usage, chunk.finish_reason, calls)
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
@@ -287,6 +304,7 @@ def chat_factory(
     clock: Clock,
     sampling: llm_engine.SamplingParams,
     small: ModelThread[llm_engine.Engine] | None = None,
+    limits: ToolLimits = NO_LIMITS,
 ) -> ChatFactory:
     """Chats with the engine on `llm`, and with the smaller one on `small` where there is one.
 
@@ -295,6 +313,6 @@ def chat_factory(
     """
 
     def open_chat(instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
-        return EngineChat(llm, clock, sampling, instructions, examples, small)
+        return EngineChat(llm, clock, sampling, instructions, examples, small, limits)
 
     return open_chat

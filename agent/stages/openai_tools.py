@@ -22,6 +22,10 @@ MAX_TOOLS_CHARS: Final = 1 << 18
 more, and a grammar for 3.6 million characters takes a core for 46 s."""
 
 _NAME: Final = re.compile("[a-zA-Z0-9_-]{1,64}")
+_OPEN: Final = frozenset(
+    ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref")
+)
+"""Keywords that decide about further properties, or bring some."""
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -132,7 +136,30 @@ def _parameters(function: Mapping[str, Any], field: str) -> Schema:
         raise RequestError(field, "must be a JSON schema, an object")
     if parameters.get("type", "object") != "object":
         raise RequestError(field, "must describe an object: its type must be object")
-    return Schema.of({"type": "object", **parameters}, field, is_lenient=not strict)
+    return Schema.of(_closed({"type": "object", **parameters}), field, is_lenient=not strict)
+
+
+def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with `additionalProperties` false in each object that lists its properties and
+    leaves that open: models invent arguments that the tool does not have. Parts of an `allOf` stay
+    open, as each would refuse the properties of the others."""
+    closed = {name: _closed_inside(name, value) for name, value in schema.items()}
+    if "properties" in schema and not _OPEN & schema.keys():
+        closed["additionalProperties"] = False
+    return closed
+
+
+def _closed_inside(name: str, value: Any) -> Any:
+    if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
+        return {
+            key: _closed(inner) if isinstance(inner, dict) else inner
+            for key, inner in value.items()
+        }
+    if name == "items" and isinstance(value, dict):
+        return _closed(value)
+    if name in ("anyOf", "oneOf") and isinstance(value, list):
+        return [_closed(each) if isinstance(each, dict) else each for each in value]
+    return value
 
 
 def _definition(function: Mapping[str, Any]) -> str:

@@ -28,6 +28,7 @@ from .loading import Loading
 from .model_thread import ModelThread
 from .speech_input import SpeechInput, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
+from .tool_call_adapter import ToolLimits
 
 Status = Literal["warming", "ready", "broken", "failed"]
 
@@ -65,7 +66,9 @@ class Stages:
         if config.llm_engine.small_model:
             self.small_llm = ModelThread("small llm", load.small_engine, llm_engine.Engine.close)
         sampling = sampling_of(config.llm_engine)
-        self._open_chat: ChatFactory = chat_factory(self.llm, clock, sampling, self.small_llm)
+        self._open_chat: ChatFactory = chat_factory(
+            self.llm, clock, sampling, self.small_llm, tool_limits_of(config.llm_engine)
+        )
         self._voices: dict[str, VoiceStage] = {}
         kept = [*config.agent.openers, *config.tool_waits]
         for name in self._voice_names():
@@ -230,6 +233,11 @@ def sampling_of(settings: LlmSettings) -> llm_engine.SamplingParams:
         repetition_penalty=settings.repetition_penalty,
         max_tokens=settings.max_tokens,
     )
+
+
+def tool_limits_of(settings: LlmSettings) -> ToolLimits:
+    """Limits of the calls of replies."""
+    return ToolLimits(settings.parallel_tool_calls, settings.max_tool_rounds)
 
 
 def _one_line(error: Exception) -> str:

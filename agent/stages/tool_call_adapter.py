@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import llm_engine
 from agent.session.api.conversation import ModelCall
@@ -31,6 +32,37 @@ def tool_use(tools: Tools) -> ToolUse:
     use = parse_tools(body)
     assert use is not None
     return use
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLimits:
+    """Limits of a model's calls: `llm_engine.parallel_tool_calls` and `max_tool_rounds`."""
+
+    in_parallel: bool = True
+    max_rounds: int = 5
+
+    def limited(self, use: ToolUse, num_rounds: int) -> ToolUse:
+        """The tools that a reply may call after this many tool rounds since the caller's last
+        words. A call that the client demands is always allowed."""
+        if use.must_call:
+            return use
+        callable_tools = use.callable if num_rounds < self.max_rounds else ()
+        in_parallel = use.in_parallel and self.in_parallel
+        return replace(use, callable=callable_tools, in_parallel=in_parallel)
+
+
+NO_LIMITS: Final = ToolLimits()
+
+
+def num_tool_rounds(messages: Sequence[llm_engine.ChatMessage | CallingMessage]) -> int:
+    """Number of replies with calls behind the last user message."""
+    num_rounds = 0
+    for message in reversed(messages):
+        if isinstance(message, CallingMessage):
+            num_rounds += 1
+        elif message.role == "user":
+            break
+    return num_rounds
 
 
 class CallCollector:

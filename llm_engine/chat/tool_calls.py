@@ -26,6 +26,10 @@ from .template import ChatMessage
 MAX_PARALLEL: Final = 8
 """Calls in one reply. Ends the loop of a small model that has begun to repeat itself."""
 
+_TEXT: Final = r"([^{}>|`]([^{]|\{[\s{]*[^\s{\"])*)?"
+"""Text of a reply that is shown tools: without objects of JSON, which would be calls that are
+spoken. Small models write `>{"name": ...` where no call is allowed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tool:
@@ -135,8 +139,7 @@ class Dialect:
 
 @lru_cache(maxsize=32)
 def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
-    text = r"TEXT: /([^{](.|\n)*)?/"
-    """No text begins with a brace: it would be a call that is spoken."""
+    text = f"TEXT: /{_TEXT}/"
     if not use.callable:
         plain = Grammar(f"start: TEXT\n{text}\n")
         return plain if answer is None else Grammar.fitting(answer)
@@ -152,7 +155,7 @@ def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
         start = f"spoken call {more} | bare {bare}"
         rules += _call_rules("bare", dialect.bare, use)
         # The shortest text that ends with the marker: from there on nothing else may follow.
-        rules.append(f"spoken[lazy]: /([^{{](.|\\n)*)?{dialect.opening}/")
+        rules.append(f"spoken[lazy]: /{_TEXT}{dialect.opening}/")
     else:
         start = "call"
     if not use.must_call:

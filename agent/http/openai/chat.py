@@ -25,7 +25,7 @@ from agent.http.json_body import JsonBodies, RefusedError, unless_gone
 from agent.http.refusal import error_body
 from agent.http.responses import CLIENT_GONE, WorkStream, event, refused
 from agent.stages.llm_chat import LOAD_TIMEOUT_S, until_hung
-from agent.stages.registry import Stages
+from agent.stages.registry import Stages, tool_limits_of
 from agent.stages.stall_timeout import first_of
 from latency_budget.account.clock import unix_ns
 from llm_engine.chat.call_reader import CallReader
@@ -40,6 +40,7 @@ class ChatCompletions:
     def __init__(self, config: Config, stages: Stages) -> None:
         settings = config.llm_engine
         self._stages = stages
+        self._limits = tool_limits_of(settings)
         self._bodies = JsonBodies()
         self._turns = asyncio.Semaphore(config.agent.max_sessions)
         self._defaults = llm_engine.SamplingParams(
@@ -55,6 +56,7 @@ class ChatCompletions:
             async with self._bodies.read(request) as body:
                 # On a thread: large schemas take a while to be looked through.
                 asked = await asyncio.to_thread(_parsed, body, self._defaults)
+                asked = asked.limited(self._limits)
                 dialect = (await self._engine()).dialect
                 chunks = self._chunks(asked)
                 # Refusals come before the first token.

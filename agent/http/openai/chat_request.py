@@ -3,14 +3,15 @@
 Checked against the API's reference and the fields that serving benchmarks add (`ignore_eos`,
 `min_tokens`, `top_k`, `min_p`, `repetition_penalty`). What would change the answer and is not
 supported is refused by name; unknown fields are ignored, as clients send many. Tools and forms of
-answers are read in `llm_engine.openai_tools`; answers are written in `llm_engine.openai_answers`.
+answers are read in `agent.stages.openai_tools`; answers are written in `chat_response`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from agent.stages.openai_tools import parse_answer, parse_calls, parse_tools, short
+from agent.stages.tool_call_adapter import ToolLimits, num_tool_rounds
 from llm_engine.chat.template import ChatMessage, Role
 from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolUse
 from llm_engine.config import SamplingParams
@@ -70,6 +71,12 @@ class ChatRequest:
     """Format that the answer must have."""
     stream: bool
     include_usage: bool
+
+    def limited(self, limits: ToolLimits) -> Self:
+        """The request with no more calls than the model may make."""
+        if self.tools is None:
+            return self
+        return replace(self, tools=limits.limited(self.tools, num_tool_rounds(self.messages)))
 
     def prompt(self, dialect: Dialect) -> tuple[list[ChatMessage], tuple[str, ...], SamplingParams]:
         """Messages, definitions of tools and sampling, as `Engine.chat` takes them."""

@@ -8,14 +8,16 @@ import pytest
 
 import llm_engine
 from agent.errors import StageError
+from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
-from agent.session.ports.stage_ports import ChatMessage
+from agent.session.ports.stage_ports import ChatMessage, Tools
 from agent.stages import llm_chat
 from agent.stages.llm_chat import EngineChat
 from agent.stages.model_thread import ModelThread
+from agent.stages.tool_call_adapter import ToolLimits
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
-from llm_engine.chat.tool_calls import ToolCall
+from llm_engine.chat.tool_calls import HERMES, CallingMessage, ToolCall, ToolUse
 
 
 class StubConversation:
@@ -29,13 +31,16 @@ class StubConversation:
         self.closed = False
         self.chunks = [llm_engine.TokenChunk(TurnId(1), 0, "Yes.", (1,), None, None)]
         self.messages: list[llm_engine.ChatMessage] = []
+        self.callable: list[str] = []
+        """Tools that the last reply could call."""
 
     async def warm(self, text: str) -> None:
         await self.warming.wait()
 
     async def generate(
-        self, turn: TurnId, deadline_ns: int, **_: Any
+        self, turn: TurnId, deadline_ns: int, *, use: ToolUse | None = None, **_: Any
     ) -> AsyncGenerator[llm_engine.TokenChunk, None]:
+        self.callable = [tool.name for tool in use.callable] if use else []
         await self.answering.wait()
         for chunk in self.chunks:
             yield chunk
@@ -61,6 +66,8 @@ class StubConversation:
 
 
 class StubEngine:
+    dialect = HERMES
+
     def __init__(self) -> None:
         self.opened: list[StubConversation] = []
         self.stopped = False
@@ -138,6 +145,37 @@ async def test_a_token_may_take_its_time_as_long_as_the_engine_takes_steps(
     with pytest.raises(StageError, match="too long"):
         await read()
     assert (stage.restarts, stage.engine.stopped) == (1, True)
+
+
+async def test_after_the_last_tool_round_the_model_has_to_answer() -> None:
+    stage = StubStage()
+    lent = cast(ModelThread[llm_engine.Engine], stage)
+    limits = ToolLimits(max_rounds=1)
+    chat = EngineChat(
+        lent, SystemClock(), llm_engine.SamplingParams(), "Be brief.", (), limits=limits
+    )
+    await chat.commit(ChatMessage("user", "What time is it?"))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    written = HERMES.written(CallingMessage("", (ToolCall("clock", "{}"),))).text
+    conversation.chunks = [llm_engine.TokenChunk(TurnId(1), 0, written, (1,), FinishReason.STOP, None)]
+
+    async def callable_tools() -> list[str]:
+        tools = Tools(('{"name": "clock"}',))
+        async for _ in chat.generate(
+            TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None, tools=tools
+        ):
+            pass
+        return conversation.callable
+
+    assert await callable_tools() == ["clock"]
+    await chat.commit(ChatMessage("tool", "12:30"))
+    assert await callable_tools() == []
+    await chat.commit(ChatMessage("user", "And now?"))
+    assert await callable_tools() == ["clock"]
+    call = ModelCall("clock", "{}")
+    await chat.reset([ChatMessage("user", "And now?"), ChatMessage("assistant", "", (call,))])
+    assert await callable_tools() == []
 
 
 async def test_tokens_are_counted_while_they_come() -> None:

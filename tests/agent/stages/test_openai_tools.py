@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from agent.http.openai.chat_request import ChatRequest, parse_chat_request
 from agent.http.openai.chat_response import Completion
+from agent.stages.tool_call_adapter import ToolLimits
 from latency_budget.account.turn import TurnId
 from llm_engine.chat.call_reader import CallReader
 from llm_engine.chat.template import ChatMessage
-from llm_engine.chat.tool_calls import HERMES, LLAMA, CallingMessage, Tool, ToolCall
+from llm_engine.chat.tool_calls import HERMES, LLAMA, CallingMessage, Tool, ToolCall, ToolUse
 from llm_engine.config import SamplingParams
 from llm_engine.core.output import FinishReason, TokenChunk, Usage
 from llm_engine.errors import RequestError
@@ -29,6 +30,7 @@ def function(name: str, **more: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, **more}}
 
 
+CALLED = {"type": "function", "function": {"name": "clock", "arguments": "{}"}}
 TOOLS = [function("weather", description="Weather.", parameters=CITY), function("clock")]
 
 
@@ -55,6 +57,50 @@ def test_what_may_be_called() -> None:
     assert [tool.name for tool in named.callable] == ["clock"]
     assert len(named.shown) == 2
     assert (named.must_call, named.in_parallel) == (True, False)
+
+
+def test_listed_arguments_are_the_only_ones() -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "place": {"type": "object", "properties": {"city": {"type": "string"}}},
+            "guests": {"type": "array", "items": CITY},
+            "notes": {"type": "object", "properties": {}, "additionalProperties": True},
+            "when": {"anyOf": [{"properties": {"day": {"type": "string"}}}, {"type": "null"}]},
+            "both": {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
+        },
+    }
+    tools = parsed(tools=[function("book", parameters=schema)]).tools
+    assert tools is not None
+    (tool,) = tools.callable
+    closed = json.loads(tool.parameters.text)
+    inner = closed["properties"]
+    assert closed["additionalProperties"] is False
+    assert inner["place"]["additionalProperties"] is False
+    assert inner["guests"]["items"]["additionalProperties"] is False
+    assert inner["notes"]["additionalProperties"] is True
+    assert inner["when"]["anyOf"][0]["additionalProperties"] is False
+    assert inner["both"] == schema["properties"]["both"]
+    assert json.loads(tool.definition)["function"]["parameters"] == schema, "as the model sees it"
+
+
+def test_a_model_may_call_no_more_than_its_limits() -> None:
+    called = {"role": "assistant", "tool_calls": [{"id": "1", **CALLED}]}
+    result = {"role": "tool", "tool_call_id": "1", "content": "{}"}
+    limits = ToolLimits(in_parallel=False, max_rounds=1)
+
+    def limited(*more: dict[str, Any], **fields: Any) -> ToolUse:
+        use = parsed(tools=TOOLS, **fields, messages=[*HELLO, *more]).limited(limits).tools
+        assert use is not None
+        return use
+
+    first = limited()
+    assert (len(first.callable), first.in_parallel) == (2, False)
+    after = limited(called, result)
+    assert (after.callable, len(after.shown)) == ((), 2)
+    assert len(limited(called, result, *HELLO).callable) == 2, "other words of the caller"
+    assert len(limited(called, result, tool_choice="required").callable) == 2
+    assert parsed().limited(limits) == parsed()
 
 
 def test_calls_in_the_history() -> None:

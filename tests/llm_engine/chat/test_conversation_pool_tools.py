@@ -190,7 +190,7 @@ def test_a_bare_call_may_begin_a_reply(model: Path) -> None:
     call = '{"name": "clock", "parameters": {"zone": "UTC"}}'
     for text in ("Hello {}", call, "[{}]"):
         assert scripted(model, LLAMA, text)[2] == text
-    for text in ('{"name": "dog"', "{}"):
+    for text in ('{"name": "dog"', "{}", '>{"name": "clock"', 'It is { "name": "clock"'):
         bench, request, _ = scripted(model, LLAMA, text)
         assert bench.outputs[request][-1].error is not None
 
