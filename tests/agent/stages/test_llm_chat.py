@@ -158,7 +158,9 @@ async def test_after_the_last_tool_round_the_model_has_to_answer() -> None:
     conversation = stage.engine.opened[0]
     conversation.answering.set()
     written = HERMES.written(CallingMessage("", (ToolCall("clock", "{}"),))).text
-    conversation.chunks = [llm_engine.TokenChunk(TurnId(1), 0, written, (1,), FinishReason.STOP, None)]
+    conversation.chunks = [
+        llm_engine.TokenChunk(TurnId(1), 0, written, (1,), llm_engine.FinishReason.STOP, None)
+    ]
 
     async def callable_tools() -> list[str]:
         tools = Tools(('{"name": "clock"}',))
