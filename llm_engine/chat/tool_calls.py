@@ -26,9 +26,13 @@ from .template import ChatMessage
 MAX_PARALLEL: Final = 8
 """Calls in one reply. Ends the loop of a small model that has begun to repeat itself."""
 
-_TEXT: Final = r"([^{}>|`]([^{]|\{[\s{]*[^\s{\"])*)?"
-"""Text of a reply that is shown tools: without objects of JSON, which would be calls that are
+_REST: Final = r"([^{]|\{[\s{]*[^\s{\"])*"
+"""Text without objects of JSON: in a reply that is shown tools, they would be calls that are
 spoken. Small models write `>{"name": ...` where no call is allowed."""
+_TEXT: Final = f"([^{{}}>|`]{_REST})?"
+_WORDS: Final = f"[\\p{{L}}\\p{{N}}\"'(¿¡]{_REST}"
+"""Text that is not empty, for a reply that may not call: a small model would end its turn rather
+than tell what a tool answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +143,8 @@ class Dialect:
 
 @lru_cache(maxsize=32)
 def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
-    text = f"TEXT: /{_TEXT}/"
     if not use.callable:
-        plain = Grammar(f"start: TEXT\n{text}\n")
+        plain = Grammar(f"start: TEXT\nTEXT: /{_WORDS}/\n")
         return plain if answer is None else Grammar.fitting(answer)
     rules = _call_rules("call", dialect, use)
     opening = _quoted(dialect.opening) if dialect.opening else ""
@@ -160,7 +163,7 @@ def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
         start = "call"
     if not use.must_call:
         start += f" | %json {answer.text}" if answer is not None else " | TEXT"
-        rules.append(text)
+        rules.append(f"TEXT: /{_TEXT}/")
     schemas = tuple(tool.parameters for tool in use.callable)
     return Grammar(
         "\n".join([f"start: {start}", *rules, ""]),

@@ -195,6 +195,14 @@ def test_a_bare_call_may_begin_a_reply(model: Path) -> None:
         assert bench.outputs[request][-1].error is not None
 
 
+def test_a_reply_that_may_not_call_has_words(model: Path) -> None:
+    for text in ("Hello {}", "5"):
+        assert scripted(model, HERMES, text, tool_choice="none")[2] == text
+    for text in ("\n", "<b", '5 {"name"'):
+        bench, request, _ = scripted(model, HERMES, text, tool_choice="none")
+        assert bench.outputs[request][-1].error is not None
+
+
 def test_an_answer_of_a_form_or_a_call(model: Path) -> None:
     form = {
         "type": "json_schema",
