@@ -47,13 +47,35 @@ its context more than it follows instructions: after short spoken turns it write
 turns."""
 
 _HALF_BILLION_INSTRUCTIONS: Final = (
-    "You are a voice assistant on a phone call. Answer in one or two short spoken sentences, in "
-    "plain words, without lists, markdown or code. You can't know the time, the date, the weather, "
-    "the news or anything about the caller unless the caller or a tool told you: then say that you "
-    "don't know."
+    "You are a friendly voice assistant on a phone call. Answer in one or two short spoken "
+    "sentences, in plain words, without lists, markdown or code."
 )
-"""Prompt of the half-billion preset, without examples: with those of `embedded` the model repeated
-them instead of calling tools (right calls in `halfsec bench chat`: 2 of 48)."""
+"""Told that it can't know the time or anything about the caller, this model answers "I don't know"
+to half of all small talk. The examples say it better."""
+
+_HALF_BILLION_EXAMPLES: Final = [
+    {"user": user, "assistant": assistant}
+    for user, assistant in (
+        ("What time is it?", "Sorry, I have no clock, so I can't tell you the time."),
+        ("I got a new puppy!", "Oh, how lovely, congratulations! What's the puppy's name?"),
+        (
+            "How do I make a pancake?",
+            "Mix flour, milk and an egg, and fry the batter in butter until both sides are golden.",
+        ),
+        ("Who made you?", "I'm a computer program, an assistant on this phone line."),
+        ("Let's say Monday.", "Okay, Monday."),
+        ("No, Wednesday.", "Alright, Wednesday then, not Monday."),
+        (
+            "My grandpa is in the hospital.",
+            "I'm so sorry to hear that. I hope he gets well soon.",
+        ),
+        (
+            "How many goals did they score yesterday?",
+            "I don't know that, I can't look up the news.",
+        ),
+    )
+]
+"""Left out while tools are offered: the model then talks like the examples instead of calling."""
 
 _ONE_CALL: Final = {"parallel_tool_calls": False, "max_tool_rounds": 1}
 """Small models don't stop calling: every tool there is, and never a word."""
@@ -103,12 +125,14 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "max_tokens": 96,
             "repetition_penalty": 1.05,
             "context": 4096,
+            "examples_with_tools": False,
             **_ONE_CALL,
         },
         "agents": {
             "default": {
                 "instructions": _HALF_BILLION_INSTRUCTIONS,
-                "opening": _LARGE_MODEL_OPENING,
+                "opening": "",
+                "examples": _HALF_BILLION_EXAMPLES,
             },
         },
     },

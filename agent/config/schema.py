@@ -161,6 +161,9 @@ class LlmSettings:
     max_tool_rounds: Annotated[int, Between(1, 5)] = 5
     """Most tool rounds after the caller's last words: calls, then their results. After the last
     the model has to answer in words. Small models seldom do so by themselves."""
+    examples_with_tools: bool = True
+    """Shows the model an agent's examples also while tools are offered. Small models then talk like
+    the examples instead of calling."""
     context: Annotated[int, Between(256, 1_048_576)] = 2048
     """Context length of the model, in tokens."""
     cache_mb: Annotated[int, Between(16, 1_048_576)] = 1024

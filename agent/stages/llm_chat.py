@@ -106,7 +106,7 @@ class EngineChat:
 
     async def set_tools(self, definitions: tuple[str, ...]) -> None:
         with as_stage_errors():
-            await _set_tools(await self._open(), definitions)
+            await self._set_tools(await self._open(), definitions)
         self._tools = definitions
 
     async def commit(self, message: ChatMessage) -> None:
@@ -230,6 +230,13 @@ class EngineChat:
                     await left.close()  # its engine is alive, and may be needed again
                 return fresh
 
+    async def _set_tools(
+        self, conversation: llm_engine.Conversation, definitions: tuple[str, ...]
+    ) -> None:
+        shown = tool_use(Tools(definitions)).shown if definitions else ()
+        with_examples = self._limits.with_examples or not shown
+        await conversation.set_tools(shown, with_examples=with_examples)
+
     async def _opened(self, engine: llm_engine.Engine) -> llm_engine.Conversation:
         """A new conversation with the history so far. Cancelling leaves none open."""
         opening = engine.open_conversation(
@@ -245,7 +252,7 @@ class EngineChat:
         try:
             with as_stage_errors():
                 if self._tools:
-                    await _set_tools(fresh, self._tools)
+                    await self._set_tools(fresh, self._tools)
                 if self._conversation is not None:
                     messages = self._conversation.messages
                     await fresh.reset(_with_instructions(self._instructions, messages))
@@ -285,10 +292,6 @@ def as_stage_errors() -> Iterator[None]:
         raise StageError("llm", message, refused=True) from error
     except llm_engine.EngineError as error:
         raise StageError("llm", f"The language model can't answer: {error}") from error
-
-
-async def _set_tools(conversation: llm_engine.Conversation, definitions: tuple[str, ...]) -> None:
-    await conversation.set_tools(tool_use(Tools(definitions)).shown if definitions else ())
 
 
 def _with_instructions(

@@ -237,7 +237,9 @@ def sampling_of(settings: LlmSettings) -> llm_engine.SamplingParams:
 
 def tool_limits_of(settings: LlmSettings) -> ToolLimits:
     """Limits of the calls of replies."""
-    return ToolLimits(settings.parallel_tool_calls, settings.max_tool_rounds)
+    return ToolLimits(
+        settings.parallel_tool_calls, settings.max_tool_rounds, settings.examples_with_tools
+    )
 
 
 def _one_line(error: Exception) -> str:

@@ -36,10 +36,12 @@ def tool_use(tools: Tools) -> ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """Limits of a model's calls: `llm_engine.parallel_tool_calls` and `max_tool_rounds`."""
+    """What a model can do with tools: `llm_engine.parallel_tool_calls`, `max_tool_rounds` and
+    `examples_with_tools`."""
 
     in_parallel: bool = True
     max_rounds: int = 5
+    with_examples: bool = True
 
     def limited(self, use: ToolUse, num_rounds: int) -> ToolUse:
         """The tools that a reply may call after this many tool rounds since the caller's last

@@ -150,7 +150,14 @@ def _contestant(options: argparse.Namespace) -> Iterator[tuple[TextContestant, s
                 serve += ["--config", options.config]
             server = stack.enter_context(own_server(serve))
             url = server.url.replace("ws://", "http://").replace("/realtime", "")
-        contestant = TextContestant(url, model, agent.instructions, examples, key=options.key)
+        contestant = TextContestant(
+            url,
+            model,
+            agent.instructions,
+            examples,
+            with_tools=config.llm_engine.examples_with_tools,
+            key=options.key,
+        )
         stack.callback(contestant.close)
         yield contestant, model
 

@@ -53,16 +53,18 @@ class TextContestant:
         instructions: str,
         examples: Sequence[tuple[str, str]] = (),
         *,
+        with_tools: bool = True,
         key: str = "",
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """`url` ends before `/chat/completions`. `examples`: lines of caller and agent, sent before
-        every dialogue."""
+        every dialogue, or `with_tools` false: before those without tools."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._http = httpx.Client(headers=headers, timeout=TIMEOUT_S, transport=transport)
         self._url = f"{url.rstrip('/')}/chat/completions"
         self._model = model
         self._instructions = instructions
+        self._examples_with_tools = with_tools
         self._examples = [
             {"role": role, "content": text}
             for pair in examples
@@ -76,7 +78,9 @@ class TextContestant:
         """Hold one dialogue and judge it. Raises BenchError where the server does not answer."""
         domain = dialogue.domain
         system = self._instructions if domain is None else f"{self._instructions} {domain.about}"
-        messages: list[dict[str, Any]] = [{"role": "system", "content": system}, *self._examples]
+        messages: list[dict[str, Any]] = [{"role": "system", "content": system}]
+        if domain is None or self._examples_with_tools:
+            messages += self._examples
         state = domain.fresh_state() if domain is not None else {}
         record = DialogueRecord(dialogue.id, dialogue.category)
         for turn in dialogue.turns:

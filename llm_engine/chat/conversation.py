@@ -211,13 +211,13 @@ class Conversation:
         self._history.set_system(message.text)
         self._system = text
 
-    async def set_tools(self, tools: Sequence[Tool]) -> None:
-        """Show the model these tools and no others. Everything is prefilled anew. Raises
-        RequestError, changing nothing."""
+    async def set_tools(self, tools: Sequence[Tool], *, with_examples: bool = True) -> None:
+        """Show the model these tools and no others, and the conversation's examples or none of
+        them. Everything is prefilled anew. Raises RequestError, changing nothing."""
         template = await self._tool_prompts.template(tools)
         system = self._tool_prompts.dialect.system(self._system, tools)
         await _prepare(self._history, [ChatMessage("system", system)])
-        self._history.set_system(system, template)
+        self._history.set_system(system, template, with_examples=with_examples)
         self._tools = tuple(tools)
 
     async def check_tools(self, sampling: SamplingParams, use: ToolUse) -> None:

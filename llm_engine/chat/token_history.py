@@ -53,6 +53,7 @@ class TokenHistory:
         self._encoder = MessageEncoder(template, token_bytes, context_length)
         self._ready: list[EncodedMessage] = []
         self._examples = [self._encoder.written(m.role, m.text) for m in examples]
+        self._shows_examples = True
         self._turns: list[EncodedMessage] = []
         self._last_reply: EncodedMessage | None = None
         self.num_dropped_messages = 0
@@ -90,16 +91,27 @@ class TokenHistory:
             raise self._encoder.too_long(role, f"{num_tokens} tokens")
         return message
 
-    def set_system(self, text: str, template: ChatTemplate | None = None) -> None:
+    def set_system(
+        self,
+        text: str,
+        template: ChatTemplate | None = None,
+        *,
+        with_examples: bool | None = None,
+    ) -> None:
         """Replace the system prompt ("": the template's own default, if it has one) and, where
-        given, the template, by one with other tools in it. Raises RequestError, changing
-        nothing."""
+        given, the template, by one with other tools in it. `with_examples`: show the examples from
+        now on, or leave them out. Raises RequestError, changing nothing."""
         system = self.check("system", text, template=template)
         if template is not None:
             self._template = template
             self._encoder = MessageEncoder(template, self._token_bytes, self.context_length)
+        if with_examples is not None:
+            self._shows_examples = with_examples
         self._system = system if text else None
-        self._head = [*([system] if text else []), *self._examples]
+        self._head = [
+            *([system] if text else []),
+            *(self._examples if self._shows_examples else []),
+        ]
 
     def append(self, role: str, text: str, markup: tuple[tuple[int, int], ...] = ()) -> None:
         """Append a complete message; `markup` as in `ChatMessage`. Raises RequestError, changing

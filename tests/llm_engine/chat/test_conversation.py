@@ -300,9 +300,15 @@ async def test_long_instructions_are_encoded_beside_the_event_loop(
     threads: list[int] = []
 
     class Noting(TokenHistory):
-        def set_system(self, text: str, template: ChatTemplate | None = None) -> None:
+        def set_system(
+            self,
+            text: str,
+            template: ChatTemplate | None = None,
+            *,
+            with_examples: bool | None = None,
+        ) -> None:
             threads.append(threading.get_ident())
-            super().set_system(text, template)
+            super().set_system(text, template, with_examples=with_examples)
 
     monkeypatch.setattr("llm_engine.engine.TokenHistory", Noting)
     await (await engine.open_conversation("Be brief.")).close()

@@ -145,6 +145,24 @@ async def test_tools_are_kept_when_the_history_is_rebuilt(engine: Engine) -> Non
     assert one[0] == other[0]
 
 
+async def test_examples_may_be_left_out_beside_tools(engine: Engine) -> None:
+    examples = [ChatMessage("user", "Hi."), ChatMessage("assistant", "Good morning.")]
+    talk = await engine.open_conversation("Be brief.", sampling=SAMPLING, examples=examples)
+    bare = await engine.open_conversation("Be brief.", sampling=SAMPLING)
+    await talk.commit("Hello.")
+    await bare.commit("Hello.")
+    with_examples = (await answer(talk, 1, None))[1].prompt_tokens
+    await talk.truncate_reply(0)
+    for each, hidden in ((talk, False), (bare, True)):
+        await each.set_tools(use().shown, with_examples=hidden)
+    one, other = await answer(talk, 2, use()), await answer(bare, 2, use())
+    assert one[1].prompt_tokens == other[1].prompt_tokens
+    assert one[0] == other[0]
+    await talk.truncate_reply(0)
+    await talk.set_tools(())
+    assert (await answer(talk, 3, None))[1].prompt_tokens == with_examples
+
+
 async def test_what_can_not_be_met_is_refused_before_anything_is_said(engine: Engine) -> None:
     talk = await engine.open_conversation("Be brief.", sampling=SAMPLING)
     endless = {
