@@ -45,7 +45,7 @@ models:
 
 test:
 	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
-	@$(VENV)/bin/halfsec models fetch
+	@HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TIER) $(ARGS)
 
 test-all:
@@ -53,7 +53,7 @@ test-all:
 
 test-clients:
 	@$(BOOTSTRAP) --extra dev --extra otel
-	@env -u HALFSEC_CLIENTS $(VENV)/bin/halfsec models fetch
+	@env -u HALFSEC_CLIENTS HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest tests/clients/run_clients.py \
 		tests/clients/run_conformance.py $(ARGS)
 

@@ -169,9 +169,10 @@ def _serve(options: argparse.Namespace) -> int:
     from agent.server.startup_checks.preflight import check_exports, check_gpu, check_models
     from agent.server.startup_checks.telephony import check_telephony
     from agent.server.startup_checks.tools import check_tools
+    from agent.stages.machine_speed import measure_machine
     from agent.stages.model_store.catalogue import ModelStore
 
-    config = read_config(flags_of(options), options.config)
+    config = read_config(flags_of(options), options.config, measure=measure_machine)
     check_access(config, KeyFile(keys_path()))
     check_telephony(config)
     certificate = certificate_of(config)
@@ -196,8 +197,9 @@ def _serve(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from agent.cli.settings_arguments import flags_of
     from agent.config.sources import read_config
+    from agent.stages.machine_speed import measure_machine
 
-    config = read_config(flags_of(options), options.config)
+    config = read_config(flags_of(options), options.config, measure=measure_machine)
     if options.telephony:
         from .cli import doctor_telephony  # only here: it imports HTTP and WebSockets
 

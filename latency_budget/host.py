@@ -37,6 +37,23 @@ def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
     return max(cores, 0.1)
 
 
+def memory_mb(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory of the machine in MB, or less where its container has a limit; 0 where the platform
+    does not report it. `cgroup`: the directory with the limit."""
+    try:
+        num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return 0
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            limit = (cgroup / name).read_text().strip()
+        except OSError:
+            continue
+        if limit.isdigit():  # "max": none
+            num_bytes = min(num_bytes, int(limit))
+    return num_bytes >> 20
+
+
 def resident_mb(pid: int) -> float | None:
     """Resident memory of a process in MB; None where the platform does not report it, or the
     process has ended."""

@@ -9,6 +9,9 @@ from pathlib import Path
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# The same models on every machine, whatever would be chosen for it.
+os.environ.setdefault("HALFSEC_AGENT__PRESET", "embedded")
+
 # Machines that are lent for an hour have pytest, and no way to install the rest.
 if importlib.util.find_spec("hypothesis") is not None:
     from hypothesis import settings

@@ -7,6 +7,7 @@ from pathlib import Path
 from agent.config.presets import DEFAULT_PRESET
 from agent.config.schema import Config
 from agent.config.sources import read_config
+from agent.stages.machine_speed import measure_machine
 from agent.stages.model_store.catalogue import Model, ModelStore, ModelStoreError, needed_models
 
 from . import settings_arguments
@@ -37,7 +38,8 @@ def main(options: argparse.Namespace) -> int:
     """Run the command. Returns 0. Raises ModelStoreError."""
     store = ModelStore()
     if options.action == "fetch":
-        config = read_config(settings_arguments.flags_of(options), options.config)
+        flags = settings_arguments.flags_of(options)
+        config = read_config(flags, options.config, measure=measure_machine)
         return _fetch(store, options.names or wanted_models(config, store), options.models_from)
     if options.action == "verify":
         return _verify(store, options.names)
@@ -48,10 +50,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 def wanted_models(config: Config, store: ModelStore) -> list[str]:
-    """Models that a set-up fetches: those of the settings; with the embedded preset all embedded
-    ones."""
+    """Models that a set-up fetches: those of the settings; with a preset whose models come with
+    packages, the smallest ones too."""
     wanted = needed_models(config)
-    if config.agent.preset == DEFAULT_PRESET:
+    if config.agent.preset.startswith(DEFAULT_PRESET):
         wanted += [model.name for model in store.catalogue.values() if model.embedded]
     return list(dict.fromkeys(wanted))
 

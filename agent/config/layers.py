@@ -15,13 +15,14 @@ nearest known key.
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
 from agent.errors import ConfigError
 
+from .auto_preset import AUTO, PresetChoice
 from .presets import DEFAULT_PRESET, PRESETS
 from .schema import DEFAULT_AGENT, FOR_GPUS, GPU_DTYPES, SECTIONS, AgentProfile, Config, LlmSettings
 from .suggestions import nearest, nearest_setting
@@ -63,13 +64,20 @@ class _Assignment:
         return f"{self.section}.{self.key}" if self.section else self.key
 
 
+def smallest_preset(num_calls: int) -> PresetChoice:
+    """The preset that runs everywhere."""
+    return PresetChoice(DEFAULT_PRESET, "nobody looked at it")
+
+
 def load_config(
     flags: Mapping[str, object] | None = None,
     env: Mapping[str, str] | None = None,
     file_text: str = "",
     file_name: str = "halfsec.toml",
+    choose: Callable[[int], PresetChoice] = smallest_preset,
 ) -> Config:
-    """Settings from all layers. `flags` maps "agent.port" to a value or to text.
+    """Settings from all layers. `flags` maps "agent.port" to a value or to text. `choose` returns
+    the preset that "auto" stands for, with this many calls at once.
 
     Raises ConfigError for an unknown key, an invalid value, or a file that is not TOML; it names
     the key, its origin, and the nearest known key.
@@ -79,7 +87,17 @@ def load_config(
     from_flags = [_from_dotted(key, value) for key, value in (flags or {}).items()]
     given = [*from_file, *from_env, *from_flags]
     preset = _chosen_preset(given)
-    return _build([*_from_preset(preset), *given])
+    if preset != AUTO:
+        return _build([*_from_preset(preset), *given])
+    given = [each for each in given if each.path != "agent.preset"]
+    num_calls = _build([*_from_preset(DEFAULT_PRESET), *given]).agent.max_sessions
+    choice = choose(num_calls)
+    origin = f"chosen for this machine: {choice.reason}"
+    chosen = [
+        _Assignment("agent", "preset", choice.preset, origin),
+        _Assignment("llm_engine", "threads", choice.num_threads, origin),
+    ]
+    return _build([*_from_preset(choice.preset), *chosen, *given])
 
 
 def _from_file(text: str, name: str) -> list[_Assignment]:
@@ -147,17 +165,18 @@ def _from_dotted(dotted: str, value: object) -> _Assignment:
 
 
 def _chosen_preset(given: list[_Assignment]) -> str:
-    chosen = DEFAULT_PRESET
+    chosen = AUTO
     for assignment in given:
         if assignment.path == "agent.preset":
-            chosen = str(_checked_preset(assignment))
+            is_auto = assignment.value == AUTO
+            chosen = AUTO if is_auto else str(_checked_preset(assignment))
     return chosen
 
 
 def _checked_preset(assignment: _Assignment) -> object:
     name = assignment.value
     if name not in PRESETS:
-        listed = ", ".join(PRESETS)
+        listed = ", ".join([AUTO, *PRESETS] if assignment.path == "agent.preset" else PRESETS)
         raise ConfigError(
             f"{assignment.path} must be one of {listed}, not {shown(name)} ({assignment.origin}).",
             key=assignment.path,

@@ -1,13 +1,15 @@
 """Presets: named sets of models and prompts that belong together.
 
 A preset is the layer below the settings file. It has the shape of the file, so that one can be
-copied into `halfsec.toml` and changed. `embedded` and `embedded-0.5b` need no account and no hub:
-their models come with packages. The others name models on the Hugging Face hub.
+copied into `halfsec.toml` and changed. Those named `embedded...` need no account and no hub: their
+models come with packages. The others name models on the Hugging Face hub. Without a preset, or with
+"auto", one is chosen for the machine (`auto_preset.py`).
 """
 
 from typing import Any, Final
 
 DEFAULT_PRESET: Final = "embedded"
+"""The preset that runs everywhere."""
 
 _SMALL_MODEL_INSTRUCTIONS: Final = (
     "You are a friendly voice assistant on the phone. Answer in one or two short, simple "
@@ -77,6 +79,12 @@ _HALF_BILLION_EXAMPLES: Final = [
 ]
 """Left out while tools are offered: the model then talks like the examples instead of calling."""
 
+_BILLION_INSTRUCTIONS: Final = (
+    "You are a friendly voice assistant, a computer program on the phone. Answer the caller in one "
+    "or two short spoken sentences. Don't use lists, markdown or code. If you can't know "
+    "something, such as the time, the weather or the caller's data, say so."
+)
+
 _ONE_CALL: Final = {"parallel_tool_calls": False, "max_tool_rounds": 1}
 """Small models don't stop calling: every tool there is, and never a word."""
 
@@ -126,6 +134,7 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "repetition_penalty": 1.05,
             "context": 4096,
             "examples_with_tools": False,
+            "reply_tool": True,
             **_ONE_CALL,
         },
         "agents": {
@@ -135,6 +144,19 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
                 "examples": _HALF_BILLION_EXAMPLES,
             },
         },
+    },
+    "embedded-1.5b": {
+        "asr": {"model": "whisper-tiny.en", "language": "en"},
+        "llm_engine": {
+            "model": "qwen2.5-coder-1.5b-instruct",
+            "max_tokens": 96,
+            "repetition_penalty": 1.05,
+            "context": 4096,
+            "parallel_tool_calls": False,
+            "max_tool_rounds": 3,
+            "reply_tool": True,
+        },
+        "agents": {"default": {"instructions": _BILLION_INSTRUCTIONS}},
     },
     "cpu": {
         "asr": {"model": "Systran/faster-whisper-base.en", "language": "en"},

@@ -164,6 +164,9 @@ class LlmSettings:
     examples_with_tools: bool = True
     """Shows the model an agent's examples also while tools are offered. Small models then talk like
     the examples instead of calling."""
+    reply_tool: bool = False
+    """While tools are offered, offers the reply in words as one more tool, and has the model choose
+    one. Small models then call when they should, and tell what a tool answered."""
     context: Annotated[int, Between(256, 1_048_576)] = 2048
     """Context length of the model, in tokens."""
     cache_mb: Annotated[int, Between(16, 1_048_576)] = 1024

@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from agent.errors import ConfigError
 
+from .auto_preset import Measure, preset_for_here
 from .layers import load_config
 from .schema import Config
 
@@ -17,21 +19,24 @@ def read_config(
     flags: Mapping[str, object] | None = None,
     path: str | None = None,
     env: Mapping[str, str] | None = None,
+    measure: Measure | None = None,
 ) -> Config:
-    """Read the settings of this process.
+    """Read the settings of this process. `measure`: for the preset "auto" on a machine that was
+    never measured.
 
     The file is `path`, else HALFSEC_CONFIG, else halfsec.toml in the working directory where there
     is one. Raises ConfigError, also for a file that was named and can't be read.
     """
     env = os.environ if env is None else env
+    choose = partial(preset_for_here, measure=measure, env=env)
     named = path or env.get("HALFSEC_CONFIG")
     file = Path(named or FILE_NAME)
     if not named and not file.exists():
-        return load_config(flags, env)
+        return load_config(flags, env, choose=choose)
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"Can't read the settings file {file}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"The settings file {file} is not UTF-8 text.") from None
-    return load_config(flags, env, text, str(file))
+    return load_config(flags, env, text, str(file), choose)

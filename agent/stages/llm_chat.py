@@ -67,6 +67,8 @@ class EngineChat:
         self._instructions = instructions
         self._examples = [llm_engine.ChatMessage(each.role, each.text) for each in examples]
         self._limits = limits
+        self._collector: CallCollector | None = None
+        """Of the last reply, where it could call tools."""
         self._num_rounds = 0
         """Tool rounds since the caller's last words."""
         self._tools: tuple[str, ...] = ()
@@ -99,6 +101,7 @@ class EngineChat:
             try:
                 # On a thread: reading large schemas takes a while.
                 use = await asyncio.to_thread(tool_use, tools)
+                use = self._limits.limited(use, 0)
                 await conversation.check_tools(self._sampling, use)
             except llm_engine.RequestError as error:
                 field = error.field.replace(".function", "")  # the client's name of the field
@@ -129,6 +132,8 @@ class EngineChat:
 
     async def truncate_reply(self, num_chars: int) -> None:
         with as_stage_errors():
+            if num_chars > 0 and self._collector is not None:
+                num_chars += self._collector.num_hidden
             await (await self._open()).truncate_reply(num_chars)
 
     async def generate(
@@ -145,6 +150,7 @@ class EngineChat:
         assert self._engine is not None
         use = None if tools is None else self._limits.limited(tool_use(tools), self._num_rounds)
         collector = None if use is None else CallCollector(self._engine.dialect, use)
+        self._collector = collector
         usage = Usage()
         num_ids = 0
         is_first, has_called = True, False
@@ -233,7 +239,8 @@ class EngineChat:
     async def _set_tools(
         self, conversation: llm_engine.Conversation, definitions: tuple[str, ...]
     ) -> None:
-        shown = tool_use(Tools(definitions)).shown if definitions else ()
+        use = self._limits.limited(tool_use(Tools(definitions)), 0) if definitions else None
+        shown = use.shown if use else ()
         with_examples = self._limits.with_examples or not shown
         await conversation.set_tools(shown, with_examples=with_examples)
 

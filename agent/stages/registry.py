@@ -238,7 +238,10 @@ def sampling_of(settings: LlmSettings) -> llm_engine.SamplingParams:
 def tool_limits_of(settings: LlmSettings) -> ToolLimits:
     """Limits of the calls of replies."""
     return ToolLimits(
-        settings.parallel_tool_calls, settings.max_tool_rounds, settings.examples_with_tools
+        settings.parallel_tool_calls,
+        settings.max_tool_rounds,
+        settings.examples_with_tools,
+        settings.reply_tool,
     )
 
 

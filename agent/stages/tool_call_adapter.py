@@ -10,7 +10,7 @@ import llm_engine
 from agent.session.api.conversation import ModelCall
 from agent.session.ports.stage_ports import ChatMessage, Tools
 from llm_engine.chat.call_reader import ArgumentsDelta, CallReader, CallStarted
-from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolCall, ToolUse
+from llm_engine.chat.tool_calls import REPLY_TOOL, CallingMessage, Dialect, ToolCall, ToolUse
 
 from .openai_tools import parse_tools
 
@@ -36,12 +36,13 @@ def tool_use(tools: Tools) -> ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
-    """What a model can do with tools: `llm_engine.parallel_tool_calls`, `max_tool_rounds` and
-    `examples_with_tools`."""
+    """What a model can do with tools: `llm_engine.parallel_tool_calls`, `max_tool_rounds`,
+    `examples_with_tools` and `reply_tool`."""
 
     in_parallel: bool = True
     max_rounds: int = 5
     with_examples: bool = True
+    replies_by_call: bool = False
 
     def limited(self, use: ToolUse, num_rounds: int) -> ToolUse:
         """The tools that a reply may call after this many tool rounds since the caller's last
@@ -50,7 +51,10 @@ class ToolLimits:
             return use
         callable_tools = use.callable if num_rounds < self.max_rounds else ()
         in_parallel = use.in_parallel and self.in_parallel
-        return replace(use, callable=callable_tools, in_parallel=in_parallel)
+        use = replace(use, callable=callable_tools, in_parallel=in_parallel)
+        if not self.replies_by_call or any(tool.name == REPLY_TOOL.name for tool in use.shown):
+            return use
+        return replace(use, shown=(*use.shown, REPLY_TOOL), replies_by_call=True)
 
 
 NO_LIMITS: Final = ToolLimits()
@@ -71,10 +75,15 @@ class CallCollector:
     """Separates the words and the calls of one reply."""
 
     def __init__(self, dialect: Dialect, use: ToolUse) -> None:
-        self._reader = CallReader(dialect, use.callable)
+        self._reader = CallReader(dialect, use.callable, replies_by_call=use.replies_by_call)
         self._begun: list[tuple[str, str]] = []
         """Name and arguments so far of each call."""
         self._num_returned = 0
+
+    @property
+    def num_hidden(self) -> int:
+        """Characters of the reply before its words."""
+        return self._reader.num_hidden
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, tuple[ModelCall, ...]]:
         """Take in text; returns more words, and the calls that are complete. A call that was broken

@@ -183,6 +183,22 @@ _EMBEDDED_HALF_BILLION = Budget(
     ),
 )
 
+_EMBEDDED_BILLION = Budget(
+    "embedded-1.5b",
+    TARGET_MS,
+    (
+        _CAPTURE,
+        Allowance(Stage.ENDPOINT, 70, "what the model leaves: a pause is seen after 64-96 ms"),
+        Allowance(Stage.ASR, 80, "estimate: the short-window final on four cores"),
+        Allowance(Stage.LLM_PREFILL, 60, "estimate: a few new tokens, the prefix is warm"),
+        Allowance(Stage.LLM_CLAUSE, 170, "estimate: a clause of 4-5 tokens at 35-40 ms a token"),
+        _TOOL,
+        Allowance(Stage.TTS, 40, "as on the embedded models"),
+        _PACING,
+        _TRANSPORT,
+    ),
+)
+
 # The other presets' allowances are estimates, not measurements, and their reasons say from what.
 _CPU = Budget(
     "cpu",
@@ -231,7 +247,10 @@ _GPU_70B = Budget(
 )
 
 PROFILES: Mapping[str, Budget] = MappingProxyType(
-    {budget.name: budget for budget in (EMBEDDED, _EMBEDDED_HALF_BILLION, _CPU, _GPU_8B, _GPU_70B)}
+    {
+        budget.name: budget
+        for budget in (EMBEDDED, _EMBEDDED_HALF_BILLION, _EMBEDDED_BILLION, _CPU, _GPU_8B, _GPU_70B)
+    }
 )
 """Budgets by the name of their preset."""
 

@@ -39,9 +39,15 @@ class CallReader:
     """Parser of one reply. Gives the same events however the text is cut into pieces, except for
     where text and arguments are cut."""
 
-    def __init__(self, dialect: Dialect, tools: Iterable[Tool]) -> None:
+    def __init__(
+        self, dialect: Dialect, tools: Iterable[Tool], *, replies_by_call: bool = False
+    ) -> None:
+        """`replies_by_call`: as in `ToolUse`."""
         self._tools = tuple(tool.name for tool in tools)
         self._bare = dialect.bare
+        self._reply_head = dialect.reply_head if replies_by_call else ""
+        self.num_hidden = 0
+        """Characters before the words of a reply by call."""
         self._use(dialect)
         self._held = ""
         self._step = self._begin if dialect.opening else self._name
@@ -94,6 +100,11 @@ class CallReader:
         return [TextDelta(before)] if before and not self.num_calls else []
 
     def _name(self) -> list[ReplyEvent]:
+        if self._reply_head and self._held.startswith(self._reply_head):
+            self.num_hidden = len(self._opening) + len(self._reply_head)
+            self._held = self._held[len(self._reply_head) :]
+            self._step, self.is_whole = self._words, True
+            return []
         for head, name in self._heads.items():
             if self._held.startswith(head):
                 self._held = self._held[len(head) :]
@@ -101,9 +112,21 @@ class CallReader:
                 self.num_calls += 1
                 self.is_whole = False
                 return [CallStarted(name)]
-        if self._opening or any(head.startswith(self._held) for head in self._heads):
+        heads = [*self._heads, self._reply_head]
+        if self._opening or any(head.startswith(self._held) for head in heads):
             return []
         self._step = self._only_text
+        return []
+
+    def _words(self) -> list[ReplyEvent]:
+        words, quote, _ = self._held.partition('"')
+        self._held = ""
+        if quote:
+            self._step = self._nothing
+        return [TextDelta(words)] if words else []
+
+    def _nothing(self) -> list[ReplyEvent]:
+        self._held = ""
         return []
 
     def _only_text(self) -> list[ReplyEvent]:

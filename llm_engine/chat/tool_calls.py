@@ -8,6 +8,11 @@ form for them, the Hermes form is described in the system prompt.
 Some models are shown the Hermes form and leave its tags out: Qwen2.5-Coder-0.5B did in 6 of 6
 calls. A reply that begins with a brace is therefore held to a bare call, too, and is never text.
 
+Models that call badly, or never stop calling, can be given their reply as one more tool
+(`REPLY_TOOL`): each reply then is exactly one call, of a tool or of that one, whose argument is
+spoken. A half-billion-parameter model that described its calls and their results, instead of making
+and telling them, does both so.
+
 The grammar fixes every character around a call's name and arguments. So the parser need not be
 lenient, and a call that a client sends back is written as the very text that the model wrote: the
 pooled conversation is found again by it, with all its ids.
@@ -74,6 +79,40 @@ class ToolUse:
     must_call: bool
     in_parallel: bool
     """The reply may make several calls."""
+    replies_by_call: bool = False
+    """The reply is one call: of `REPLY_TOOL`, which is among those shown, or of another tool."""
+
+
+REPLY_TOOL: Final = Tool(
+    "answer_caller",
+    json.dumps(
+        {
+            "type": "function",
+            "function": {
+                "name": "answer_caller",
+                "description": "Say something to the caller: to tell a result, to ask for what is "
+                "missing, or when no other function is needed.",
+                "parameters": {
+                    "type": "object",
+                    "properties": {
+                        "words": {
+                            "type": "string",
+                            "description": "what you say, one short sentence",
+                        }
+                    },
+                    "required": ["words"],
+                },
+            },
+        }
+    ),
+    Schema("tools", "{}"),
+)
+"""The reply in words, as a tool."""
+_WORDS_HEAD: Final = '{"words": "'
+_WORDS_TAIL: Final = '"}'
+_SPOKEN: Final = r"[\p{L}\p{N}'(¿¡][^\"\\\x00-\x1f`*#{}<>|_]*"
+"""Words as they stand in JSON and in speech alike: nothing in them needs an escape, and nothing is
+markup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +132,11 @@ class Dialect:
     def bare(self) -> "Dialect":
         """The same form without its tags, as a whole reply."""
         return Dialect("", self.head.strip(), self.middle, self.tail.strip(), "", self.in_template)
+
+    @property
+    def reply_head(self) -> str:
+        """What stands before the words of a `REPLY_TOOL` call, behind the opening."""
+        return f"{self.head}{REPLY_TOOL.name}{self.middle}{_WORDS_HEAD}"
 
     def written(self, message: CallingMessage) -> ChatMessage:
         """The reply as the model wrote it, or with the tags that it left out."""
@@ -143,6 +187,8 @@ class Dialect:
 
 @lru_cache(maxsize=32)
 def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
+    if use.replies_by_call and answer is None:
+        return _reply_grammar(dialect, use)
     if not use.callable:
         plain = Grammar(f"start: TEXT\nTEXT: /{_WORDS}/\n")
         return plain if answer is None else Grammar.fitting(answer)
@@ -169,6 +215,17 @@ def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
         "\n".join([f"start: {start}", *rules, ""]),
         schemas if answer is None else (answer, *schemas),
     )
+
+
+def _reply_grammar(dialect: Dialect, use: ToolUse) -> Grammar:
+    """Grammar of one call: of a tool that may be called, or of `REPLY_TOOL`."""
+    opening = _quoted(dialect.opening) if dialect.opening else ""
+    end = _quoted(_WORDS_TAIL + dialect.tail + dialect.closing)
+    rules = [f"reply: {_quoted(dialect.reply_head)} SPOKEN {end}", f"SPOKEN: /{_SPOKEN}/"]
+    if use.callable:
+        rules += _call_rules("call", dialect, use)
+    start = f"start: {opening} ({'call | ' if use.callable else ''}reply)"
+    return Grammar("\n".join([start, *rules, ""]), tuple(tool.parameters for tool in use.callable))
 
 
 def _call_rules(name: str, form: Dialect, use: ToolUse) -> list[str]:

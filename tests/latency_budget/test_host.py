@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from latency_budget.host import cpu_s, machine, resident_mb, usable_cores
+from latency_budget.host import cpu_s, machine, memory_mb, resident_mb, usable_cores
 
 
 def test_the_machine_has_a_name_and_cores() -> None:
@@ -47,3 +47,12 @@ def test_a_container_may_use_what_its_quota_allows(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     assert usable_cores(tmp_path) == cores
+
+
+def test_a_container_has_the_memory_of_its_limit(tmp_path: Path) -> None:
+    whole = memory_mb(tmp_path)
+    assert whole > 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_mb(tmp_path) == whole
+    (tmp_path / "memory.max").write_text(f"{64 << 20}\n")
+    assert memory_mb(tmp_path) == 64

@@ -28,7 +28,6 @@ from agent.stages.llm_chat import LOAD_TIMEOUT_S, until_hung
 from agent.stages.registry import Stages, tool_limits_of
 from agent.stages.stall_timeout import first_of
 from latency_budget.account.clock import unix_ns
-from llm_engine.chat.call_reader import CallReader
 
 from .chat_request import ChatRequest, parse_chat_request
 from .chat_response import Completion
@@ -73,7 +72,7 @@ class ChatCompletions:
             f"chatcmpl-{secrets.token_hex(12)}",
             unix_ns() // 10**9,
             asked.model or "default",
-            CallReader(dialect, asked.tools.callable) if asked.tools else None,
+            asked.reader(dialect),
         )
         if not asked.stream:
             try:

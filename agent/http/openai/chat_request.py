@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from agent.stages.openai_tools import parse_answer, parse_calls, parse_tools, short
 from agent.stages.tool_call_adapter import ToolLimits, num_tool_rounds
+from llm_engine.chat.call_reader import CallReader
 from llm_engine.chat.template import ChatMessage, Role
 from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolUse
 from llm_engine.config import SamplingParams
@@ -88,6 +89,13 @@ class ChatRequest:
         elif self.answer is not None:
             grammar = Grammar.fitting(self.answer)
         return messages, definitions, replace(self.sampling, grammar=grammar)
+
+    def reader(self, dialect: Dialect) -> CallReader | None:
+        """A parser of the calls in the answer; None without tools."""
+        if self.tools is None:
+            return None
+        by_call = self.tools.replies_by_call and self.answer is None
+        return CallReader(dialect, self.tools.callable, replies_by_call=by_call)
 
 
 def parse_chat_request(body: object, defaults: SamplingParams) -> ChatRequest:

@@ -31,6 +31,7 @@ class StubConversation:
         self.closed = False
         self.chunks = [llm_engine.TokenChunk(TurnId(1), 0, "Yes.", (1,), None, None)]
         self.messages: list[llm_engine.ChatMessage] = []
+        self.truncated: list[int] = []
         self.callable: list[str] = []
         """Tools that the last reply could call."""
 
@@ -55,6 +56,9 @@ class StubConversation:
 
     async def commit(self, text: str, role: str, calls: Sequence[ToolCall]) -> None:
         self.told.append(text)
+
+    async def truncate_reply(self, num_chars: int) -> None:
+        self.truncated.append(num_chars)
 
     async def reset(self, messages: list[llm_engine.ChatMessage]) -> None:
         assert messages[0].role == "system"
@@ -178,6 +182,37 @@ async def test_after_the_last_tool_round_the_model_has_to_answer() -> None:
     call = ModelCall("clock", "{}")
     await chat.reset([ChatMessage("user", "And now?"), ChatMessage("assistant", "", (call,))])
     assert await callable_tools() == []
+
+
+async def test_a_reply_by_call_is_cut_behind_its_words() -> None:
+    stage = StubStage()
+    lent = cast(ModelThread[llm_engine.Engine], stage)
+    limits = ToolLimits(replies_by_call=True)
+    chat = EngineChat(
+        lent, SystemClock(), llm_engine.SamplingParams(), "Be brief.", (), limits=limits
+    )
+    await chat.commit(ChatMessage("user", "What time is it?"))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    head = f"{HERMES.opening}{HERMES.reply_head}"
+    conversation.chunks = [
+        llm_engine.TokenChunk(TurnId(1), 0, text, (1,), reason, None)
+        for text, reason in (
+            (head, None),
+            ("It's ", None),
+            ('late."}', None),
+            ("}\n</tool_call>", llm_engine.FinishReason.STOP),
+        )
+    ]
+    tools = Tools(('{"name": "clock"}',))
+    tokens = chat.generate(
+        TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None, tools=tools
+    )
+    said = [(token.text, token.calls) async for token in tokens]
+    assert said == [("", ()), ("It's ", ()), ("late.", ()), ("", ())]
+    await chat.truncate_reply(5)
+    await chat.truncate_reply(0)
+    assert conversation.truncated == [len(head) + 5, 0]
 
 
 async def test_tokens_are_counted_while_they_come() -> None:

@@ -1,0 +1,201 @@
+"""Chooses the preset "auto" stands for: the largest model that keeps up on this machine.
+
+A model keeps up when the first clause of a reply is ready within the wait for the end of the
+caller's turn, so that it costs the caller nothing, and when the words of all calls come faster than
+they are spoken. Both follow from the time of a token, which is predicted: decoding reads every
+weight once a token, so the speed at which this machine multiplies by weights decides. That speed is
+measured once (`agent.stages.decoding_speed`) and kept beside the models.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from latency_budget.host import machine, memory_mb, usable_cores
+
+from .home import halfsec_home
+
+AUTO: Final = "auto"
+"""Name of the preset that is chosen."""
+
+FILE_NAME: Final = "machine.json"
+
+GPU_PRESET: Final = "gpu-8b"
+GPU_MB: Final = 20_000
+"""Memory for a model of 8 billion parameters in 8 bits, its cache and the recognizer."""
+GPU_CAPABILITY: Final = 8.9
+MAX_THREADS: Final = 8
+"""More threads than that wait for each other."""
+_GPU_DEVICE: Final = Path("/dev/nvidia0")
+_SLOW_MB_PER_MS: Final = 4.0
+"""Speed of a core that nobody measured."""
+
+FIRST_CLAUSE_TOKENS: Final = 10
+"""Tokens until the first piece can be spoken."""
+FIRST_CLAUSE_MS: Final = 600.0
+"""Longest time for them: about the median wait for the end of a turn."""
+SPOKEN_TOKENS_PER_S: Final = 4.0
+"""Tokens that a voice speaks in a second."""
+_SHARE_SPOKEN: Final = 0.6
+"""Share of a call in which the agent speaks, with some reserve."""
+_LAYER_MS: Final = 0.1
+"""Time of a layer beside its weights: attention, norms, calls of kernels."""
+_REST_MB: Final = 1200
+"""Memory of everything else: recognizer, voice, calls, operating system."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A preset for processors, and what its language model asks of the machine."""
+
+    preset: str
+    weights_mb: int
+    """Weights that are read for a token."""
+    resident_mb: int
+    """Memory of the model, with its cache."""
+    num_layers: int
+
+    def token_ms(self, mb_per_ms: float) -> float:
+        """Predicted time of a token."""
+        return self.weights_mb / mb_per_ms + self.num_layers * _LAYER_MS
+
+
+RUNGS: Final = (
+    Rung("embedded-1.5b", weights_mb=1640, resident_mb=4600, num_layers=28),
+    Rung("embedded-0.5b", weights_mb=525, resident_mb=2200, num_layers=24),
+    Rung("embedded", weights_mb=143, resident_mb=600, num_layers=30),
+)
+"""The largest first. The last one runs everywhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """An NVIDIA GPU."""
+
+    name: str
+    memory_mb: int
+    capability: float
+    """Compute capability: 8.9 for Ada, 9.0 for Hopper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine that a preset is chosen for."""
+
+    name: str
+    cores: float
+    memory_mb: int
+    mb_per_ms: float
+    """Weights in 8 bits that it multiplies by in a millisecond, one row at a time."""
+    gpu: Gpu | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PresetChoice:
+    """A preset, and why."""
+
+    preset: str
+    reason: str
+    num_threads: int = 2
+    """Threads for the language model."""
+
+
+def choose(here: Machine, num_calls: int) -> PresetChoice:
+    """Choose for a machine that holds `num_calls` calls at once."""
+    passed = []
+    if here.gpu is not None:
+        problem = _gpu_problem(here.gpu)
+        if not problem:
+            return PresetChoice(GPU_PRESET, f"{here.gpu.name}, {here.gpu.memory_mb} MB")
+        passed.append(f"not {GPU_PRESET}: {problem}")
+    num_threads = num_threads_of(here.cores)
+    for rung in RUNGS:
+        token_ms = rung.token_ms(here.mb_per_ms)
+        problem = _problem(rung, token_ms, here, num_calls)
+        if not problem or rung is RUNGS[-1]:
+            reason = f"{here.cores:g} cores, {here.memory_mb} MB, {token_ms:.0f} ms a token"
+            return PresetChoice(rung.preset, "; ".join([reason, *passed]), num_threads)
+        passed.append(f"not {rung.preset}: {problem}")
+    raise AssertionError("the last rung is always taken")
+
+
+def _problem(rung: Rung, token_ms: float, here: Machine, num_calls: int) -> str:
+    """Why a rung is too much for a machine; "": it is not."""
+    needed_mb = rung.resident_mb + _REST_MB
+    if needed_mb > here.memory_mb:
+        return f"it needs {needed_mb} MB of memory"
+    clause_ms = FIRST_CLAUSE_TOKENS * token_ms
+    if clause_ms > FIRST_CLAUSE_MS:
+        return f"its first clause would take {clause_ms:.0f} ms, more than {FIRST_CLAUSE_MS:.0f}"
+    asked = num_calls * SPOKEN_TOKENS_PER_S * _SHARE_SPOKEN
+    made = 1000 / token_ms
+    if made < asked:
+        return f"{num_calls} calls speak {asked:.0f} tokens a second, and it makes {made:.0f}"
+    return ""
+
+
+def _gpu_problem(gpu: Gpu) -> str:
+    if gpu.memory_mb < GPU_MB:
+        return f"{gpu.name} has {gpu.memory_mb} MB, and it needs {GPU_MB}"
+    if gpu.capability < GPU_CAPABILITY:
+        return f"{gpu.name} has no FP8: compute capability {gpu.capability:g}"
+    return ""
+
+
+def num_threads_of(cores: float) -> int:
+    """Threads of the language model on a machine with this many cores."""
+    return max(2, min(int(cores), MAX_THREADS))
+
+
+Measure = Callable[[int], tuple[float, Gpu | None]]
+"""Measures `Machine.mb_per_ms` with this many threads, and looks for a GPU."""
+
+
+def preset_for_here(
+    num_calls: int, measure: Measure | None, env: Mapping[str, str] | None = None
+) -> PresetChoice:
+    """Choose for this machine. It is measured once, and again when it changes; without `measure` a
+    machine that was never measured is taken for a slow one."""
+    name, cores, memory = machine(), usable_cores(), memory_mb()
+    path = halfsec_home(env) / FILE_NAME
+    saved = _saved(path)
+    if saved is not None and (saved.name, saved.cores) == (name, cores) and _keeps_gpu(saved):
+        here = replace(saved, memory_mb=memory)
+    elif measure is not None:
+        mb_per_ms, gpu = measure(num_threads_of(cores))
+        here = Machine(name, cores, memory, round(mb_per_ms, 2), gpu)
+        _save(path, here)
+    else:
+        here = Machine(name, cores, memory, _SLOW_MB_PER_MS * cores)
+    return choose(here, num_calls)
+
+
+def _keeps_gpu(saved: Machine) -> bool:
+    """True unless a GPU has come or gone since."""
+    return (saved.gpu is not None) == _GPU_DEVICE.exists()
+
+
+def _saved(path: Path) -> Machine | None:
+    """What was measured, if it can be read."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        gpu = Gpu(**values.pop("gpu")) if values.get("gpu") else None
+        saved = Machine(**values | {"gpu": gpu})
+        return saved if saved.mb_per_ms > 0 else None
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+
+
+def _save(path: Path, here: Machine) -> None:
+    """Keep what was measured. A home that can't be written is no reason to fail: it is measured
+    again next time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(asdict(here)) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        return
