@@ -186,6 +186,9 @@ def _serve(options: argparse.Namespace) -> int:
     problem = listening_problem(config.agent.host, config.agent.port)
     if problem is not None:
         raise ConfigError(problem, key="agent.port")
+    if config.is_chosen:
+        origin = config.origins["agent.preset"]
+        print(f"Preset {config.agent.preset}, {origin}.", file=sys.stderr, flush=True)
     for line in tell_of_access(config, certificate):
         print(line, file=sys.stderr, flush=True)
     # Only now: the server imports the stages, which takes seconds.

@@ -111,6 +111,7 @@ function reconnect() {
 function showReadiness(readiness) {
   page.server.dataset.state = readiness.ready ? 'ready' : readiness.status;
   page.server.textContent = readiness.ready ? 'Ready' : serverWord(readiness.status);
+  page.server.title = readiness.model;
   if (readiness.status !== 'gone') access.needed = readiness.needsKey;
   const { state, wasOpen, resumable } = call.client.status;
   const waiting = state === 'waiting';

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from .auto_preset import AUTO
 from .presets import PRESETS
 from .schema import DEFAULT_AGENT, SECTIONS, AgentProfile, Config
 from .tools import McpSettings
@@ -44,7 +45,7 @@ def _section(name: str, values: Any) -> Iterator[str]:
     for key in kinds:
         if kind is AgentProfile and key == "preset":
             continue  # the default agent's is agent.preset
-        rule = f"One of {', '.join(PRESETS)}." if key == "preset" else _rule(kinds[key])
+        rule = f"One of {', '.join([AUTO, *PRESETS])}." if key == "preset" else _rule(kinds[key])
         yield ""
         for text in (words.get(key, ""), rule):
             yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")

@@ -24,7 +24,16 @@ from agent.errors import ConfigError
 
 from .auto_preset import AUTO, PresetChoice
 from .presets import DEFAULT_PRESET, PRESETS
-from .schema import DEFAULT_AGENT, FOR_GPUS, GPU_DTYPES, SECTIONS, AgentProfile, Config, LlmSettings
+from .schema import (
+    CHOSEN,
+    DEFAULT_AGENT,
+    FOR_GPUS,
+    GPU_DTYPES,
+    SECTIONS,
+    AgentProfile,
+    Config,
+    LlmSettings,
+)
 from .suggestions import nearest, nearest_setting
 from .telephony import TelephonySettings
 from .tools import MCP_PREFIX, PHONE_PREFIX, PHONE_TOOLS, McpSettings
@@ -92,7 +101,7 @@ def load_config(
     given = [each for each in given if each.path != "agent.preset"]
     num_calls = _build([*_from_preset(DEFAULT_PRESET), *given]).agent.max_sessions
     choice = choose(num_calls)
-    origin = f"chosen for this machine: {choice.reason}"
+    origin = f"{CHOSEN}{choice.reason}"
     chosen = [
         _Assignment("agent", "preset", choice.preset, origin),
         _Assignment("llm_engine", "threads", choice.num_threads, origin),

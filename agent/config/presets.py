@@ -75,6 +75,11 @@ _HALF_BILLION_EXAMPLES: Final = [
             "How many goals did they score yesterday?",
             "I don't know that, I can't look up the news.",
         ),
+        ("My sister lives in Ohio.", "Nice, do you visit her often?"),
+        (
+            "Which sports can I do in winter?",
+            "Skiing, skating and hiking are all good in winter.",
+        ),
     )
 ]
 """Left out while tools are offered: the model then talks like the examples instead of calling."""

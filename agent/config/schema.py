@@ -23,6 +23,9 @@ from .values import Between, Matching
 
 DEFAULT_AGENT: Final = "default"
 
+CHOSEN: Final = "chosen for this machine: "
+"""Origin of settings that `auto_preset` made; the reason follows."""
+
 GPU_DTYPES: Final = ("bfloat16", "fp8")
 """Values of `llm_engine.dtype` that need a GPU."""
 
@@ -43,7 +46,8 @@ class ServiceSettings:
     port: Annotated[int, Between(0, 65535)] = 8080
     """Port to listen on; 0: any free one."""
     preset: str = DEFAULT_PRESET
-    """Set of models, prompt and budget that belong together. Settings of the file override it."""
+    """Set of models, prompt and budget that belong together. Settings of the file override it.
+    Without one, or with "auto": the largest whose model keeps up on this machine."""
     lead_ms: Annotated[int, Between(20, 5000)] = 400
     """How far ahead of real time audio is sent. Less: audio stutters on a slow network. More: a
     client that does not empty its buffer plays on after a barge-in."""
@@ -320,6 +324,20 @@ class Config:
         if name is None or name not in self.agents:
             name = DEFAULT_AGENT
         return name, self.agents[name]
+
+    @property
+    def is_chosen(self) -> bool:
+        """True if the preset was chosen for the machine; its origin says why."""
+        return self.origins.get("agent.preset", "").startswith(CHOSEN)
+
+    def answering_model(self) -> dict[str, str]:
+        """Name of the language model, its preset, and why that was taken."""
+        origin = self.origins.get("agent.preset", "")
+        return {
+            "name": self.llm_engine.model,
+            "preset": self.agent.preset,
+            "why": origin.removeprefix(CHOSEN) if self.is_chosen else origin,
+        }
 
     @property
     def tool_waits(self) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ def create_app(
     access.on_news = calls.events.look_up
     tools = tools or ServerTools(config, clock)
     latency = LatencyEndpoints(calls, access)
-    endpoints = Endpoints(stages, calls, access, tools)
+    endpoints = Endpoints(stages, calls, access, tools, config.answering_model())
     secrets = SecretEndpoint(config, access.secrets, clock, partial(check_session, stages))
     visitors = OriginCheck(config.agent, config.telephony.public_host)
     call_service = CallService(config, stages, calls, clock, access, tools)

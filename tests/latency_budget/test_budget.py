@@ -32,7 +32,9 @@ def test_the_target_is_the_same_everywhere() -> None:
 
 
 def test_an_unknown_profile_names_those_there_are() -> None:
-    with pytest.raises(BudgetError, match=r"there are: cpu, embedded, embedded-0\.5b, gpu"):
+    with pytest.raises(
+        BudgetError, match=r"there are: cpu, embedded, embedded-0\.5b, embedded-1\.5b, gpu"
+    ):
         budget_profile("fast")
 
 

@@ -11,6 +11,7 @@
  * @property {string} status `ready`, `degraded`, `warming`, `draining`..., or `gone` for no answer
  * @property {Stage[]} stages
  * @property {boolean} needsKey
+ * @property {string} model what answers, and why; empty where the server does not tell
  *
  * @typedef {object} Stage
  * @property {string} label
@@ -71,10 +72,21 @@ async function askOnce() {
       stageOf(name, String(state)),
     );
     const needsKey = body.needs_key === true;
-    return { ready: response.ok, status: body.status ?? 'ready', stages, needsKey };
+    const model = modelOf(body.model);
+    return { ready: response.ok, status: body.status ?? 'ready', stages, needsKey, model };
   } catch {
-    return { ready: false, status: 'gone', stages: [], needsKey: false };
+    return { ready: false, status: 'gone', stages: [], needsKey: false, model: '' };
   }
+}
+
+/**
+ * @param {{name?: unknown, preset?: unknown, why?: unknown} | undefined} model
+ * @returns {string}
+ */
+function modelOf(model) {
+  if (!model) return '';
+  const why = model.why ? `: ${String(model.why)}` : '';
+  return `${String(model.name)} answers (preset ${String(model.preset)}${why})`;
 }
 
 /**

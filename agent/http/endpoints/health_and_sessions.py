@@ -1,7 +1,7 @@
 """Health, readiness and session endpoints, and the stored data of a session."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -37,11 +37,14 @@ class Endpoints:
         calls: CallRegistry,
         access: Authenticator,
         tools: ServerTools | None = None,
+        model: Mapping[str, str] | None = None,
     ) -> None:
+        """`model`: what answers, and why, for those who ask without a key where none is needed."""
         self._stages = stages
         self._calls = calls
         self._access = access
         self._tools = tools
+        self._model = dict(model or {})
 
     async def healthz(self, request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -54,6 +57,8 @@ class Endpoints:
             "calls": len(self._calls),
             "needs_key": self._access.closed,
         }
+        if self._model and not self._access.closed:
+            body["model"] = self._model
         calls = self._calls
         beside = {
             "store": calls.store,

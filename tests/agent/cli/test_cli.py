@@ -31,7 +31,13 @@ def halfsec(
         text=True,
         stdin=subprocess.DEVNULL,
         cwd=cwd,
-        env={**kept, "HALFSEC_HOME": str(home), "PYTHONPATH": str(Path.cwd()), **env},
+        env={
+            **kept,
+            "HALFSEC_HOME": str(home),
+            "HALFSEC_AGENT__PRESET": "embedded",
+            "PYTHONPATH": str(Path.cwd()),
+            **env,
+        },
         timeout=100,
         check=False,
     )
@@ -158,7 +164,7 @@ def test_doctor_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     command = f"-> halfsec models fetch {names}"
     assert [line.strip() for line in done.stdout.splitlines() if "fetch" in line] == [command]
     assert "halfsec serve would fail: silero-vad, whisper-tiny.en" in done.stdout
-    assert "'embedded'  (default)" in done.stdout
+    assert "'embedded'  (environment variable HALFSEC_AGENT__PRESET)" in done.stdout
 
 
 def test_doctor_misses_piper_only_where_a_piper_voice_is_chosen(

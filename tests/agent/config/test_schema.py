@@ -114,7 +114,7 @@ def test_unknown_settings(
         ("[agent]\nport = 70000", "agent.port must be from 0 to 65535, not 70000"),
         ("[agent]\nhost = 1", "agent.host must be text in quotes, not 1"),
         ("[agent]\nallowed_origins = 'x'", "agent.allowed_origins must be a list, not 'x'"),
-        ("[agent]\npreset = 'gpu'", "agent.preset must be one of embedded, embedded-0.5b"),
+        ("[agent]\npreset = 'gpu'", "agent.preset must be one of auto, embedded, embedded-0.5b"),
         ("[asr]\ncompute_type = 'int4'", 'asr.compute_type must be one of "int8"'),
         ("[asr]\nlanguage = 'English'", 'asr.language must be a language code like "en"'),
         ("[llm_engine]\ntemperature = 3", "llm_engine.temperature must be from 0 to 2, not 3"),
@@ -273,7 +273,7 @@ def test_any_text_for_any_key_loads_or_is_refused_in_words(key: str, value: str)
 
 def test_reading_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert read_config(env={}) == load_config()
+    assert read_config({"agent.preset": "cpu"}, env={}) == load_config({"agent.preset": "cpu"})
     (tmp_path / "halfsec.toml").write_text("[agent]\nport = 9000\n")
     other = tmp_path / "other.toml"
     other.write_text("[agent]\nport = 9001\n")

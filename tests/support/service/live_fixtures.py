@@ -66,7 +66,8 @@ command = ["PYTHON", "HERE/mcp_odd_server.py"]
 """.replace("HERE", str(Path(__file__).parent)).replace("PYTHON", sys.executable)
 
 ENVIRONMENT: Final = {
-    "HALFSEC_TELEPHONY__TRANSFERS": '{ sales = "+493012345", workshop = "+493067890" }'
+    "HALFSEC_AGENT__PRESET": "embedded",
+    "HALFSEC_TELEPHONY__TRANSFERS": '{ sales = "+493012345", workshop = "+493067890" }',
 }
 
 

@@ -184,10 +184,14 @@ async def test_keys_that_may_create_client_secrets(tmp_path: Path) -> None:
 async def test_readiness_says_whether_a_key_is_needed(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys.json")
     async for made in made_with(tmp_path, keys):
-        assert (await made.http.get("/readyz")).json()["needs_key"] is False
+        open_to_all = (await made.http.get("/readyz")).json()
+        assert open_to_all["needs_key"] is False
+        assert open_to_all["model"]["preset"] == "embedded"
         keys.add("ana", KeyLimits(), 0)
         await made.access.refresh()
-        assert (await made.http.get("/readyz")).json()["needs_key"] is True
+        with_keys = (await made.http.get("/readyz")).json()
+        assert with_keys["needs_key"] is True
+        assert "model" not in with_keys
         page = await made.http.get("/")
         assert page.status_code == 200
         assert "<html" in page.text
