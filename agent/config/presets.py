@@ -145,7 +145,7 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "agents": {
             "default": {
                 "instructions": _HALF_BILLION_INSTRUCTIONS,
-                "opening": "",
+                "opening": _LARGE_MODEL_OPENING,
                 "examples": _HALF_BILLION_EXAMPLES,
             },
         },
@@ -161,7 +161,12 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "max_tool_rounds": 3,
             "reply_tool": True,
         },
-        "agents": {"default": {"instructions": _BILLION_INSTRUCTIONS}},
+        "agents": {
+            "default": {
+                "instructions": _BILLION_INSTRUCTIONS,
+                "opening": _LARGE_MODEL_OPENING,
+            },
+        },
     },
     "cpu": {
         "asr": {"model": "Systran/faster-whisper-base.en", "language": "en"},
