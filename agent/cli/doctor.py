@@ -43,8 +43,9 @@ _OPTIONAL: Final = frozenset({"piper-tts", "uvloop", "mcp"})
 _ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
-_ROOM_BYTES: Final = 512 << 20
-"""Free space below which a warning is due: the embedded models need it while they are fetched."""
+_ROOM_BYTES: Final = 3 << 30
+"""Free space below which a warning is due: the half-billion model, its converted weights and the
+rest need it while they are fetched."""
 
 Verdict = Literal["", "ok", "note", "WRONG"]
 
