@@ -28,7 +28,7 @@ class BackendName(StrEnum):
     AUTO = "auto"
     """The backend for the precision."""
     ONNX = "onnx"
-    """ONNX Runtime on the CPU, in int8: the fast one."""
+    """ONNX Runtime on the CPU, in int8 or int4: the fast one."""
     TORCH = "torch"
     """Plain torch on the CPU, in float32: the reference."""
     CUDA = "cuda"
@@ -42,6 +42,8 @@ class Precision(StrEnum):
     """Reference that equality tests compare with."""
     INT8 = "int8"
     """On a CPU: weights and activations in 8 bits."""
+    INT4 = "int4"
+    """On a CPU: as int8, with most weights in 4 bits."""
     BFLOAT16 = "bfloat16"
     """On a GPU: everything in 16 bits."""
     FP8 = "fp8"
@@ -53,7 +55,7 @@ def backend_for(precision: Precision) -> BackendName:
     match precision:
         case Precision.FLOAT32:
             return BackendName.TORCH
-        case Precision.INT8:
+        case Precision.INT8 | Precision.INT4:
             return BackendName.ONNX
         case Precision.BFLOAT16 | Precision.FP8:
             return BackendName.CUDA
