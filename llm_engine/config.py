@@ -234,9 +234,10 @@ class EngineConfig:
     head_precision: Precision | None = None
     """Precision of the LM head, the matrix that gives the logits, on a GPU; None: as all others."""
     calibration: Path | None = None
-    """Text file for calibration: weights are rounded to 8 bits so that the model's outputs on texts
-    like it change least. Takes minutes at every start. None: each weight is rounded to the
-    nearest."""
+    """Text file for calibration: weights are rounded so that the model's outputs on texts like it
+    change least. With fp8 it takes minutes at every start; None: each weight is rounded to the
+    nearest. With int4 at the first start, where the checkpoint is not in 4 bits; None: a text of
+    the engine's own."""
     kv_precision: Precision = Precision.BFLOAT16
     """Precision of keys and values on a GPU: bfloat16, or fp8 for half the memory."""
     num_gpus: int = 1

@@ -3,7 +3,7 @@
 A layer's inputs come from the layers before it after their rounding. One layer is in memory at a
 time, in float32, besides the text's rows and the second moments of one matrix's inputs.
 
-Which matrices become 4-bit is `BLOCKS`: the perplexity that each costs stands there.
+Which matrices become 4-bit is `BLOCKS`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +27,12 @@ from llm_engine.models.decoder import Layer, attend, attention_mask, read_layer,
 
 from .onnx_int4 import rounded
 
-BLOCKS = {"qkv": 32, "out": 32, "gate_up": 32, "down": 32}
-"""Inputs that share a scale, of each matrix that is rounded to 4 bits."""
+BLOCKS = {"gate_up": 32}
+"""Inputs that share a scale, of each matrix that is rounded to 4 bits; others have 8. Two fifths of
+the weights of a half-billion model, in groups whose kernels need no pairs of rows. Perplexity
+against float32 on 2,100 tokens of dialogue scripts (Qwen2.5-Coder 0.5B, of Q5_0; standard error 0.005 to
+0.007): with the head as well 1.025, in groups of 128 instead 1.026. All matrices but the head
+1.03 and more."""
 
 _TEXTS = Path(__file__).resolve().parents[1] / "training"
 DEFAULT_TEXTS = _TEXTS / "spoken_questions.txt", _TEXTS / "calibration.txt"

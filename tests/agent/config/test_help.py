@@ -31,7 +31,7 @@ def test_every_setting_is_there_with_its_words_and_bounds() -> None:
             assert re.search(rf"(?ms)^\[{section}\].*^# {field.name} = ", text)
     assert "# Port to listen on; 0: any free one.\n# From 0 to 65535.\n# port = 8080\n" in text
     assert "# One of embedded, embedded-0.5b, cpu, gpu-8b, gpu-70b.\n# preset = " in text
-    assert "# for an NVIDIA GPU.\n# One of int8, float32, bfloat16, fp8.\n# dtype = " in text
+    assert "# One of int8, int4, float32, bfloat16, fp8.\n# dtype = " in text
     assert 'A language code like "en".' in text
     assert "# trace_dir =   (not set)\n" in text
 
