@@ -33,7 +33,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "qwen2, window": ("qwen2", {**WINDOWED, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"head_dim": 16}),
-    "int4, calibrated": ("qwen2", {}),
     "int4, groups of 32": ("gptq, zero points", {"group": 32}),
     "int4, groups of 128": ("awq", {"group": 128}),
 }
