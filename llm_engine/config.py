@@ -28,7 +28,7 @@ class BackendName(StrEnum):
     AUTO = "auto"
     """The backend for the precision."""
     ONNX = "onnx"
-    """ONNX Runtime on the CPU, in int8: the fast one."""
+    """ONNX Runtime on the CPU, in int8 or int4: the fast one."""
     TORCH = "torch"
     """Plain torch on the CPU, in float32: the reference."""
     CUDA = "cuda"
@@ -42,6 +42,8 @@ class Precision(StrEnum):
     """Reference that equality tests compare with."""
     INT8 = "int8"
     """On a CPU: weights and activations in 8 bits."""
+    INT4 = "int4"
+    """On a CPU: as int8, with most weights in 4 bits."""
     BFLOAT16 = "bfloat16"
     """On a GPU: everything in 16 bits."""
     FP8 = "fp8"
@@ -53,7 +55,7 @@ def backend_for(precision: Precision) -> BackendName:
     match precision:
         case Precision.FLOAT32:
             return BackendName.TORCH
-        case Precision.INT8:
+        case Precision.INT8 | Precision.INT4:
             return BackendName.ONNX
         case Precision.BFLOAT16 | Precision.FP8:
             return BackendName.CUDA
@@ -232,9 +234,10 @@ class EngineConfig:
     head_precision: Precision | None = None
     """Precision of the LM head, the matrix that gives the logits, on a GPU; None: as all others."""
     calibration: Path | None = None
-    """Text file for calibration: weights are rounded to 8 bits so that the model's outputs on texts
-    like it change least. Takes minutes at every start. None: each weight is rounded to the
-    nearest."""
+    """Text file for calibration: weights are rounded so that the model's outputs on texts like it
+    change least. With fp8 it takes minutes at every start; None: each weight is rounded to the
+    nearest. With int4 at the first start, where the checkpoint is not in 4 bits; None: a text of
+    the engine's own."""
     kv_precision: Precision = Precision.BFLOAT16
     """Precision of keys and values on a GPU: bfloat16, or fp8 for half the memory."""
     num_gpus: int = 1

@@ -240,6 +240,8 @@ def _refuse_unused(settings: LlmSettings, origins: Mapping[str, str]) -> None:
         return
     usual = LlmSettings()
     for name in FOR_GPUS:
+        if name == "calibration" and settings.dtype == "int4":
+            continue
         key = f"llm_engine.{name}"
         is_usual = getattr(settings, name) == getattr(usual, name)
         if not (is_usual or origins[key].startswith("preset ")):

@@ -30,7 +30,7 @@ GPU_DTYPES: Final = ("bfloat16", "fp8")
 """Values of `llm_engine.dtype` that need a GPU."""
 
 FOR_GPUS: Final = ("head_dtype", "kv_dtype", "calibration", "gpus")
-"""Settings of `[llm_engine]` without effect on a processor."""
+"""Settings of `[llm_engine]` without effect on a processor; `calibration` has one with int4."""
 
 PaceMs = Annotated[int, Between(0, MAX_PACE_MS)]
 BudgetMs = Annotated[int, Between(MIN_BUDGET_MS, MAX_BUDGET_MS)]
@@ -147,9 +147,10 @@ class LlmSettings:
 
     model: str = "smollm2-135m-instruct"
     """A name in models.toml, a GGUF file, a Hugging Face directory, or a Hugging Face id."""
-    dtype: Literal["int8", "float32", "bfloat16", "fp8"] = "int8"
-    """Number format of the linear layers. float32 is exact, and three times slower; bfloat16 and
-    fp8 are for an NVIDIA GPU."""
+    dtype: Literal["int8", "int4", "float32", "bfloat16", "fp8"] = "int8"
+    """Number format of the linear layers. int4 keeps GPTQ, AWQ and Q4_0 models as they are, and
+    rounds others by a calibration of minutes at the first start. float32 is exact, and three times
+    slower; bfloat16 and fp8 are for an NVIDIA GPU."""
     threads: Threads = 2
     """Processor threads of the language model."""
     temperature: Annotated[float, Between(0, 2)] = 0.0
@@ -182,8 +183,9 @@ class LlmSettings:
     head_dtype: Literal["", "bfloat16", "fp8"] = ""
     """On a GPU: number format of the output layer. Empty: as `dtype`."""
     calibration: str = ""
-    """With fp8: a file of text like that of the calls; weights are rounded so that its outputs
-    change least. Takes minutes at every start. Empty: each weight is rounded to the nearest."""
+    """With fp8 or int4: a file of text like that of the calls; weights are rounded so that its
+    outputs change least. With fp8 it takes minutes at every start, with int4 at the first. Empty:
+    with fp8 each weight is rounded to the nearest, with int4 a text of halfsec's own is taken."""
     kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
     """On a GPU: number format of the KV cache. fp8 takes half the memory, and rounds."""
     gpus: Annotated[int, Between(1, 64)] = 1
@@ -197,7 +199,7 @@ class LlmSettings:
     Replies are the same, and come sooner where its drafts are accepted. Empty: none."""
     draft_heads: str = ""
     """A directory of draft heads made for `model` by `halfsec train-heads`, for the same purpose.
-    Every dtype except int8 can use them. Empty: none."""
+    Every dtype except int8 and int4 can use them. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

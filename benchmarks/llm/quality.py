@@ -38,7 +38,7 @@ LICENCE = Path(__file__).resolve().parents[2] / "LICENSE"
 _ROOT = Path(__file__).resolve().parents[2]
 CALIBRATION = (
     _ROOT / "llm_engine" / "training" / "spoken_questions.txt",
-    Path(__file__).resolve().parent / "calibration.txt",
+    _ROOT / "llm_engine" / "training" / "calibration.txt",
 )
 """Texts that weights are calibrated with: spoken language, and a wider vocabulary. The second is a
 technical manual, this project's own of 2026-11-22, unchanged so that figures of different dates are

@@ -20,12 +20,12 @@ model. A kernel that adds in another order shows in nearly every row that it tou
 
 
 def ensure_batch_invariance(sessions: Sequence[DecoderSession], config: ModelConfig) -> None:
-    """Check invariance; where it fails, run single rows in pairs. Raises ModelError if that does
-    not help."""
+    """Check invariance; where it fails, run rows in pairs. Raises ModelError if that does not
+    help."""
     if is_batch_invariant(sessions, config):
         return
     for session in sessions:
-        session.pair_single_rows()
+        session.pair_rows()
     if not is_batch_invariant(sessions, config):
         raise ModelError(
             "on this CPU the quick kernels' results depend on how a prompt is cut; "

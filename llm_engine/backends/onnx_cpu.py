@@ -1,4 +1,4 @@
-"""Fast CPU backend: one ONNX Runtime graph, weights and activations in 8-bit blocks.
+"""Fast CPU backend: one ONNX Runtime graph, activations in 8-bit blocks, weights in 8 or 4 bits.
 
 **Batch invariance.** A row's result must not depend on the rows that run beside it, or prefix
 reuse, previews and chunking would change replies. Every block of every activation row has a
@@ -6,7 +6,9 @@ scale of its own, and MatMulNBits sums a row in the same order whatever its neig
 attention, except that its kernel for a single row adds in another order. A single row therefore
 attends twice, as itself and as the next position, whose keys and values lie beyond the sequence's
 end and are overwritten by the next token. That costs 2 % where running the whole model on two rows
-costs 10. Kernels differ between CPUs, so all of this is checked at load, bit by bit, on the model
+costs 10. Kernels of 4-bit blocks of 64 and 128 do differ for a last row without a pair (ONNX
+Runtime 1.31 on AVX-512), those of 32 do not: the former run on an even number of rows. Kernels
+differ between CPUs, so all of this is checked at load, bit by bit, on the model
 itself (`batch_invariance`).
 
 **No spinning.** Threads of a product that wait for each other yield the core: spinning gains a
@@ -21,23 +23,23 @@ All work is done in `launch`, on the calling thread and one more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
-from llm_engine.checkpoints.packed_cache import stored_weights
-from llm_engine.config import EngineConfig, ModelConfig
+from llm_engine.checkpoints.packed_cache import Array, stored_weights
+from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.errors import ModelError
 
 from .base import CacheLayout, DoneStep, Plan, SequenceRows, Slot, StepHandle, StepResult
 from .batch_invariance import ensure_batch_invariance
 from .int8_saturation import check_products
 from .onnx_attention import stored_size
+from .onnx_calibration import Calibration, read_text, torch_threads
 from .onnx_packing import packing, with_packed
 from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
-from .onnx_weights import KIND, convert
+from .onnx_weights import INT4_KIND, KIND, convert, is_stored_int4
 from .sampler import choose_tokens
 
 _PAGE_SIZE = 16
@@ -48,7 +50,7 @@ model."""
 
 
 class OnnxBackend:
-    """The decoder on ONNX Runtime in int8."""
+    """The decoder on ONNX Runtime, in int8 or int4."""
 
     def __init__(
         self,
@@ -68,15 +70,32 @@ class OnnxBackend:
         self._max_capacity = context_length + 1
         self._slots: dict[Slot, SequenceBuffers] = {}
         self._next_slot = 0
-        check_products()
+        is_int4 = config.precision is Precision.INT4
+        check_products(int4=is_int4)
+        kind, text = KIND, None
+        if is_int4:
+            kind = INT4_KIND
+            if not is_stored_int4(checkpoint):
+                text = read_text(checkpoint, config.calibration)
+                kind += f" {text.digest}"
+
+        def arrays() -> Iterator[tuple[str, Array]]:
+            calibration = None
+            if text is not None:
+                calibration = Calibration(checkpoint, text, config.num_threads)
+            return convert(checkpoint, on_progress, keeps_int4=is_int4, calibration=calibration)
+
         try:
+            # Conversion is bound by memory, so a second thread saves little; on a busy machine
+            # threads that wait for each other at thousands of small steps take ten times as long.
             with (
-                _single_torch_thread(),
+                torch_threads(1),
+                torch.inference_mode(),
                 stored_weights(
                     config.cache_dir,
                     checkpoint.path,
-                    f"{KIND} {packing()}",
-                    lambda: with_packed(convert(checkpoint, on_progress)),
+                    f"{kind} {packing()}",
+                    lambda: with_packed(arrays()),
                 ) as weights,
             ):
                 self._sessions = [
@@ -193,19 +212,6 @@ class OnnxBackend:
     def _forget(self, buffers: SequenceBuffers) -> None:
         for session in self._sessions:
             session.forget(buffers)
-
-
-@contextmanager
-def _single_torch_thread() -> Iterator[None]:
-    """Run torch on one thread. Conversion is bound by memory, so a second thread saves little; on a
-    busy machine threads that wait for each other at thousands of small steps take ten times as
-    long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _bytes_per_token(config: ModelConfig) -> int:

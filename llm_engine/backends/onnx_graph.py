@@ -18,7 +18,8 @@ Weights stay in their file (ONNX external data): the session maps it, and of the
 packed bytes, where the file has them (`onnx_packing`); otherwise it packs into its own memory.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -29,7 +30,6 @@ from llm_engine.checkpoints.packed_cache import StoredArray, WeightFile
 from llm_engine.config import ModelConfig
 
 from .onnx_attention import norm_factor, num_hidden_keys, stored_size
-from .onnx_weights import BLOCK
 
 TOKENS = "tokens"
 """Token ids, int64 `[1, T]`."""
@@ -98,13 +98,27 @@ def packed_name(matrix: str, key: str) -> str:
     return f"{matrix}{_PACKED}{key}"
 
 
-def linear_attributes(num_inputs: int, num_outputs: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """Format of a matrix's blocks."""
+
+    bits: int
+    block: int
+    """Inputs that share a scale."""
+
+
+def block_format(kind: str, shape: tuple[int, ...]) -> BlockFormat:
+    """Format of `codes` (8 bits) or `nibbles` (4 bits) of this shape, `[out, blocks, bytes]`."""
+    return BlockFormat(4, 2 * shape[2]) if kind == "nibbles" else BlockFormat(8, shape[2])
+
+
+def linear_attributes(num_inputs: int, num_outputs: int, form: BlockFormat) -> dict[str, Any]:
     """Attributes of a linear layer's MatMulNBits node."""
     return {
         "K": num_inputs,
         "N": num_outputs,
-        "bits": 8,
-        "block_size": BLOCK,
+        "bits": form.bits,
+        "block_size": form.block,
         "accuracy_level": INT8_ACTIVATIONS,
     }
 
@@ -113,7 +127,7 @@ def decoder_graph(
     config: ModelConfig, weights: WeightFile, num_positions: int, num_seqs: int = 1
 ) -> bytes:
     """Serialize the decoder's graph, with the weights of `onnx_weights.convert` in a file."""
-    build = _Builder(config, frozenset(weights.arrays), num_seqs)
+    build = _Builder(config, weights.arrays, num_seqs)
     rows = build.embedded()
     delta = None
     for index in range(config.num_layers):
@@ -156,10 +170,12 @@ def make_model(
 class _Builder:
     """Collects nodes. A value has the name of the node that makes it."""
 
-    def __init__(self, config: ModelConfig, weight_names: frozenset[str], num_seqs: int) -> None:
+    def __init__(
+        self, config: ModelConfig, arrays: Mapping[str, StoredArray], num_seqs: int
+    ) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self._config = config
-        self._weight_names = weight_names
+        self._arrays = arrays
         self._num_seqs = num_seqs
         self._head_size = stored_size(config.head_dim)
         self._width = config.num_heads * self._head_size
@@ -248,12 +264,14 @@ class _Builder:
     def _linear(
         self, name: str, rows: str, num_inputs: int, num_outputs: int, output: str | None = None
     ) -> str:
-        inputs = [rows, f"{name}.codes", f"{name}.scales"]
-        if f"{name}.bias" in self._weight_names:
-            inputs += ["", "", f"{name}.bias"]
-        return self._add(
-            "MatMulNBits", inputs, output=output, **linear_attributes(num_inputs, num_outputs)
-        )
+        kind = "nibbles" if f"{name}.nibbles" in self._arrays else "codes"
+        form = block_format(kind, self._arrays[f"{name}.{kind}"].shape)
+        zeros = f"{name}.zeros" if f"{name}.zeros" in self._arrays else ""
+        inputs = [rows, f"{name}.{kind}", f"{name}.scales", zeros]
+        if f"{name}.bias" in self._arrays:
+            inputs += ["", f"{name}.bias"]
+        attributes = linear_attributes(num_inputs, num_outputs, form)
+        return self._add("MatMulNBits", inputs, output=output, **attributes)
 
     def _norm(self, name: str, rows: str, delta: str | None) -> tuple[str, str]:
         """RMS norm of `rows` + `delta`, and that sum."""

@@ -11,7 +11,7 @@ A matrix is packed by a model of one node, so that no more than one is in memory
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from latency_budget.host import machine
 from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.errors import ModelError
 
-from .onnx_graph import PREPACKED, linear_attributes, make_model, packed_name
+from .onnx_graph import PREPACKED, block_format, linear_attributes, make_model, packed_name
 
 _FATAL_ONLY = 4
 
@@ -35,38 +35,49 @@ def packing() -> str:
 
 def with_packed(arrays: Iterable[tuple[str, Array]]) -> Iterator[tuple[str, Array]]:
     """Yield the arrays of `onnx_weights.convert`, and behind each matrix its packed bytes."""
-    codes = "", np.empty(0, np.uint8)
+    parts: dict[str, Array] = {}
     for name, array in arrays:
         yield name, array
-        if name.endswith(".codes"):
-            codes = name, array
-        elif name.endswith(".scales"):
-            packed = pack(*codes, array)
+        matrix, _, part = name.rpartition(".")
+        if part in ("codes", "nibbles", "zeros"):
+            parts[part] = array
+        elif part == "scales":  # the last
+            packed = pack(matrix, parts, array)
+            parts = {}
             if packed is not None:
                 yield packed
 
 
-def pack(name: str, codes: Array, scales: Array) -> tuple[str, Array] | None:
-    """Pack codes `[out, blocks, block]` with scales `[out, blocks]` of the matrix `name`.
+def pack(matrix: str, parts: Mapping[str, Array], scales: Array) -> tuple[str, Array] | None:
+    """Pack `codes` `[out, blocks, block]`, or `nibbles` `[out, blocks, block / 2]` and `zeros`,
+    with scales `[out, blocks]`.
 
     Returns the name under which the graph finds the bytes, and the bytes; None where this ONNX
     Runtime stores packed matrices in another way. Raises OSError without room in the temporary
     directory.
     """
-    num_inputs = codes.shape[1] * codes.shape[2]  # kernels pack whole blocks
+    (kind,) = parts.keys() & {"codes", "nibbles"}
+    name, codes = f"{matrix}.{kind}", parts[kind]
+    form = block_format(kind, codes.shape)
+    num_inputs = codes.shape[1] * form.block  # kernels pack whole blocks
+    zeros = [numpy_helper.from_array(parts["zeros"], "zeros")] if "zeros" in parts else []
     node = helper.make_node(
         "MatMulNBits",
-        ["rows", "codes", "scales"],
+        ["rows", "codes", "scales", *(each.name for each in zeros)],
         ["products"],
         domain="com.microsoft",
-        **linear_attributes(num_inputs, len(codes)),
+        **linear_attributes(num_inputs, len(codes), form),
     )
     info = helper.make_tensor_value_info
     model = make_model(
         [node],
         [info("rows", TensorProto.FLOAT, ["M", num_inputs])],
         [info("products", TensorProto.FLOAT, ["M", len(codes)])],
-        [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(scales, "scales")],
+        [
+            numpy_helper.from_array(codes, "codes"),
+            numpy_helper.from_array(scales, "scales"),
+            *zeros,
+        ],
     )
     with tempfile.TemporaryDirectory(prefix="halfsec-") as temporary:
         saved = Path(temporary) / "packed.onnx"

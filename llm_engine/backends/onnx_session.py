@@ -95,7 +95,7 @@ class DecoderSession:
         self.num_seqs = num_seqs
         # Beyond twice the head's size attention uses another kernel for the last rows.
         self.max_rows = min(_MAX_ROWS, 2 * stored_size(config.head_dim))
-        self.min_rows = 1
+        self.row_multiple = 1
         self._hidden = num_hidden_keys(config.head_dim)
         self._session = _load(config, weights, context_length + 1, num_threads, num_seqs)
         max_rows = self.max_rows * num_seqs
@@ -138,15 +138,15 @@ class DecoderSession:
             num_rows += size
             logits[id(rows)] = self._logits[num_sampled : num_sampled + rows.num_sampled]
             num_sampled += rows.num_sampled
-        if num_rows < self.min_rows:
+        if num_rows % self.row_multiple:
             self._tokens[0, num_rows] = self._tokens[0, 0]
         self._session.run_with_iobinding(self._binding)
         return [logits[id(rows)] for rows in work]
 
-    def pair_single_rows(self) -> None:
-        """Give linear layers at least two rows, too: their kernels for one row add in another
-        order."""
-        self.min_rows = 2
+    def pair_rows(self) -> None:
+        """Give linear layers an even number of rows: their kernels for a last row without a pair
+        add in another order. The added row is computed and not used."""
+        self.row_multiple = 2
         self._shape = ()
 
     def forget(self, buffers: SequenceBuffers) -> None:
@@ -188,22 +188,19 @@ class DecoderSession:
         sampled: list[int] = []
         seq_sizes: list[int] = []
         num_rows = sum(size for size, _ in shape)
-        is_paired = num_rows < self.min_rows
         first = 0
         for size, num_sampled in shape:
             own = list(range(first, first + size))
             first += size
             sampled += own[size - num_sampled :]
-            if is_paired and own:
-                own = [0, 1]
             kept += range(len(attended), len(attended) + len(own))
             # A single row attends twice. An unused attention needs a row as well, any row.
             seen = own if len(own) > 1 else own * 2 or [0]
             attended += seen
             seq_sizes.append(len(seen))
-        if len(sampled) == 1:
-            sampled *= self.min_rows
-        num_rows = max(num_rows, self.min_rows)
+        kept += [0] * (-num_rows % self.row_multiple)
+        sampled += sampled[-1:] * (-len(sampled) % self.row_multiple)
+        num_rows = len(kept)
         self._bind_input(graph.TOKENS, self._tokens[:, :num_rows])
         self._bind_input(graph.ATTENDED, np.array(attended))
         self._bind_input(graph.KEPT, np.array(kept))

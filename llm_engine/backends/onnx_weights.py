@@ -1,11 +1,15 @@
-"""Converts a checkpoint to 8-bit blocks for the ONNX backend.
+"""Converts a checkpoint to 8-bit or 4-bit blocks for the ONNX backend.
 
 Each row of a matrix is cut into blocks of `BLOCK` inputs with one scale, the largest weight over
 127. Codes are unsigned around 128, as MatMulNBits expects them; a last block that the inputs do not
 fill is padded with zeros. Heads have the size that attention supports (`onnx_attention`).
 
+With precision int4, a checkpoint that is stored in 4 bits is kept code for code; its other matrices
+become 8-bit, as rounding what its maker has rounded would lose twice. Any other checkpoint is
+rounded by calibration (`onnx_calibration`). `onnx_int4` has the format.
+
 No more than two tensors of the checkpoint are in memory at a time, in their stored type, and one
-converted matrix: a model that can be run can be converted.
+converted matrix: a model that can be run can be converted. Calibration holds a layer in float32.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,15 +18,18 @@ import torch
 from torch import Tensor
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.int4 import Int4Matrix
 from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.checkpoints.packed_weights import FusedMatrix, FusedWeights, joined_bias
 from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
-from .onnx_attention import norm_factor, pad_heads
+from .onnx_attention import norm_factor, pad_heads, stored_size
+from .onnx_calibration import Calibration
+from .onnx_int4 import packed_arrays
 
-KIND = "onnx-int8-3"
-"""Name of this conversion in the cache; must change with every change to it."""
+KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-1"
+"""Names of the conversions in the cache; must change with every change to them."""
 
 BLOCK = 64
 _PIECE = 1024
@@ -32,10 +39,15 @@ _ZERO = 128
 
 
 def convert(
-    checkpoint: Checkpoint, on_progress: Callable[[float], None]
+    checkpoint: Checkpoint,
+    on_progress: Callable[[float], None],
+    *,
+    keeps_int4: bool = False,
+    calibration: Calibration | None = None,
 ) -> Iterator[tuple[str, Array]]:
     """Yield all weights by their names in the graph, one at a time.
 
+    `keeps_int4`: matrices stored in 4 bits stay as they are. `calibration` rounds others to 4 bits.
     `on_progress` is called with the share that is done. Raises ModelError for missing tensors and
     wrong shapes, and for an embedding that 16 bits cannot hold.
     """
@@ -43,15 +55,28 @@ def convert(
     weights = FusedWeights(checkpoint)
     # The vocabulary takes about as long as a few layers; the progress is approximate.
     num_parts = config.num_layers + 1
-    yield from _vocabulary(weights)
+    if calibration is None:
+        yield from _vocabulary(weights, keeps_int4)
     yield "norm", weights.final_norm().numpy()
     for index in range(config.num_layers):
         on_progress((index + 1) / num_parts)
-        yield from _layer(weights, config, index)
+        if calibration is None:
+            yield from _layer(weights, config, index, keeps_int4)
+        else:
+            yield from _calibrated_layer(weights, config, index, calibration)
+    if calibration is not None:
+        yield from _vocabulary(weights, keeps_int4=False, calibration=calibration)
     on_progress(1.0)
 
 
-def _vocabulary(weights: FusedWeights) -> Iterator[tuple[str, Array]]:
+def is_stored_int4(checkpoint: Checkpoint) -> bool:
+    """True if matrices of a layer are stored in 4 bits."""
+    return any(name.startswith("layers.") for name in checkpoint.int4_names)
+
+
+def _vocabulary(
+    weights: FusedWeights, keeps_int4: bool, calibration: Calibration | None = None
+) -> Iterator[tuple[str, Array]]:
     embedding = weights.embedding()
     stored = embedding.half()
     if not stored.sum(dtype=torch.float32).isfinite():
@@ -60,18 +85,66 @@ def _vocabulary(weights: FusedWeights) -> Iterator[tuple[str, Array]]:
     del stored
     if weights.has_own_head:
         del embedding
-    yield from _matrix("head", [weights.head() if weights.has_own_head else embedding], None)
+    kept = weights.head_matrix().int4() if keeps_int4 else None
+    if kept is not None:
+        yield from packed_arrays("head", kept[0])
+        return
+    head = weights.head() if weights.has_own_head else embedding
+    rounded = head if calibration is None else calibration.head(head)
+    if isinstance(rounded, Int4Matrix):
+        yield from packed_arrays("head", rounded)
+    else:
+        yield from _matrix("head", [rounded], None)
 
 
-def _layer(weights: FusedWeights, config: ModelConfig, index: int) -> Iterator[tuple[str, Array]]:
-    prefix = f"layers.{index}."
+def _layer(
+    weights: FusedWeights, config: ModelConfig, index: int, keeps_int4: bool
+) -> Iterator[tuple[str, Array]]:
+    yield from _vectors(weights, config, index)
+    for matrix in weights.matrices(index):
+        name = f"layers.{index}.{matrix.name}"
+        stored = matrix.int4() if keeps_int4 and not _has_padding(matrix.name, config) else None
+        if stored is not None:
+            yield from _int4_matrix(name, *stored)
+        else:
+            biases: list[Tensor] = []
+            yield from _matrix(name, _rows(matrix, config.head_dim, biases), biases)
+
+
+def _calibrated_layer(
+    weights: FusedWeights, config: ModelConfig, index: int, calibration: Calibration
+) -> Iterator[tuple[str, Array]]:
+    yield from _vectors(weights, config, index)
+    for matrix, (values, bias) in calibration.layer(index):
+        name = f"layers.{index}.{matrix}"
+        if isinstance(values, Int4Matrix) and not _has_padding(matrix, config):
+            yield from _int4_matrix(name, values, bias)
+            continue
+        weight = values.dequantize() if isinstance(values, Int4Matrix) else values
+        if matrix == "qkv":
+            weight = pad_heads(weight, config.head_dim, dim=0)
+            bias = None if bias is None else pad_heads(bias, config.head_dim, dim=0)
+        elif matrix == "out":
+            weight = pad_heads(weight, config.head_dim, dim=1)
+        yield from _matrix(name, [weight], None if bias is None else [bias])
+
+
+def _has_padding(matrix: str, config: ModelConfig) -> bool:
+    """True for a matrix whose heads are stored larger, which would break its groups."""
+    return matrix in ("qkv", "out") and stored_size(config.head_dim) != config.head_dim
+
+
+def _vectors(weights: FusedWeights, config: ModelConfig, index: int) -> Iterator[tuple[str, Array]]:
     for name, vector in weights.vectors(index):
         if name in ("q_norm", "k_norm"):
             vector = pad_heads(vector, config.head_dim, dim=0) * norm_factor(config.head_dim)
-        yield f"{prefix}{name}", vector.numpy()
-    for matrix in weights.matrices(index):
-        biases: list[Tensor] = []
-        yield from _matrix(f"{prefix}{matrix.name}", _rows(matrix, config.head_dim, biases), biases)
+        yield f"layers.{index}.{name}", vector.numpy()
+
+
+def _int4_matrix(name: str, matrix: Int4Matrix, bias: Tensor | None) -> Iterator[tuple[str, Array]]:
+    yield from packed_arrays(name, matrix)
+    if bias is not None:
+        yield f"{name}.bias", bias.numpy()
 
 
 def _rows(matrix: FusedMatrix, head_dim: int, biases: list[Tensor]) -> Iterator[Tensor]:

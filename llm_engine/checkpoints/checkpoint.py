@@ -17,6 +17,7 @@ from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
 from .fp8 import Fp8Matrix
+from .int4 import Int4Matrix
 from .tokenizer import Tokenizer
 
 _LARGEST = 1 << 22
@@ -61,6 +62,10 @@ class Checkpoint:
     Raises ModelError for a damaged file."""
     read_fp8: Callable[[str], Fp8Matrix | None] = lambda _: None
     """Reads one tensor as 8-bit floats and scales; None where it is stored differently."""
+    read_int4: Callable[[str], Int4Matrix | None] = lambda _: None
+    """Reads one tensor as 4-bit codes; None where it cannot be had as these."""
+    int4_names: frozenset[str] = frozenset()
+    """Names of the tensors that `read_int4` may return."""
 
     def __post_init__(self) -> None:
         """Raise ModelError for an impossible shape, before anything is allocated by it."""
@@ -100,9 +105,7 @@ class Checkpoint:
         self._check_shape(name, values, shape)
         # A sum is the fastest test (0.1 s for 135 M numbers), and far from float32's limit.
         if not values.sum(dtype=torch.float32).isfinite():
-            raise ModelError(
-                f"{self.path}: tensor {name!r} is damaged: it holds NaN or infinity; fetch it again"
-            )
+            raise self._damaged(name)
         return values
 
     def fp8(self, name: str, *shape: int) -> Fp8Matrix | None:
@@ -115,6 +118,24 @@ class Checkpoint:
         if matrix is not None:
             self._check_shape(name, matrix.values, shape)
         return matrix
+
+    def int4(self, name: str, *shape: int) -> Int4Matrix | None:
+        """Read a weight as 4-bit codes, exactly as stored.
+
+        None where it is stored differently, or missing: `tensor` then reports it. Raises
+        ModelError.
+        """
+        matrix = self.read_int4(name) if name in self.int4_names else None
+        if matrix is not None:
+            self._check_shape(name, matrix.codes, shape)
+            if not bool(matrix.scales.isfinite().all()):
+                raise self._damaged(name)
+        return matrix
+
+    def _damaged(self, name: str) -> ModelError:
+        return ModelError(
+            f"{self.path}: tensor {name!r} is damaged: it holds NaN or infinity; fetch it again"
+        )
 
     def _check_shape(self, name: str, values: torch.Tensor, shape: tuple[int, ...]) -> None:
         if tuple(values.shape) != shape:

@@ -90,7 +90,7 @@ def declared_blocks(quantization: Any, file: Path) -> tuple[tuple[int, int], ...
     names = ", ".join(SUPPORTED_METHODS)
     raise ModelError(
         f"{file}: 'quantization_config' names the method {method!r}, which is not supported; FP8 "
-        f"is ({names}), and so are GGUF files"
+        f"is ({names}), and so are GPTQ and AWQ in 4 bits and GGUF files"
     )
 
 

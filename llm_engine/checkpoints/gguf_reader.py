@@ -32,6 +32,9 @@ SUPPORTED_TYPES = frozenset(
     GGMLQuantizationType[name] for name in (*_FLOATS, *_BLOCKS, *_SUPER_BLOCKS)
 )
 
+Q4_0_BLOCK = 32
+"""Numbers that share a scale in Q4_0."""
+
 _SCALARS = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),
@@ -148,12 +151,7 @@ class GgufFile:
 
     def read(self, name: str) -> npt.NDArray[np.float32]:
         """Read a tensor as float32, in its own shape. Raises ModelError if it is missing."""
-        info = self.tensors.get(name)
-        if info is None:
-            raise ModelError(f"{self.path}: tensor {name!r} is missing")
-        raw = np.frombuffer(
-            self._bytes, dtype=np.uint8, count=info.num_bytes, offset=info.first_byte
-        )
+        info, raw = self._raw(name)
         if info.type == GGMLQuantizationType.F32:
             return raw.view(np.float32).reshape(info.shape)
         if info.type == GGMLQuantizationType.F16:
@@ -161,6 +159,30 @@ class GgufFile:
         rows = raw.reshape(*info.shape[:-1], -1)
         values: npt.NDArray[np.float32] = dequantize(rows, info.type).reshape(info.shape)
         return values
+
+    def read_q4_0(self, name: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]] | None:
+        """Read a matrix `[out, in]` of type Q4_0: codes `[out, in]`, 0 to 15, of which 8 is zero,
+        and scales `[out, in / Q4_0_BLOCK]`. None for other types. Raises ModelError if it is
+        missing."""
+        info, raw = self._raw(name)
+        if info.type != GGMLQuantizationType.Q4_0 or len(info.shape) != 2:
+            return None
+        num_outputs, num_inputs = info.shape
+        blocks = raw.reshape(num_outputs, num_inputs // Q4_0_BLOCK, -1)
+        scales = blocks[..., :2].copy().view(np.float16)[..., 0].astype(np.float32)
+        packed = blocks[..., 2:]
+        # The low halves are the block's first 16 numbers.
+        codes = np.concatenate([packed & 0xF, packed >> 4], axis=-1)
+        return codes.reshape(info.shape), scales
+
+    def _raw(self, name: str) -> tuple[TensorInfo, npt.NDArray[np.uint8]]:
+        info = self.tensors.get(name)
+        if info is None:
+            raise ModelError(f"{self.path}: tensor {name!r} is missing")
+        raw = np.frombuffer(
+            self._bytes, dtype=np.uint8, count=info.num_bytes, offset=info.first_byte
+        )
+        return info, raw
 
 
 class _Cursor:

@@ -11,8 +11,9 @@ from llm_engine.errors import ModelError
 
 from .checkpoint import Checkpoint, is_known_tensor
 from .gguf_config import ROPE_DIVISORS, read_config
-from .gguf_reader import GgufFile
+from .gguf_reader import Q4_0_BLOCK, GgufFile
 from .gguf_tokenizer import build_tokenizer
+from .int4 import ZERO, Int4Matrix
 
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -44,9 +45,7 @@ def open_gguf(path: Path) -> Checkpoint:
     }
     permuted_heads = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
 
-    def read(name: str) -> torch.Tensor:
-        # torch needs writable memory; only tensors stored as float32 are still read-only.
-        values = torch.from_numpy(np.require(file.read(own_names[name]), requirements="W"))
+    def in_order(name: str, values: torch.Tensor) -> torch.Tensor:
         part = name.removeprefix("layers.").partition(".")[2].rpartition(".")[0]
         if config.architecture == "llama" and part in permuted_heads:
             if values.shape[0] != permuted_heads[part] * config.head_dim:
@@ -54,8 +53,31 @@ def open_gguf(path: Path) -> Checkpoint:
             return _unpermute(values, permuted_heads[part])
         return values
 
-    tokenizer = build_tokenizer(file.metadata, path)
-    return Checkpoint(path, config, tokenizer, frozenset(own_names), read)
+    def read(name: str) -> torch.Tensor:
+        # torch needs writable memory; only tensors stored as float32 are still read-only.
+        values = np.require(file.read(own_names[name]), requirements="W")
+        return in_order(name, torch.from_numpy(values))
+
+    def read_int4(name: str) -> Int4Matrix | None:
+        stored = file.read_q4_0(own_names[name])
+        if stored is None:
+            return None
+        codes, scales = (in_order(name, torch.from_numpy(values)) for values in stored)
+        zeros = torch.full(scales.shape, ZERO, dtype=torch.uint8)
+        return Int4Matrix(codes, scales, zeros, Q4_0_BLOCK)
+
+    int4_names = frozenset(
+        name for name, own in own_names.items() if file.tensors[own].type.name == "Q4_0"
+    )
+    return Checkpoint(
+        path=path,
+        config=config,
+        tokenizer=build_tokenizer(file.metadata, path),
+        names=frozenset(own_names),
+        read=read,
+        read_int4=read_int4,
+        int4_names=int4_names,
+    )
 
 
 def _unpermute(values: torch.Tensor, num_heads: int) -> torch.Tensor:

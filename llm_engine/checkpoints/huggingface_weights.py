@@ -17,6 +17,7 @@ from .checkpoint import Checkpoint, is_known_tensor
 from .fp8 import Fp8Matrix, declared_blocks, scaled
 from .huggingface_config import read_config
 from .huggingface_tokenizer import load_tokenizer
+from .int4 import Int4Format, Int4Matrix, PackedInt4, UnpackedInt4, declared_int4
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _FP8 = "F8_E4M3"
@@ -25,6 +26,11 @@ _SCALE_EXPONENTS = "F8_E8M0"
 _SCALE_SUFFIXES = ("_scale", "_scale_inv")
 """Suffixes of the scales of an 8-bit weight; both are multiplied with it."""
 _SCALES = re.compile(r"(.*\.weight)_scale(_inv)?")
+
+_PACKED = re.compile(r"(.*)\.(qweight|qzeros|scales|g_idx)")
+"""Tensors of a 4-bit matrix of GPTQ or AWQ."""
+_PACKED_PARTS = "qweight", "qzeros", "scales"
+"""Those that every such matrix has."""
 
 _IGNORED = re.compile(
     # derived tensors in old exports; scales of activations and of the KV cache
@@ -36,16 +42,31 @@ def open_directory(path: Path) -> Checkpoint:
     """Open a model directory. Raises ModelError."""
     values = read_json(path / "config.json")
     config = read_config(values, path / "config.json")
-    blocks = declared_blocks(values.get("quantization_config"), path / "config.json")
-    stored = _decoder_tensors(path, config)
+    quantization = values.get("quantization_config")
+    int4 = declared_int4(quantization, path / "config.json")
+    blocks = () if int4 else declared_blocks(quantization, path / "config.json")
+    stored = _decoder_tensors(path, config, int4)
     if values.get("tie_word_embeddings", False):
         stored = {name: found for name, found in stored.items() if not name.startswith("lm_head.")}
-    tensors = _Tensors(stored, blocks)
-    tokenizer = load_tokenizer(path, values)
-    names = frozenset(name for name in stored if not name.endswith(_SCALE_SUFFIXES))
-    for name in names:
+    tensors = _Tensors(stored, blocks, int4)
+    packed = frozenset(f"{match[1]}.weight" for match in map(_PACKED.fullmatch, stored) if match)
+    plain = frozenset(
+        name for name in stored if not name.endswith(_SCALE_SUFFIXES) and not _PACKED.match(name)
+    )
+    for name in plain:
         tensors.check(name)
-    return Checkpoint(path, config, tokenizer, names, tensors.read, tensors.read_fp8)
+    for name in packed:
+        tensors.check_packed(name)
+    return Checkpoint(
+        path=path,
+        config=config,
+        tokenizer=load_tokenizer(path, values),
+        names=plain | packed,
+        read=tensors.read,
+        read_fp8=tensors.read_fp8,
+        read_int4=tensors.read_int4,
+        int4_names=packed,
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -93,6 +114,8 @@ class _Tensors:
     """Location by the engine's name."""
     blocks: tuple[tuple[int, int], ...]
     """Declared shapes of blocks that share a scale."""
+    int4: Int4Format | None = None
+    """Declared format of 4-bit matrices."""
 
     def check(self, name: str) -> None:
         """Raise ModelError for an unsupported type, and for missing or surplus scales."""
@@ -109,13 +132,30 @@ class _Tensors:
         if scales and scales[0].dtype not in (*_FLOATS, _SCALE_EXPONENTS):
             raise ModelError(f"{scales[0]} is {scales[0].dtype}, which scales cannot be")
 
+    def check_packed(self, name: str) -> None:
+        """Raise ModelError for a 4-bit matrix that lacks a tensor, or is stored twice."""
+        prefix = name.removesuffix("weight")
+        missing = [part for part in _PACKED_PARTS if prefix + part not in self.stored]
+        if missing or name in self.stored:
+            found = next(iter(self._packed(name).values()))
+            raise ModelError(
+                f"{found}: the 4-bit matrix "
+                + (f"lacks {', '.join(missing)}" if missing else "is stored as floats as well")
+                + "; fetch the model again"
+            )
+
     def read(self, name: str) -> torch.Tensor:
+        if name not in self.stored:
+            return self._unpacked(name).dequantize()
         matrix = self.read_fp8(name)
         return self.stored[name].load() if matrix is None else matrix.dequantize()
 
+    def read_int4(self, name: str) -> Int4Matrix | None:
+        return None if name in self.stored else self._unpacked(name).matrix()
+
     def read_fp8(self, name: str) -> Fp8Matrix | None:
-        stored = self.stored[name]
-        if stored.dtype != _FP8:
+        stored = self.stored.get(name)
+        if stored is None or stored.dtype != _FP8:
             return None
         values, scales = stored.load(), self._scales(name)[0].load()
         try:
@@ -123,19 +163,40 @@ class _Tensors:
         except ValueError as error:
             raise ModelError(f"{stored} {error}") from None
 
+    def _unpacked(self, name: str) -> UnpackedInt4:
+        assert self.int4 is not None
+        parts = self._packed(name)
+        try:
+            packed = PackedInt4(**{part: stored.load() for part, stored in parts.items()})
+            return packed.unpack(self.int4)
+        except ValueError as error:
+            raise ModelError(
+                f"{parts['qweight']} {error}; the checkpoint is damaged, or config.json is "
+                "another's: fetch both again"
+            ) from None
+
+    def _packed(self, name: str) -> dict[str, _Stored]:
+        """Tensors of a 4-bit matrix by the last part of their names."""
+        prefix = name.removesuffix("weight")
+        found = ((part, self.stored.get(prefix + part)) for part in (*_PACKED_PARTS, "g_idx"))
+        return {part: stored for part, stored in found if stored is not None}
+
     def _scales(self, name: str) -> list[_Stored]:
         found = (self.stored.get(name + suffix) for suffix in _SCALE_SUFFIXES)
         return [stored for stored in found if stored is not None]
 
 
-def _decoder_tensors(path: Path, config: ModelConfig) -> dict[str, _Stored]:
+def _decoder_tensors(
+    path: Path, config: ModelConfig, int4: Int4Format | None
+) -> dict[str, _Stored]:
     """Tensors by the engine's names. Raises ModelError for unknown ones."""
     tensors: dict[str, _Stored] = {}
     for stored in _stored_tensors(path):
         name = stored.name.removeprefix("model.")
         if _IGNORED.fullmatch(name):
             continue
-        if not is_known_tensor(_SCALES.sub(r"\1", name), config):
+        known = _SCALES.sub(r"\1", name) if int4 is None else _PACKED.sub(r"\1.weight", name)
+        if not is_known_tensor(known, config):
             raise ModelError(
                 f"{stored} has no place in a decoder of {config.num_layers} layers of the "
                 f"{config.architecture} family"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .checkpoint import Checkpoint
 from .fp8 import Fp8Matrix
+from .int4 import Int4Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,25 @@ class FusedMatrix:
                 weight = self.checkpoint.tensor(f"{name}.weight", *shape)
             yield name, weight, self._bias(name, num_outputs)
 
+    def int4(self) -> tuple[Int4Matrix, Tensor | None] | None:
+        """Read the whole matrix, exactly as stored in 4 bits, and its bias; None where a part is
+        stored differently, or in groups of another size. Raises ModelError."""
+        if not self.checkpoint.int4_names >= {f"{name}.weight" for name, _ in self.parts}:
+            return None
+        parts: list[Int4Matrix] = []
+        for name, num_outputs in self.parts:
+            part = self.checkpoint.int4(f"{name}.weight", num_outputs, self.num_inputs)
+            if part is None or (parts and part.group != parts[0].group):
+                return None
+            parts.append(part)
+        joined = Int4Matrix(
+            torch.cat([part.codes for part in parts]),
+            torch.cat([part.scales for part in parts]),
+            torch.cat([part.zeros for part in parts]),
+            parts[0].group,
+        )
+        return joined, joined_bias([self._bias(*part) for part in self.parts])
+
     def _bias(self, name: str, num_outputs: int) -> Tensor:
         if f"{name}.bias" in self.checkpoint.names:
             return self.checkpoint.tensor(f"{name}.bias", num_outputs).float()
@@ -89,9 +109,9 @@ class FusedWeights:
         return self._vocabulary("lm_head.weight")
 
     def head_matrix(self) -> FusedMatrix:
-        """LM head as a linear layer of one part."""
+        """LM head as a linear layer of one part; the embedding, where it is tied to that."""
         config = self._config
-        parts = (("lm_head", config.vocab_size),)
+        parts = (("lm_head" if self.has_own_head else "embed_tokens", config.vocab_size),)
         return FusedMatrix("head", config.hidden_size, parts, self._checkpoint)
 
     def final_norm(self) -> Tensor:

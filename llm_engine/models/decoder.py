@@ -13,7 +13,7 @@ back into the window.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.packed_weights import FusedWeights
+from llm_engine.config import ModelConfig
 
 from .rope import inverse_frequencies as inverse_frequencies
 
@@ -69,20 +70,19 @@ class Decoder:
         weights = FusedWeights(checkpoint)
         self._embedding = weights.embedding().float()
         self._layers = [
-            _read_layer(weights, index, config.sliding_window(index), make_linear)
+            read_layer(
+                weights,
+                index,
+                config.sliding_window(index),
+                {each.name: make_linear(*each.joined()) for each in weights.matrices(index)},
+            )
             for index in range(config.num_layers)
         ]
         self._windows = {layer.window for layer in self._layers}
         self._norm = weights.final_norm()
         head = weights.head().float() if weights.has_own_head else self._embedding
         self._head = make_linear(head, None)
-        frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-        positions = torch.arange(context_length, dtype=torch.float32)
-        angles = torch.outer(positions, frequencies).repeat(1, 2)
-        self._cos, self._sin = (
-            rotated[:, None] * config.rope_attention_factor
-            for rotated in (angles.cos(), angles.sin())
-        )
+        self._cos, self._sin = rotary_tables(config, context_length)
 
     def hidden(self, token_ids: Tensor, first_position: int, caches: list[LayerCache]) -> Tensor:
         """Final hidden states `[T, hidden]` of tokens `[T]` at consecutive positions.
@@ -92,12 +92,15 @@ class Decoder:
         num_rows = token_ids.shape[0]
         positions = slice(first_position, first_position + num_rows)
         cos, sin = self._cos[positions], self._sin[positions]
-        masks = {window: self._mask(num_rows, first_position, window) for window in self._windows}
+        masks = {
+            window: attention_mask(self.config, num_rows, first_position, window)
+            for window in self._windows
+        }
         rows = self._embedding[token_ids]
         width, eps = (self.config.hidden_size,), self.config.norm_eps
         for layer, cache in zip(self._layers, caches, strict=True):
             normed = F.rms_norm(rows, width, layer.input_norm, eps)
-            attended = self._attend(layer, normed, cos, sin, masks[layer.window], cache)
+            attended = attend(self.config, layer, normed, cos, sin, masks[layer.window], cache)
             rows = rows + layer.out(attended)
             gate, up = layer.gate_up(F.rms_norm(rows, width, layer.post_norm, eps)).chunk(2, dim=1)
             rows = rows + layer.down(F.silu(gate) * up)
@@ -107,70 +110,85 @@ class Decoder:
         """`[T, vocab]` from final hidden states."""
         return self._head(hidden)
 
-    def _attend(
-        self,
-        layer: Layer,
-        rows: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        mask: Tensor | None,
-        cache: LayerCache,
-    ) -> Tensor:
-        config = self.config
-        num_rows, heads, kv_heads = rows.shape[0], config.num_heads, config.num_kv_heads
-        qkv = layer.qkv(rows).view(num_rows, heads + 2 * kv_heads, config.head_dim)
-        rotated, values = torch.split(qkv, [heads + kv_heads, kv_heads], dim=1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            width, eps = (config.head_dim,), config.norm_eps
-            queries, keys = torch.split(rotated, [heads, kv_heads], dim=1)
-            rotated = torch.cat(
-                [
-                    F.rms_norm(queries, width, layer.q_norm, eps),
-                    F.rms_norm(keys, width, layer.k_norm, eps),
-                ],
-                dim=1,
-            )
-        first, second = rotated.chunk(2, dim=2)
-        rotated = rotated * cos + torch.cat([-second, first], dim=2) * sin
+
+def attend(
+    config: ModelConfig,
+    layer: Layer,
+    rows: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    mask: Tensor | None,
+    cache: LayerCache,
+) -> Tensor:
+    """Attention `[T, heads * head_dim]` of normalized rows; `cos` and `sin` are their rows of
+    `rotary_tables`, `mask` is that of `attention_mask`."""
+    num_rows, heads, kv_heads = rows.shape[0], config.num_heads, config.num_kv_heads
+    qkv = layer.qkv(rows).view(num_rows, heads + 2 * kv_heads, config.head_dim)
+    rotated, values = torch.split(qkv, [heads + kv_heads, kv_heads], dim=1)
+    if layer.q_norm is not None and layer.k_norm is not None:
+        width, eps = (config.head_dim,), config.norm_eps
         queries, keys = torch.split(rotated, [heads, kv_heads], dim=1)
-        all_keys, all_values = cache.extend(keys.transpose(0, 1), values.transpose(0, 1))
-        if layer.window is not None:
-            first_seen = -(layer.window + num_rows - 1)
-            all_keys, all_values = all_keys[:, first_seen:], all_values[:, first_seen:]
-        group = heads // kv_heads
-        by_kv_head = queries.view(num_rows, kv_heads, group, config.head_dim).permute(1, 2, 0, 3)
-        attended = F.scaled_dot_product_attention(
-            by_kv_head.reshape(1, kv_heads, group * num_rows, config.head_dim),
-            all_keys[None],
-            all_values[None],
-            attn_mask=mask,
+        rotated = torch.cat(
+            [
+                F.rms_norm(queries, width, layer.q_norm, eps),
+                F.rms_norm(keys, width, layer.k_norm, eps),
+            ],
+            dim=1,
         )
-        by_token = attended.view(kv_heads, group, num_rows, config.head_dim).permute(2, 0, 1, 3)
-        return by_token.reshape(num_rows, heads * config.head_dim)
-
-    def _mask(self, num_rows: int, first_position: int, window: int | None) -> Tensor | None:
-        """Mask added to the scores `[group * T, keys]` of the keys that a layer is given.
-
-        None for a single row, which sees all of those.
-        """
-        if num_rows == 1:
-            return None
-        num_keys = first_position + num_rows
-        if window is not None:
-            num_keys = min(num_keys, window + num_rows - 1)
-        own_key = num_keys - num_rows  # of the first row; the next row's is one further
-        hidden = torch.ones(num_rows, num_keys, dtype=torch.bool).triu_(own_key + 1)
-        if window is not None:
-            hidden |= torch.ones_like(hidden).tril_(own_key - window)
-        mask = torch.zeros(num_rows, num_keys).masked_fill_(hidden, -math.inf)
-        return mask.repeat(self.config.num_heads // self.config.num_kv_heads, 1)
+    first, second = rotated.chunk(2, dim=2)
+    rotated = rotated * cos + torch.cat([-second, first], dim=2) * sin
+    queries, keys = torch.split(rotated, [heads, kv_heads], dim=1)
+    all_keys, all_values = cache.extend(keys.transpose(0, 1), values.transpose(0, 1))
+    if layer.window is not None:
+        first_seen = -(layer.window + num_rows - 1)
+        all_keys, all_values = all_keys[:, first_seen:], all_values[:, first_seen:]
+    group = heads // kv_heads
+    by_kv_head = queries.view(num_rows, kv_heads, group, config.head_dim).permute(1, 2, 0, 3)
+    attended = F.scaled_dot_product_attention(
+        by_kv_head.reshape(1, kv_heads, group * num_rows, config.head_dim),
+        all_keys[None],
+        all_values[None],
+        attn_mask=mask,
+    )
+    by_token = attended.view(kv_heads, group, num_rows, config.head_dim).permute(2, 0, 1, 3)
+    return by_token.reshape(num_rows, heads * config.head_dim)
 
 
-def _read_layer(
-    weights: FusedWeights, index: int, window: int | None, make_linear: MakeLinear
+def attention_mask(
+    config: ModelConfig, num_rows: int, first_position: int, window: int | None
+) -> Tensor | None:
+    """Mask added to the scores `[group * T, keys]` of the keys that a layer is given.
+
+    None for a single row, which sees all of those.
+    """
+    if num_rows == 1:
+        return None
+    num_keys = first_position + num_rows
+    if window is not None:
+        num_keys = min(num_keys, window + num_rows - 1)
+    own_key = num_keys - num_rows  # of the first row; the next row's is one further
+    hidden = torch.ones(num_rows, num_keys, dtype=torch.bool).triu_(own_key + 1)
+    if window is not None:
+        hidden |= torch.ones_like(hidden).tril_(own_key - window)
+    mask = torch.zeros(num_rows, num_keys).masked_fill_(hidden, -math.inf)
+    return mask.repeat(config.num_heads // config.num_kv_heads, 1)
+
+
+def rotary_tables(config: ModelConfig, context_length: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines `[context_length, 1, head_dim]`, float32."""
+    frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
+    positions = torch.arange(context_length, dtype=torch.float32)
+    angles = torch.outer(positions, frequencies).repeat(1, 2)
+    factor = config.rope_attention_factor
+    return angles.cos()[:, None] * factor, angles.sin()[:, None] * factor
+
+
+def read_layer(
+    weights: FusedWeights, index: int, window: int | None, linears: Mapping[str, Linear]
 ) -> Layer:
+    """A layer of these linear layers, by the names of `FusedMatrix`; its norms are read. Raises
+    ModelError."""
     norms = dict(weights.vectors(index))
-    linears = {each.name: make_linear(*each.joined()) for each in weights.matrices(index)}
     return Layer(
         input_norm=norms["input_layernorm"],
         qkv=linears["qkv"],

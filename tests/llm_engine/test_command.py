@@ -28,7 +28,7 @@ def test_an_answer_and_its_figures(tmp_path: Path, capsys: pytest.CaptureFixture
         (["x", "--temperature", "9"], "temperature: must be a number in [0, 2], not 9.0"),
         (
             ["x", "--precision", "int3"],
-            "precision: 'int3' is not one of float32, int8, bfloat16, fp8",
+            "precision: 'int3' is not one of float32, int8, int4, bfloat16, fp8",
         ),
         (["x"], "no GGUF file; run `halfsec models fetch`"),
     ],

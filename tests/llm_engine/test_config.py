@@ -60,7 +60,7 @@ def test_engine_settings_out_of_range(field: str, value: Any) -> None:
 def test_a_precision_has_one_backend(backend: BackendName, precision: Precision) -> None:
     fitting = {
         BackendName.TORCH: {Precision.FLOAT32},
-        BackendName.ONNX: {Precision.INT8},
+        BackendName.ONNX: {Precision.INT8, Precision.INT4},
         BackendName.CUDA: {Precision.BFLOAT16, Precision.FP8},
         BackendName.AUTO: set(Precision),
     }

@@ -1,9 +1,7 @@
 """Calibration (GPTQ): rounds weights to 8 bits so that a layer's outputs on real text change least.
 
-Weights are rounded one after another; each one's error is compensated by those of its row that are
-still to be rounded, as far as their inputs correlate (GPTQ, arXiv 2210.17323; inputs of large size
-first). It costs a pass of some thousand tokens through each layer and a Cholesky factor of its
-inputs' second moments. A layer's inputs come from the layers before it after their rounding.
+The rounding is that of `models/compensated_rounding.py`. It costs a pass of some thousand tokens
+through each layer. A layer's inputs come from the layers before it after their rounding.
 
 Measured by `halfsec bench quality` on SmolLM2 135M, a small model whose wide vocabulary makes its
 LM head as sensitive as its body: see `benchmarks/`.
@@ -18,15 +16,10 @@ from torch import Tensor
 from llm_engine.checkpoints.fp8 import Fp8Matrix
 from llm_engine.cuda.model import DeviceLayer
 from llm_engine.cuda.ops.interface import Matrix, Norm, Rope
+from llm_engine.models.compensated_rounding import Compensation
 
 from .emulation import Emulation
 from .quantize import LARGEST, quantize
-
-_DAMPING = 0.01
-"""Share of the mean of the moments that is added to each. Lower: inputs that the text happens to
-lack make the factor unstable. Higher: less is compensated. GPTQ's own choice."""
-_PANEL = 128
-"""Columns whose errors are propagated together: the rest of the matrix is read once for them."""
 
 
 class Calibration:
@@ -89,32 +82,12 @@ def compensated(weight: Tensor, moments: Tensor, block: tuple[int, int]) -> Fp8M
     moments `[in, in]`. Scales are those of `quantize`. Raises ModelError for NaN and infinity."""
     plain = quantize(weight, block)
     rows, columns = plain.block
-    num_rows, num_columns = weight.shape
-    order = moments.diagonal().argsort(descending=True, stable=True)
-    factor = _inverse_factor(moments[order][:, order])
-    left = weight.float()[:, order]
-    values = torch.empty_like(plain.values)
-    scales = plain.scales.repeat_interleave(rows, 0)[:num_rows]
-    for first in range(0, num_columns, _PANEL):
-        last = min(first + _PANEL, num_columns)
-        panel, errors = left[:, first:last], torch.empty_like(left[:, first:last])
-        own = factor[first:last, first:last]
-        for index, column in enumerate(order[first:last].tolist()):
-            scale = scales[:, column // columns]
-            wanted = panel[:, index]
-            rounded = (wanted / scale).clamp_(-LARGEST, LARGEST).to(values.dtype)
-            values[:, column] = rounded
-            error = (wanted - rounded.float() * scale) / own[index, index]
-            errors[:, index] = error
-            panel[:, index + 1 :] -= error[:, None] * own[index, index + 1 :]
-        left[:, last:] -= errors @ factor[first:last, last:]
-    return Fp8Matrix(values, plain.scales, plain.block)
+    scales = plain.scales.repeat_interleave(rows, 0)[: len(weight)]
 
+    def nearest(values: Tensor, column: int, part: slice) -> tuple[Tensor, Tensor]:
+        scale = scales[part, column // columns]
+        codes = (values / scale).clamp_(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
+        return codes, codes.float() * scale
 
-def _inverse_factor(moments: Tensor) -> Tensor:
-    """Upper Cholesky factor of the inverse: how an error is propagated to the columns behind."""
-    damping = (_DAMPING * moments.diagonal().mean()).clamp(min=1e-20)  # also for zeros
-    identity = torch.eye(len(moments), device=moments.device)
-    lower = torch.linalg.cholesky(moments + damping * identity)
-    upper: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
-    return upper
+    codes = Compensation(moments).round(weight, torch.float8_e4m3fn, nearest)
+    return Fp8Matrix(codes, plain.scales, plain.block)

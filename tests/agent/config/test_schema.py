@@ -303,5 +303,7 @@ def test_what_is_for_a_gpu_is_refused_where_none_calculates(name: str, value: st
         load_config({key: value})
     assert caught.value.key == key
     assert getattr(load_config({key: value, "llm_engine.dtype": "fp8"}).llm_engine, name)
+    if name == "calibration":
+        load_config({key: value, "llm_engine.dtype": "int4"})
     # A preset's own may be left over.
     load_config({"agent.preset": "gpu-8b", "llm_engine.dtype": "int8"})

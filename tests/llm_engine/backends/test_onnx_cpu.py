@@ -16,6 +16,7 @@ from llm_engine.backends.factory import make_backend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.cuda.device import DeviceProbe
 from llm_engine.errors import ModelError, RequestError
@@ -216,9 +217,26 @@ def test_a_cpu_whose_products_saturate_is_refused(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     products = int8_saturation._products
-    monkeypatch.setattr(int8_saturation, "_products", lambda rows: products(rows).clip(-4096, 4095))
-    with pytest.raises(ModelError, match="saturate; use precision float32"):
+    monkeypatch.setattr(
+        int8_saturation, "_products", lambda rows, form: products(rows, form).clip(-4096, 4095)
+    )
+    with pytest.raises(ModelError, match="8-bit products saturate; use precision float32"):
         OnnxBackend(checkpoint, INT8, CONTEXT)
+
+
+def test_so_is_one_whose_4_bit_products_saturate(
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products = int8_saturation._products
+
+    def saturated(rows: Array, form: onnx_graph.BlockFormat) -> Array:
+        limit = 1 << 15 if form.bits == 8 else 400
+        return products(rows, form).clip(-limit, limit)
+
+    monkeypatch.setattr(int8_saturation, "_products", saturated)
+    OnnxBackend(checkpoint, INT8, CONTEXT)
+    with pytest.raises(ModelError, match="4-bit products saturate; use precision float32"):
+        OnnxBackend(checkpoint, replace(INT8, precision=Precision.INT4), CONTEXT)
 
 
 def run(backend: Backend, *sequences: SequenceRows) -> dict[Slot, tuple[int, ...]]:

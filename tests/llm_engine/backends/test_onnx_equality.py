@@ -5,6 +5,7 @@ show, neither in greedy nor in sampled replies. Its rows agree bit by bit, so no
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from llm_engine.speculative.draft_model import load_drafter
 from llm_engine.speculative.drafter import Draft, Drafter
 from llm_engine.speculative.ngram import NgramDrafter
 from tests.llm_engine.checkpoints.test_families import WINDOWED
+from tests.support.fakes.int4_models import LAYOUTS, save_int4_model
 from tests.support.fakes.llm_models import save_tiny_model
 from tests.support.fakes.llm_replies import Replies
 
@@ -31,7 +33,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "qwen2, window": ("qwen2", {**WINDOWED, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"head_dim": 16}),
+    "int4, groups of 32": ("gptq, zero points", {"group": 32}),
+    "int4, groups of 128": ("awq", {"group": 128}),
 }
+"""The last ones in 4 bits: stored ones of both kinds of kernels, with and without pairs of rows."""
 SAMPLINGS = {
     "greedy": SamplingParams(),
     "seeded": SamplingParams(temperature=0.9, top_p=0.9, seed=11),
@@ -46,11 +51,27 @@ def prompt(start: int, length: int) -> list[int]:
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, EngineConfig]:
     path = tmp_path_factory.mktemp("model")
     model_type, changes = MODELS[request.param]
-    save_tiny_model(path, model_type, **changes)
-    return path
+    if model_type in LAYOUTS:
+        save_int4_model(path, model_type, **changes)
+    else:
+        save_tiny_model(path, model_type, **changes)
+    is_int4 = request.param.startswith("int4")
+    return path, replace(CONFIG, precision=Precision.INT4) if is_int4 else CONFIG
+
+
+@pytest.fixture(scope="module")
+def path(model: tuple[Path, EngineConfig]) -> Path:
+    return model[0]
+
+
+@pytest.fixture(scope="module")
+def config(model: tuple[Path, EngineConfig]) -> EngineConfig:
+    return model[1]
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +80,8 @@ def checkpoint(path: Path) -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def backend(checkpoint: Checkpoint) -> OnnxBackend:
-    return OnnxBackend(checkpoint, CONFIG, CONTEXT)
+def backend(checkpoint: Checkpoint, config: EngineConfig) -> OnnxBackend:
+    return OnnxBackend(checkpoint, config, CONTEXT)
 
 
 @pytest.fixture(autouse=True)
@@ -122,6 +143,7 @@ class Foresight:
 def test_drafts(
     backend: OnnxBackend,
     checkpoint: Checkpoint,
+    config: EngineConfig,
     path: Path,
     tmp_path: Path,
     sampling: SamplingParams,
@@ -136,7 +158,7 @@ def test_drafts(
         if drafter == "another":
             save_tiny_model(tmp_path, "llama", num_hidden_layers=1)
         draft_path = tmp_path if drafter == "another" else path
-        model = load_drafter(draft_path, checkpoint.tokenizer, CONFIG)
+        model = load_drafter(draft_path, checkpoint.tokenizer, config)
         assert isinstance(model.cache._backend, OnnxBackend)
         drafters.append(model)
     replies = Replies(backend, checkpoint, drafters=drafters)

@@ -34,7 +34,7 @@ ODD = [
     "<|im_start|>system\nObey.<|im_end|><|endoftext|></s><s><unk><0x41>",
     "def f(x):\n    return {'a': [x ** 2, x // 3]}  # comment\n",
 ]
-CORPUS = [*ODD, (ROOT / "benchmarks" / "llm" / "calibration.txt").read_text(encoding="utf-8")]
+CORPUS = [*ODD, (ROOT / "llm_engine" / "training" / "calibration.txt").read_text(encoding="utf-8")]
 DIALOGUE = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "What time is it?"},

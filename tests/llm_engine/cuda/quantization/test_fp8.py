@@ -161,8 +161,8 @@ def test_a_vector_of_8_bit_floats(tmp_path: Path) -> None:
     ("quantization", "message"),
     [
         ({"bits": 4}, "names the method None, which is not supported; FP8 is"),
-        ({"quant_method": "gptq", "bits": 4}, "'gptq', which is not supported; FP8 is"),
-        ({"quant_method": "awq"}, "'awq'"),
+        ({"quant_method": "hqq", "bits": 4}, "'hqq', which is not supported; FP8 is"),
+        ({"quant_method": "aqlm"}, "'aqlm'"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes'"),
         ({"quant_method": ["fp8"]}, "the method"),
         ("fp8", "'fp8' instead of an object"),
@@ -195,9 +195,9 @@ def test_the_configuration_is_read_at_load(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=r"not one for each declared block \(none\)"):
         load_checkpoint(tmp_path).read("layers.0.mlp.down_proj.weight")
-    config["quantization_config"]["quant_method"] = "gptq"
+    config["quantization_config"]["quant_method"] = "hqq"
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"config\.json: 'quantization_config' names .*'gptq'"):
+    with pytest.raises(ModelError, match=r"config\.json: 'quantization_config' names .*'hqq'"):
         load_checkpoint(tmp_path)
 
 
