@@ -34,7 +34,7 @@ def test_every_setting_is_there_with_its_words_and_bounds() -> None:
         "# One of auto, embedded, embedded-0.5b, embedded-1.5b, cpu, gpu-8b, gpu-70b.\n# preset = "
         in text
     )
-    assert "# for an NVIDIA GPU.\n# One of int8, int4, float32, bfloat16, fp8.\n# dtype = " in text
+    assert "# One of int8, int4, float32, bfloat16, fp8.\n# dtype = " in text
     assert 'A language code like "en".' in text
     assert "# trace_dir =   (not set)\n" in text
 
