@@ -28,7 +28,9 @@ from .contestant import DialogueRecord, TextContestant
 from .dialogue import FOLDER, Dialogue, read_dialogues
 
 CALLS: Final = "tool calls"
-"""Category whose rate is that of right tool calls."""
+"""Category of single turns with tools: most of them need a call, some must have none."""
+RIGHT_CALLS: Final = "right calls"
+"""Row of the dialogues of `CALLS` whose calls are right, name and arguments, whatever is said."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,15 +74,20 @@ def summary(records: Sequence[DialogueRecord]) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {}
     for name in (*categories, "all"):
         held = [record for record in records if name in (record.category, "all")]
-        passed = sum(record.is_passed for record in held)
-        rate = passed / len(held) if held else 0.0
-        rows[name] = {
-            "passed": passed,
-            "held": len(held),
-            "rate": rate,
-            "interval": wilson_interval(passed, len(held)),
-        }
+        rows[name] = _row([record.is_passed for record in held])
+        if name == CALLS:
+            rows[RIGHT_CALLS] = _row([record.calls_right for record in held])
     return rows
+
+
+def _row(verdicts: Sequence[bool]) -> dict[str, Any]:
+    passed, held = sum(verdicts), len(verdicts)
+    return {
+        "passed": passed,
+        "held": held,
+        "rate": passed / held if held else 0.0,
+        "interval": wilson_interval(passed, held),
+    }
 
 
 def table(model: str, rows: dict[str, dict[str, Any]]) -> str:
@@ -96,10 +103,10 @@ def table(model: str, rows: dict[str, dict[str, Any]]) -> str:
 def missed_gates(
     rows: dict[str, dict[str, Any]], least: float | None, least_calls: float | None
 ) -> list[str]:
-    """Gates missed, in per cent of all dialogues and of those of `CALLS`. A category that was not
-    held misses its gate."""
+    """Gates missed, in per cent of all dialogues and of `RIGHT_CALLS`. A category that was not held
+    misses its gate."""
     missed = []
-    for name, gate in (("all", least), (CALLS, least_calls)):
+    for name, gate in (("all", least), (RIGHT_CALLS, least_calls)):
         if gate is not None:
             rate = 100 * rows[name]["rate"] if name in rows else 0.0
             if rate < gate:
@@ -177,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", action="append", metavar="CATEGORY", help="hold only these; may be repeated")
     add("--show", action="store_true", help="print the dialogues that fail")
     add("--min", type=float, metavar="PERCENT", help="gate: dialogues passed")
-    add("--min-calls", type=float, metavar="PERCENT", help=f"gate: those of {CALLS!r} passed")
+    add("--min-calls", type=float, metavar="PERCENT", help=f"gate: {RIGHT_CALLS}")
     add("--json", type=Path, help="save all replies and verdicts")
     return parser
 

@@ -11,7 +11,7 @@ from agent.errors import BenchError
 
 from .dialogue import Dialogue
 from .domains import Arguments, Domain, RefusedError, State
-from .judge import holds, problems
+from .judge import call_problems, holds, problems
 
 TIMEOUT_S: Final = 120.0
 """Wait for an answer; a large model on two cores takes some seconds."""
@@ -27,6 +27,8 @@ class TurnRecord:
     reply: str
     calls: list[tuple[str, Arguments]]
     problems: list[str]
+    calls_right: bool = True
+    """The turn made the calls that it had to make, and none that it must not."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,10 @@ class DialogueRecord:
     @property
     def is_passed(self) -> bool:
         return not self.state_problem and not any(turn.problems for turn in self.turns)
+
+    @property
+    def calls_right(self) -> bool:
+        return all(turn.calls_right for turn in self.turns)
 
 
 class TextContestant:
@@ -87,7 +93,8 @@ class TextContestant:
             messages.append({"role": "user", "content": turn.caller})
             reply, calls = self._answer(messages, domain, state)
             found = problems(turn, reply, calls)
-            record.turns.append(TurnRecord(turn.caller, reply, calls, found))
+            right = not call_problems(turn, calls)
+            record.turns.append(TurnRecord(turn.caller, reply, calls, found, right))
         if dialogue.state is not None and not holds(dialogue.state, state):
             record.state_problem = f"state is {json.dumps(state)}"
         return record

@@ -34,7 +34,7 @@ Call = tuple[str, Mapping[str, Any]]
 
 def problems(turn: DialogueTurn, reply: str, calls: Sequence[Call]) -> list[str]:
     """List what is wrong with a turn's reply and its calls; empty: it passes."""
-    found = [*speakable_problems(reply), *_call_problems(turn, calls)]
+    found = [*speakable_problems(reply), *call_problems(turn, calls)]
     found += [f"lacks {each.pattern}" for each in turn.expect if not each.search(reply)]
     found += [f"says {each.pattern}" for each in turn.reject if each.search(reply)]
     num_words = len(reply.split())
@@ -91,7 +91,8 @@ def holds(expected: Any, actual: Any) -> bool:
         return False
 
 
-def _call_problems(turn: DialogueTurn, calls: Sequence[Call]) -> list[str]:
+def call_problems(turn: DialogueTurn, calls: Sequence[Call]) -> list[str]:
+    """List what is wrong with a turn's calls."""
     found = []
     if turn.no_call and calls:
         found.append(f"calls {calls[0][0]}")
