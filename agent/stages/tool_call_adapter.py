@@ -54,7 +54,8 @@ class ToolLimits:
         use = replace(use, callable=callable_tools, in_parallel=in_parallel)
         if not self.replies_by_call or any(tool.name == REPLY_TOOL.name for tool in use.shown):
             return use
-        return replace(use, shown=(*use.shown, REPLY_TOOL), replies_by_call=True)
+        # First in the list: a small model that saw it last called some tool to every greeting.
+        return replace(use, shown=(REPLY_TOOL, *use.shown), replies_by_call=True)
 
 
 NO_LIMITS: Final = ToolLimits()

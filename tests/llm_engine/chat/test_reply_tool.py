@@ -73,7 +73,7 @@ def test_only_words_are_left_where_no_call_is_allowed(model: Path) -> None:
 
 def test_the_reply_is_among_the_tools_in_the_prompt() -> None:
     _, definitions, _ = limited().prompt(HERMES)
-    assert definitions[-1] == REPLY_TOOL.definition
+    assert definitions[0] == REPLY_TOOL.definition
     assert len(definitions) == len(TOOLS) + 1
 
 
