@@ -8,7 +8,7 @@ attends twice, as itself and as the next position, whose keys and values lie bey
 end and are overwritten by the next token. That costs 2 % where running the whole model on two rows
 costs 10. Kernels of 4-bit blocks of 64 and 128 do differ for a last row without a pair (ONNX
 Runtime 1.31 on AVX-512), those of 32 do not: the former run on an even number of rows. Kernels
-differ between CPUs, so all of this is checked at load, bit by bit, on the model
+differ between CPUs, so all of this is checked at the first load, bit by bit, on the model
 itself (`batch_invariance`).
 
 **No spinning.** Threads of a product that wait for each other yield the core: spinning gains a
@@ -29,6 +29,7 @@ from torch import Tensor
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.packed_cache import Array, stored_weights
+from llm_engine.checkpoints.verified_files import VerifiedFiles
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.errors import ModelError
 
@@ -110,7 +111,14 @@ class OnnxBackend:
                 ]
         except OSError as error:
             raise ModelError(f"converted weights of {checkpoint.path}: {error}") from None
-        ensure_batch_invariance(self._sessions, self._config)
+        ensure_batch_invariance(
+            self._sessions,
+            self._config,
+            VerifiedFiles(config.cache_dir),
+            f"batch invariance of {checkpoint.path.absolute()}",
+            # The key names the model, ONNX Runtime and the processor.
+            f"{weights.key}, {config.num_threads} threads, {config.max_batch} sequences",
+        )
 
     @property
     def layout(self) -> CacheLayout:

@@ -206,14 +206,30 @@ class _Cursor:
         return value
 
     def string(self) -> str:
-        length = self.scalar(_U64)
-        end = self.at + length
-        if end > self._size:
-            raise self.corrupt(f"a string of {length} bytes does not fit in the file")
-        raw = self._buffer[self.at : end]
-        self.at = end
-        # Some writers cut a token's bytes inside a character; the token is then unusable, no more.
-        return raw.decode("utf-8", errors="replace")
+        (text,) = self.strings(1)
+        return text
+
+    def strings(self, count: int) -> list[str]:
+        """Read strings in a row. Vocabularies have hundreds of thousands: one loop, no calls."""
+        buffer, size, at = self._buffer, self._size, self.at
+        length_at, width = _U64.unpack_from, _U64.size
+        texts: list[str] = []
+        for _ in range(count):
+            start = at + width
+            if start > size:
+                self.at = at
+                raise self.corrupt("the file ends inside it")
+            (length,) = length_at(buffer, at)
+            end = start + length
+            if end > size:
+                self.at = start
+                raise self.corrupt(f"a string of {length} bytes does not fit in the file")
+            # Some writers cut a token's bytes inside a character; the token is then unusable, no
+            # more.
+            texts.append(buffer[start:end].decode("utf-8", errors="replace"))
+            at = end
+        self.at = at
+        return texts
 
     def value(self, kind: int, depth: int = 0) -> Any:
         if kind in _SCALARS:
@@ -232,4 +248,6 @@ class _Cursor:
             raw = self._buffer[self.at : self.at + count * item.size]
             self.at += count * item.size
             return [value for (value,) in item.iter_unpack(raw)]
+        if item_kind == _STRING:
+            return self.strings(count)
         return [self.value(item_kind, depth + 1) for _ in range(count)]

@@ -2,14 +2,16 @@
 
 A file holds named arrays that a session can map, so that their memory is the file's, and the system
 may reclaim it. It is named after its model, written to a temporary name and renamed, and verified
-in full against its checksum before it is used: one that is damaged or of another version is treated
-as absent and replaced, so that a model has one file.
+in full against its checksum before it is first used and whenever it has changed since
+(`verified_files`): one that is damaged or of another version is treated as absent and replaced, so
+that a model has one file.
 
 Layout: the arrays, aligned; a JSON header with key, and name, dtype, shape and first byte of each;
 8 bytes length of the header; SHA-256 of all that; `_MAGIC`. The header stands last, as it is known
 only after the conversion, so that one array at a time is in memory.
 
-The directory is bounded: it keeps the files of the `MAX_MODELS` models that were loaded last, and
+The directory is bounded: it keeps the files of the `MAX_MODELS` models that were loaded last, by
+their time of access, and
 partial files of killed processes are removed after a while. Removal is safe: a process that has
 mapped a file keeps it, and one that needs it again converts again.
 
@@ -33,6 +35,8 @@ import numpy as np
 import numpy.typing as npt
 
 from latency_budget.account.clock import unix_ns
+
+from .verified_files import VerifiedFiles, file_state
 
 Array: TypeAlias = npt.NDArray[Any]
 Convert: TypeAlias = Callable[[], Iterable[tuple[str, Array]]]
@@ -77,19 +81,25 @@ class WeightFile:
 
     path: Path
     arrays: Mapping[str, StoredArray]
+    key: str
+    """Model and conversion."""
 
 
 def fingerprint(path: Path) -> str:
     """SHA-256 of a model: of a file's bytes, or of the names and bytes of a directory's weights and
     settings. Raises OSError."""
     digest = hashlib.sha256()
-    if path.is_file():
-        _hash_file(digest, path)
-    else:
-        for file in sorted({file for kind in _MODEL_FILES for file in path.glob(kind)}):
+    for file in _model_files(path):
+        if file != path:
             digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-            _hash_file(digest, file)
+        _hash_file(digest, file)
     return digest.hexdigest()
+
+
+def _model_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted({file for kind in _MODEL_FILES for file in path.glob(kind)})
 
 
 @contextmanager
@@ -103,13 +113,15 @@ def stored_weights(
     the log, and costs only the next start's time. Raises OSError without room in the temporary
     directory.
     """
+    key = kind
     if directory is not None:
-        model = fingerprint(source)
+        verified = VerifiedFiles(directory)
+        model = _known_fingerprint(source, verified)
         key = f"{kind} {model}"
         path = directory / f"{model[:_NAME_DIGITS]}{_SUFFIX}"
-        with suppress(OSError):
-            os.utime(path)  # used last, so that a concurrent `tidy` keeps it
-        file = read(path, key)
+        with suppress(OSError):  # used last, so that a concurrent `tidy` keeps it
+            os.utime(path, ns=(unix_ns(), path.stat().st_mtime_ns))
+        file = _known_file(path, key, verified)
         if file is None:
             try:
                 file = write(path, key, convert())
@@ -121,14 +133,40 @@ def stored_weights(
             yield file
             return
     with tempfile.TemporaryDirectory(prefix="halfsec-") as temporary:
-        yield write(Path(temporary) / "model.weights", kind, convert())
+        yield write(Path(temporary) / "model.weights", key, convert())
 
 
-def read(path: Path, key: str) -> WeightFile | None:
-    """Open and verify a file; None if it is missing, damaged or of another key."""
+def _known_fingerprint(source: Path, verified: VerifiedFiles) -> str:
+    subject, state = f"model {source.absolute()}", file_state(_model_files(source))
+    model = verified.recall(subject, state)
+    if model is None:
+        model = fingerprint(source)
+        verified.keep(subject, state, model)
+    return model
+
+
+def _known_file(path: Path, key: str, verified: VerifiedFiles) -> WeightFile | None:
+    """The file if it is sound, which is verified where it is not known."""
+    try:
+        subject, state = f"weights {path.name}", file_state([path])
+    except OSError:
+        return None
+    if verified.recall(subject, state) == key:
+        return read(path, key, is_verified=True)
+    file = read(path, key)
+    if file is not None:
+        verified.keep(subject, state, key)
+    return file
+
+
+def read(path: Path, key: str, *, is_verified: bool = False) -> WeightFile | None:
+    """Open and verify a file; None if it is missing, damaged or of another key. Of one that
+    `is_verified` no more than the header is read."""
     try:
         with path.open("rb") as file:
-            return WeightFile(path, _read(file, key))
+            if not is_verified:
+                _verify(file)
+            return WeightFile(path, _read_header(file, key), key)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -150,7 +188,7 @@ def write(path: Path, key: str, arrays: Iterable[tuple[str, Array]]) -> WeightFi
             with suppress(OSError):
                 os.unlink(part.name)
             raise
-    return WeightFile(path, stored)
+    return WeightFile(path, stored, key)
 
 
 def tidy(directory: Path) -> None:
@@ -159,10 +197,10 @@ def tidy(directory: Path) -> None:
     used_ns: list[tuple[int, Path]] = []
     for path in directory.iterdir():
         with suppress(OSError):  # another process may remove it first
-            changed_ns = path.stat().st_mtime_ns
+            found = path.stat()
             if _WEIGHTS.fullmatch(path.name):
-                used_ns.append((changed_ns, path))
-            elif path.name.endswith(_PART_SUFFIX) and unix_ns() - changed_ns > ABANDONED_NS:
+                used_ns.append((found.st_atime_ns, path))
+            elif path.name.endswith(_PART_SUFFIX) and unix_ns() - found.st_mtime_ns > ABANDONED_NS:
                 path.unlink()
     for _, path in sorted(used_ns, reverse=True)[MAX_MODELS:]:
         with suppress(OSError):
@@ -193,22 +231,23 @@ def _write(
     return stored
 
 
-def _read(file: IO[bytes], key: str) -> dict[str, StoredArray]:
-    """Read the header. Raises ValueError, KeyError or TypeError for anything that `_write` did not
-    write for this key."""
-    num_hashed = os.fstat(file.fileno()).st_size - _DIGEST_BYTES - len(_MAGIC)
-    if num_hashed < _LENGTH_BYTES:
-        raise ValueError("it is too short")
+def _verify(file: IO[bytes]) -> None:
+    """Read all of a file. Raises ValueError where it does not fit its checksum."""
     digest = hashlib.sha256()
-    tail = b""
+    num_hashed = _num_hashed(file)
     for first in range(0, num_hashed, _PIECE):
-        piece = file.read(min(_PIECE, num_hashed - first))
-        digest.update(piece)
-        tail = (tail + piece)[-_LENGTH_BYTES:]
+        digest.update(file.read(min(_PIECE, num_hashed - first)))
     if file.read() != digest.digest() + _MAGIC:
         raise ValueError("its contents do not fit its checksum")
-    length = int.from_bytes(tail, "little")
-    file.seek(num_hashed - _LENGTH_BYTES - length)
+
+
+def _read_header(file: IO[bytes], key: str) -> dict[str, StoredArray]:
+    """Read the header. Raises ValueError, KeyError or TypeError for anything that `_write` did not
+    write for this key."""
+    end = _num_hashed(file) - _LENGTH_BYTES
+    file.seek(end)
+    length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    file.seek(end - length)
     header = json.loads(file.read(length))
     if header["key"] != key:
         raise ValueError("it was written for another model or by another version")
@@ -216,6 +255,13 @@ def _read(file: IO[bytes], key: str) -> dict[str, StoredArray]:
         name: StoredArray(**{**entry, "shape": tuple(entry["shape"])})
         for name, entry in header["arrays"].items()
     }
+
+
+def _num_hashed(file: IO[bytes]) -> int:
+    num_hashed = os.fstat(file.fileno()).st_size - _DIGEST_BYTES - len(_MAGIC)
+    if num_hashed < _LENGTH_BYTES:
+        raise ValueError("it is too short")
+    return num_hashed
 
 
 def _hash_file(digest: "hashlib._Hash", path: Path) -> None:

@@ -143,14 +143,16 @@ def bytes_of_tokens(
     U+2581 a space.
     """
     alphabet = _byte_alphabet()
+    is_spelled = re.compile(f"[{re.escape(''.join(alphabet))}]*").fullmatch
+    to_latin1 = {ord(character): chr(byte) for character, byte in alphabet.items()}
 
     def spell(index: int, token: str) -> bytes:
         if index in added:
             return b"" if added[index] else token.encode(errors="ignore")
         if not byte_level:
             return _sentencepiece_bytes(token)
-        if all(character in alphabet for character in token):
-            return bytes(alphabet[character] for character in token)
+        if is_spelled(token):
+            return token.translate(to_latin1).encode("latin-1")
         return token.encode(errors="ignore")
 
     return tuple(spell(index, token) for index, token in enumerate(tokens))

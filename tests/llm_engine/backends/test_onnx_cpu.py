@@ -197,6 +197,34 @@ def test_where_lone_rows_differ_they_run_in_pairs(
     assert torch.equal(outcomes[other], pieces[0][:1])
 
 
+@pytest.mark.parametrize("level", [onnx_graph.INT8_ACTIVATIONS, 1], ids=["alone", "in pairs"])
+def test_how_rows_run_is_checked_once(
+    checkpoint: Checkpoint, level: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checked again only where something changed that it may depend on."""
+    monkeypatch.setattr(onnx_graph, "INT8_ACTIVATIONS", level)
+    checks: list[bool] = []
+    check = batch_invariance.is_batch_invariant
+
+    def noted(*arguments: Any) -> bool:
+        checks.append(check(*arguments))
+        return checks[-1]
+
+    monkeypatch.setattr(batch_invariance, "is_batch_invariant", noted)
+    config = replace(INT8, max_batch=3, cache_dir=tmp_path)
+    made = OnnxBackend(checkpoint, config, CONTEXT)
+    expected = in_pieces(made, PROMPT, 1)
+    assert checks == ([True] if level != 1 else [False, True])
+    again = OnnxBackend(checkpoint, config, CONTEXT)
+    assert len(checks) == (1 if level != 1 else 2)
+    assert torch.equal(in_pieces(again, PROMPT, 1), expected)
+    assert torch.equal(in_pieces(again, PROMPT, 3), expected)
+    for other in (replace(config, max_batch=2), replace(config, num_threads=1)):
+        checks.clear()
+        OnnxBackend(checkpoint, other, CONTEXT)
+        assert checks
+
+
 def test_a_token_that_does_not_exist_fails_alone(backend: OnnxBackend, whole: Tensor) -> None:
     slot = backend.open_slot()
     feed(backend, slot, PROMPT[:5], 0, 0)
@@ -289,7 +317,7 @@ def test_converted_weights_are_kept(checkpoint: Checkpoint, tmp_path: Path) -> N
     first = OnnxBackend(checkpoint, config, CONTEXT, on_progress=shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    (file,) = (tmp_path / "weights").iterdir()
+    (file,) = (tmp_path / "weights").glob("*.weights")
     shares.clear()
     second = OnnxBackend(checkpoint, config, CONTEXT, on_progress=shares.append)
     assert not shares
@@ -305,4 +333,4 @@ def test_a_model_that_lacks_a_tensor_leaves_nothing_behind(tmp_path: Path) -> No
     config = EngineConfig(precision=Precision.INT8, cache_dir=tmp_path / "weights")
     with pytest.raises(ModelError, match=r"down_proj\.weight' is missing"):
         OnnxBackend(broken, config, CONTEXT)
-    assert not list((tmp_path / "weights").iterdir())
+    assert not list((tmp_path / "weights").glob("*.weights*"))

@@ -200,11 +200,11 @@ def test_another_text_makes_other_weights(tmp_path: Path) -> None:
     contents = []
     for calibration in (None, text, text, None):
         OnnxBackend(checkpoint, replace(config, calibration=calibration), 64)
-        (file,) = (tmp_path / "converted").iterdir()
+        (file,) = (tmp_path / "converted").glob("*.weights")
         contents.append(file.read_bytes())
     assert contents[0] == contents[3] != contents[1] == contents[2]
     OnnxBackend(checkpoint, replace(config, precision=Precision.INT8), 64)
-    (file,) = (tmp_path / "converted").iterdir()
+    (file,) = (tmp_path / "converted").glob("*.weights")
     assert file.read_bytes() not in contents
 
 

@@ -2,13 +2,15 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from latency_budget.account.clock import unix_ns
+from llm_engine.checkpoints import packed_cache
 from llm_engine.checkpoints.packed_cache import (
     ABANDONED_NS,
     MAX_MODELS,
@@ -46,6 +48,11 @@ def assert_holds(file: WeightFile | None, arrays: dict[str, Array] = ARRAYS) -> 
         assert stored[name].dtype == array.dtype
         np.testing.assert_array_equal(stored[name], array)
         assert file.arrays[name].first_byte % 64 == 0
+
+
+def files_of(directory: Path) -> set[Path]:
+    """All files but the list of what was verified."""
+    return set(directory.iterdir()) - {directory / "verified.json"}
 
 
 class Conversion:
@@ -118,7 +125,7 @@ def test_a_model_is_converted_once(tmp_path: Path, model: Path) -> None:
     with stored_weights(directory, model, "int8 2", convert) as file:
         assert_holds(file)
     assert convert.num_runs == 2
-    assert len(list(directory.iterdir())) == 1
+    assert files_of(directory) == {file.path}
     model.write_bytes(b"other weights")
     with stored_weights(directory, model, "int8 2", convert) as file:
         assert_holds(file)
@@ -127,6 +134,44 @@ def test_a_model_is_converted_once(tmp_path: Path, model: Path) -> None:
     with stored_weights(directory, model, "int8 2", convert) as file:
         assert_holds(file)
     assert convert.num_runs == 4
+
+
+def test_an_unchanged_file_is_read_whole_only_once(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_whole: list[str] = []
+    for name in ("_hash_file", "_verify"):
+        monkeypatch.setattr(packed_cache, name, counted(getattr(packed_cache, name), read_whole))
+    convert, directory = Conversion(), tmp_path / "cache"
+
+    def start() -> list[str]:
+        read_whole.clear()
+        with stored_weights(directory, model, "int8 1", convert) as file:
+            assert_holds(file)
+        return list(map(os.path.basename, read_whole))
+
+    name = f"{fingerprint(model)[:32]}.weights"
+    assert start() == ["model.gguf"]
+    assert start() == [name]
+    assert start() == []
+    os.utime(model)
+    assert start() == ["model.gguf"]
+    os.utime(directory / name)
+    assert start() == [name]
+    (directory / "verified.json").write_text("[1")
+    assert start() == ["model.gguf", name]
+    assert start() == []
+    assert convert.num_runs == 1
+
+
+def counted(run: Callable[..., None], names: list[str]) -> Callable[..., None]:
+    """The function, which notes the names of the files that it is called with."""
+
+    def call(*arguments: Any) -> None:
+        names.append(str(getattr(arguments[-1], "name", arguments[-1])))
+        run(*arguments)
+
+    return call
 
 
 def test_models_not_used_for_long_are_forgotten(tmp_path: Path) -> None:
@@ -142,8 +187,8 @@ def test_models_not_used_for_long_are_forgotten(tmp_path: Path) -> None:
         with stored_weights(directory, model, "int8 1", Conversion()) as file:
             names[model] = file.path.name
             assert file.path.exists()
-        os.utime(file.path, ns=(0, age))
-    kept = {path.name for path in directory.iterdir()}
+        os.utime(file.path, ns=(age, 0))
+    kept = {path.name for path in files_of(directory)}
     assert kept == {foreign.name, *(names[models[number]] for number in (0, 3, 4, 5))}
 
 
@@ -158,7 +203,7 @@ def test_what_a_killed_writer_left_goes_after_a_while(tmp_path: Path, model: Pat
     for path in (left, foreign):
         os.utime(path, ns=(0, unix_ns() - ABANDONED_NS - 1))
     with stored_weights(directory, model, "int8 1", Conversion()) as file:
-        assert set(directory.iterdir()) == {file.path, growing, foreign}
+        assert files_of(directory) == {file.path, growing, foreign}
 
 
 def test_a_part_that_was_taken_away_costs_only_the_keeping(
@@ -174,7 +219,7 @@ def test_a_part_that_was_taken_away_costs_only_the_keeping(
     with stored_weights(directory, model, "int8 1", convert) as file:
         assert_holds(file)
     assert "cannot be kept" in caplog.text
-    assert not list(directory.iterdir())
+    assert not files_of(directory)
 
 
 def test_without_a_directory_nothing_stays(model: Path) -> None:
