@@ -10,8 +10,8 @@ A request's tokens are its prompt and the tokens chosen so far. Those that are n
 yet to be computed, and after the last one the next is chosen. A preempted reply, whose pages were
 taken, is therefore no special case: it computes its tokens again and goes on as it would have.
 
-*Drafts.* A step that serves one reply alone may check a draft (`speculative/`). First the tokens
-that a grammar forces are proposed, then each drafter is asked in its order, until one proposes.
+*Drafts.* A step that serves one reply alone may check a draft (`speculative/`): tokens that a
+grammar forces, or the proposal of a drafter. Those that promise more are asked first.
 
 Not thread-safe; the engine's thread owns it.
 """
@@ -27,13 +27,14 @@ from llm_engine.backends.base import Backend, PageCopy, Plan, SequenceRows, SubB
 from llm_engine.errors import DeviceLostError, EngineError, RequestError
 from llm_engine.kv_cache.block_manager import OutOfPagesError
 from llm_engine.kv_cache.kv_cache import CachedSequence, KvCache, SequenceId
-from llm_engine.speculative.draft_length import DraftLengthPolicy
+from llm_engine.speculative.decoding_costs import DecodingCosts
+from llm_engine.speculative.draft_length import PROBE_SHARE, DraftLengthPolicy
 from llm_engine.speculative.drafter import Drafter
 from llm_engine.structured_output.compiler import ForcedDraft, GrammarCompiler, GrammarMatcher
 
 from .metrics import Counters, EngineStats, snapshot
 from .output import FinishReason, OutputText
-from .request import ActiveRequest, EngineMark, Output, Request, RequestId
+from .request import ActiveRequest, EngineMark, Output, Proposal, Request, RequestId
 from .scheduler import schedule
 
 _log = logging.getLogger(__name__)
@@ -46,9 +47,13 @@ class _PreparedRequest:
     active: ActiveRequest
     rows: SequenceRows
     start_ns: int
-    policy: DraftLengthPolicy | None
-    """Policy of the drafter that proposed the last rows."""
-    num_drafted: int
+    """Instant after drafting."""
+    proposal: Proposal | None
+    """Draft that the last rows verify."""
+
+    @property
+    def num_drafted(self) -> int:
+        return 0 if self.proposal is None else len(self.proposal.token_ids)
 
 
 class EngineCore:
@@ -66,7 +71,7 @@ class EngineCore:
         drafters: Sequence[Drafter] = (),
         grammars: GrammarCompiler | None = None,
     ) -> None:
-        """`drafters` are asked in this order until one has a proposal; without any, nothing is
+        """Of `drafters` that promise the same, the first is asked first; without any, nothing is
         drafted, not even what a grammar forces. Without `grammars` no request may have one."""
         self._backend = backend
         self._grammars = grammars
@@ -76,8 +81,13 @@ class EngineCore:
         self._clock = clock
         self._capacity = backend.layout.capacity
         self.cache = KvCache(backend, max_sequences)
-        self._drafters = [(drafter, DraftLengthPolicy(drafter.name)) for drafter in drafters]
-        self._forced = DraftLengthPolicy("grammar")
+        self._costs = DecodingCosts()
+        share = PROBE_SHARE / (1 + len(drafters))
+        self._drafters = [
+            (drafter, DraftLengthPolicy(drafter.name, self._costs, probe_share=share))
+            for drafter in drafters
+        ]
+        self._forced = DraftLengthPolicy("grammar", self._costs, acceptance=1, probe_share=share)
         self._active: dict[RequestId, ActiveRequest] = {}
         self._ids = count(1)
         self._num_steps = 0
@@ -145,9 +155,8 @@ class EngineCore:
 
     def abort(self, request_id: RequestId) -> None:
         """Drop a request without a last output. Does nothing if it is already over."""
-        active = self._active.pop(request_id, None)
-        if active is not None:
-            active.close()
+        if request_id in self._active:
+            self._release(request_id)
 
     def played_until(self, request_id: RequestId, at_ns: int) -> None:
         """Note until when (monotonic) the reply's audio so far plays. Ignores ended requests."""
@@ -189,10 +198,10 @@ class EngineCore:
                 copies += self._prepare(active, each.num_tokens, prepared, is_alone=is_alone)
         outputs: list[Output] = []
         if prepared:
-            outputs = self._run(prepared, tuple(copies), self._policies)
+            outputs = self._run(prepared, tuple(copies))
         for output in outputs:
             if output.is_last:
-                self._active.pop(output.request_id).close()
+                self._release(output.request_id)
         ended, self._pending = self._pending, []
         return ended + outputs
 
@@ -211,10 +220,9 @@ class EngineCore:
         self._prompt_was_last |= not active.is_decoding and not active.is_preview
         active.last_served = self._num_steps
         start_ns = self._clock.now_ns()
-        policy: DraftLengthPolicy | None = None
-        draft: tuple[int, ...] = ()
-        if is_alone:
-            policy, draft = self._draft(active)
+        proposal = self._draft(active) if is_alone and not self._costs.is_plain_due else None
+        draft = () if proposal is None else proposal.token_ids
+        drafted_ns = self._clock.now_ns()
         spared = {active.id, *(each.active.id for each in prepared)}
         try:
             allowed = active.allowed(num_tokens, draft)
@@ -230,7 +238,7 @@ class EngineCore:
         if len(active.marks) == 1:
             active.marks.append((EngineMark.PREFILL_START, start_ns))
         rows = active.rows(num_tokens, draft, allowed)
-        prepared.append(_PreparedRequest(active, rows, start_ns, policy, len(draft)))
+        prepared.append(_PreparedRequest(active, rows, drafted_ns, proposal))
         return copies
 
     def _begin_grammar(self, request: Request) -> GrammarMatcher | None:
@@ -246,16 +254,16 @@ class EngineCore:
         """Draft-length policies, one for each name; none without drafters."""
         return [self._forced, *(each for _, each in self._drafters)] if self._drafters else []
 
-    def _draft(self, active: ActiveRequest) -> tuple[DraftLengthPolicy | None, tuple[int, ...]]:
+    def _draft(self, active: ActiveRequest) -> Proposal | None:
         """Propose the next tokens. A drafter that raises switches all drafting off."""
         try:
-            return active.draft()
+            return active.draft(self._clock)
         except Exception:
             _log.exception("drafting failed; the engine goes on without")
             self._drafters.clear()
             for each in self._active.values():
                 each.drafts.clear()
-            return None, ()
+            return None
 
     def _reserve(
         self, active: ActiveRequest, num_tokens: int, spared: Container[RequestId]
@@ -292,10 +300,11 @@ class EngineCore:
         self,
         work: Sequence[_PreparedRequest],
         copies: tuple[PageCopy, ...],
-        policies: Iterable[DraftLengthPolicy],
+        *,
+        is_retry: bool = False,
     ) -> list[Output]:
         """Run one plan on the backend. One that raises fails the requests it raises for, as
-        outputs. `policies` learn how long a step of one reply took."""
+        outputs."""
         self._counters.note_pages(self.cache.pool.num_used, self.cache.pool.num_pages)
         replies = tuple(each.rows for each in work if each.active.is_decoding)
         prompts = tuple(each.rows for each in work if not each.active.is_decoding)
@@ -305,11 +314,14 @@ class EngineCore:
         except Exception as error:
             if len(work) > 1 and not isinstance(error, DeviceLostError):
                 # Which request is at fault? Positions make a step repeatable: run them alone.
-                alone = [self._run([each], _copies_for(each.rows, copies), ()) for each in work]
+                alone = [
+                    self._run([each], _copies_for(each.rows, copies), is_retry=True)
+                    for each in work
+                ]
                 return [output for outputs in alone for output in outputs]
             return [_failed(each.active, error) for each in work]
-        if len(work) == 1:
-            self._note_cost(work[0], policies)
+        if len(work) == 1 and not is_retry:
+            self._note_cost(work[0])
         outputs: list[Output | None] = []
         for each in work:
             active, rows = each.active, each.rows
@@ -324,14 +336,11 @@ class EngineCore:
                 outputs.append(active.ended(FinishReason.LENGTH))
         return [output for output in outputs if output is not None]
 
-    def _note_cost(self, step: _PreparedRequest, policies: Iterable[DraftLengthPolicy]) -> None:
+    def _note_cost(self, step: _PreparedRequest) -> None:
         num_rows = len(step.rows.token_ids)
-        if num_rows - step.num_drafted > 1:
-            return  # a prompt
-        ms = (self._clock.now_ns() - step.start_ns) / 1e6
-        for policy in policies:
-            if step.policy in (None, policy):
-                policy.note_step(num_rows, ms)
+        if step.active.is_decoding:  # not a prompt
+            ms = (self._clock.now_ns() - step.start_ns) / 1e6
+            self._costs.note_step(num_rows, ms, is_masked=bool(step.rows.allowed))
 
     def _extend(self, active: ActiveRequest, token_ids: tuple[int, ...]) -> None:
         """Account computed tokens; pin the fixed prefix once all of it is computed."""
@@ -358,13 +367,21 @@ class EngineCore:
         else:
             self._counters.count_next_tokens(num_taken, now_ns - active.last_token_ns)
         active.last_token_ns = now_ns
-        if step.policy is not None:
+        if step.proposal is not None:
             checked = draft if reason is None else draft[: num_taken - 1]
-            step.policy.note_draft(checked, num_taken - 1)
+            step.proposal.policy.note_draft(checked, num_taken - 1)
+            if step.proposal.choice.is_probe:
+                self._charge(step.proposal, num_taken, (now_ns - step.start_ns) / 1e6)
         if reason is None:
             usage = active.usage() if is_first else None
             return Output(active.id, text, ids, usage=usage, marks=marks) if text or marks else None
         return Output(active.id, text, ids, reason, active.usage(), marks=marks)
+
+    def _charge(self, probe: Proposal, num_taken: int, step_ms: float) -> None:
+        """Charge the drafter for the time that its probe took beyond that of the decision it
+        replaced."""
+        usual_ms = num_taken * self._costs.plain_ms / probe.choice.rate
+        probe.policy.note_lost(probe.ms + step_ms - usual_ms)
 
     def _end_all_on(self, sequence: CachedSequence) -> None:
         for active in list(self._active.values()):
@@ -373,8 +390,14 @@ class EngineCore:
 
     def _end(self, active: ActiveRequest, output: Output) -> None:
         """End a request outside a step; the next step returns its last output."""
-        self._active.pop(active.id).close()
+        self._release(active.id)
         self._pending.append(output)
+
+    def _release(self, request_id: RequestId) -> None:
+        active = self._active.pop(request_id)
+        active.close()
+        if active.num_chosen:
+            self._costs.note_reply(active.num_chosen)
 
 
 def _failed(active: ActiveRequest, error: Exception) -> Output:

@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
+from latency_budget.account.clock import Clock
 from llm_engine.backends.base import SequenceRows
 from llm_engine.config import SamplingParams
 from llm_engine.errors import EngineError
 from llm_engine.kv_cache.kv_cache import CachedSequence, SequenceId
-from llm_engine.speculative.draft_length import DraftLengthPolicy
+from llm_engine.speculative.draft_length import DraftChoice, DraftLengthPolicy
 from llm_engine.speculative.drafter import Draft
 from llm_engine.structured_output.compiler import GrammarMatcher
 
@@ -64,6 +65,33 @@ class Output:
         return self.finish_reason is not None or self.error is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Tokens to verify in a step, and the decision that led to them."""
+
+    token_ids: tuple[int, ...]
+    policy: DraftLengthPolicy
+    choice: DraftChoice
+    ms: float
+    """Time of drafting."""
+
+
+@dataclass(slots=True)
+class UnverifiedDraft:
+    """Draft without rows in a step, for comparison with the tokens that come."""
+
+    token_ids: tuple[int, ...]
+    policy: DraftLengthPolicy
+    num_right: int = 0
+
+    def compare(self, token_id: int) -> bool:
+        """Compare the next token. Returns False when the comparison is over."""
+        is_right = self.token_ids[self.num_right] == token_id
+        self.policy.note_token(self.num_right, is_right=is_right)
+        self.num_right += is_right
+        return is_right and self.num_right < len(self.token_ids)
+
+
 @dataclass(slots=True)
 class ActiveRequest:
     """State of a request under way."""
@@ -78,6 +106,7 @@ class ActiveRequest:
     tokens: list[int]
     """Prompt and reply so far."""
     drafts: list[tuple[Draft, DraftLengthPolicy]]
+    unverified: UnverifiedDraft | None = None
     matcher: GrammarMatcher | None = None
     """State of the reply in its grammar."""
     played_until_ns: int | None = None
@@ -118,20 +147,52 @@ class ActiveRequest:
             last_served=self.last_served,
         )
 
-    def draft(self) -> tuple[DraftLengthPolicy | None, tuple[int, ...]]:
-        """Ask the drafters for the next tokens, in their order; returns the policy of the one that
-        proposed and its draft. Nothing unless exactly one token is missing."""
+    def draft(self, clock: Clock) -> Proposal | None:
+        """Ask the drafters for the next tokens: those that are due for a probe first, then those
+        that promise the most. Nothing unless exactly one token is missing."""
+        if not self.is_decoding or not self.drafts:
+            return None
         room = self.reply.max_tokens - self.reply.num_tokens - 1
-        if not self.is_decoding:
-            return None, ()
-        for draft, policy in self.drafts:
-            length = policy.length(room)
-            proposed = tuple(draft.propose(self.tokens, length)) if length > 0 else ()
-            if self.matcher is not None:
-                proposed = self.matcher.fitting(proposed)
+        is_masked = self.matcher is not None
+        num_tokens = len(self.tokens)
+        choices = [
+            policy.choose(room, num_unread=draft.num_unread(num_tokens), is_masked=is_masked)
+            for draft, policy in self.drafts
+        ]
+        asked = sorted(
+            zip(choices, self.drafts, strict=True),
+            key=lambda each: (not each[0].is_probe, -each[0].rate),
+        )
+        for choice, (draft, policy) in asked:
+            if choice.length and (choice.is_verified or self.unverified is None):
+                proposal = self._ask(draft, policy, choice, clock)
+                if proposal is not None:
+                    return proposal
+        return None
+
+    def _ask(
+        self, draft: Draft, policy: DraftLengthPolicy, choice: DraftChoice, clock: Clock
+    ) -> Proposal | None:
+        num_tokens, start_ns = len(self.tokens), clock.now_ns()
+        num_unread = draft.num_unread(num_tokens)
+        proposed = tuple(draft.propose(self.tokens, choice.length))
+        ms = (clock.now_ns() - start_ns) / 1e6
+        num_read = num_unread if proposed else num_unread - draft.num_unread(num_tokens)
+        policy.note_drafting(len(proposed), num_read, ms, is_probe=choice.is_probe)
+        if self.matcher is not None:
+            fitting = self.matcher.fitting(proposed)
+            if proposed and not fitting:
+                policy.note_forbidden(ms)
+            proposed = fitting
+        if not choice.is_verified:
+            policy.note_lost(ms)
             if proposed:
-                return policy, proposed
-        return None, ()
+                self.unverified = UnverifiedDraft(proposed, policy)
+            return None
+        if not choice.is_probe:
+            num_worth = policy.num_worth(len(proposed), is_masked=self.matcher is not None)
+            proposed = proposed[:num_worth]
+        return Proposal(proposed, policy, choice, ms) if proposed else None
 
     def allowed(self, num_tokens: int, draft: tuple[int, ...]) -> tuple[bytes, ...]:
         """Grammar masks for `rows`: see `SequenceRows.allowed`. Raises EngineError."""
@@ -181,6 +242,8 @@ class ActiveRequest:
         for place, token_id in enumerate(chosen):
             self.tokens.append(token_id)
             num_taken += 1
+            if self.unverified is not None and not self.unverified.compare(token_id):
+                self.unverified = None
             is_last = False
             if self.matcher is not None:
                 self.matcher.accept(token_id)

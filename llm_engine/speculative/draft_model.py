@@ -85,6 +85,12 @@ class _ModelDraft:
     def __init__(self, drafter: ModelDrafter) -> None:
         self._drafter = drafter
         self._sequence: CachedSequence | None = None
+        self._num_agreed = 0
+        """Tokens of the request at the last proposal: behind them the cache holds drafts."""
+
+    def num_unread(self, num_tokens: int) -> int:
+        held = 0 if self._sequence is None else len(self._sequence.token_ids)
+        return num_tokens - min(held, self._num_agreed)
 
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
         if self._sequence is None:
@@ -92,6 +98,7 @@ class _ModelDraft:
                 self._sequence = self._drafter.cache.open()
             except RequestError:
                 return ()  # too many at once
+        self._num_agreed = len(tokens)
         return self._drafter.extend(self._sequence, tokens, max_tokens)
 
     def close(self) -> None:

@@ -18,8 +18,14 @@ class Draft(Protocol):
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
         """Propose at most `max_tokens` tokens that may follow; an empty sequence for no proposal.
 
-        `tokens` are the prompt and the reply so far. They only grow from one call to the next.
+        `tokens` are the prompt and the reply so far. They only grow from one call to the next, and
+        by many where drafting paused.
         """
+        ...
+
+    def num_unread(self, num_tokens: int) -> int:
+        """Number of the `num_tokens` tokens so far that `propose` must read first: what makes a
+        draft dear after a pause. 0 where reading costs next to nothing."""
         ...
 
     def close(self) -> None:

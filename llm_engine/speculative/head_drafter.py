@@ -43,6 +43,9 @@ class _HeadDraft:
             return ()
         return draft(drafter.heads, drafter.shared, state, tokens[-1], max_tokens)
 
+    def num_unread(self, num_tokens: int) -> int:
+        return 0
+
     def close(self) -> None:
         """Do nothing: nothing is held."""
 
@@ -66,6 +69,9 @@ class _BackendDraft:
 
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
         return self._source.drafted(self._slot, len(tokens) - 1)[:max_tokens]
+
+    def num_unread(self, num_tokens: int) -> int:
+        return 0
 
     def close(self) -> None:
         """Do nothing: nothing is held."""

@@ -44,6 +44,9 @@ class _NgramDraft:
                     return tokens[start + length : start + length + max_tokens]
         return ()
 
+    def num_unread(self, num_tokens: int) -> int:
+        return 0
+
     def close(self) -> None:
         self._text = ""
 

@@ -117,6 +117,9 @@ class ForcedDraft:
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
         return self._matcher.forced()[:max_tokens]
 
+    def num_unread(self, num_tokens: int) -> int:
+        return 0
+
     def close(self) -> None:
         """Do nothing: nothing is held."""
 

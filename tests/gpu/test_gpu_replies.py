@@ -56,6 +56,9 @@ class Erring:
                 ]
         return ()
 
+    def num_unread(self, num_tokens: int) -> int:
+        return 0
+
     def close(self) -> None:
         """Nothing to do."""
 

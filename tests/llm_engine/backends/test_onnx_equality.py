@@ -137,6 +137,9 @@ class Foresight:
         right = self._text[len(tokens) : len(tokens) + self._num_asked % 8]
         return [*right, *range(5, 12)][:max_tokens]
 
+    def num_unread(self, num_tokens: int) -> int:
+        return 0
+
     def close(self) -> None:
         pass
 

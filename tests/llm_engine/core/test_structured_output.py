@@ -77,6 +77,9 @@ class Babble:
         known = [list(tokens[start : start + max_tokens]) for start in range(len(tokens))]
         return self._random.choice([letters, *known])
 
+    def num_unread(self, num_tokens: int) -> int:
+        return 0
+
     def close(self) -> None:
         pass
 
