@@ -8,5 +8,7 @@ each, round after round. A disturbance of a round affects all of them.
 it, `workload` has the prompts, `rounds` measures, `report` prints, `comparison` is the command.
 `quality` is the bench of the arithmetic, `halfsec bench quality`.
 
+`speculation` is the bench of the drafters, `halfsec bench llm --speculation`.
+
 With `--device cuda` it is the bench of `gpu`: one engine against the limits of the card.
 """

@@ -171,7 +171,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec bench llm",
         description="Time the language model engine beside llama.cpp and CTranslate2. With "
-        "--device cuda: time it on a GPU (--device cuda --help says how).",
+        "--device cuda: time it on a GPU; with --speculation: replies with drafts beside replies "
+        "without (each with --help says how).",
     )
     parser.add_argument(
         "--model", type=Path, help="GGUF file or Hugging Face directory (the embedded one)"

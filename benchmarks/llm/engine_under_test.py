@@ -33,6 +33,8 @@ class OwnEngine:
         max_batch: int,
         cache_dir: Path,
         ngram_drafts: bool,
+        draft_model: Path | None = None,
+        draft_heads: Path | None = None,
     ) -> None:
         self._path = path
         self._config = EngineConfig(
@@ -42,6 +44,8 @@ class OwnEngine:
             max_batch=max_batch,
             cache_dir=cache_dir,
             ngram_drafts=ngram_drafts,
+            draft_model=draft_model,
+            draft_heads=draft_heads,
         )
         self._engine: Engine | None = None
 
@@ -85,6 +89,15 @@ class OwnEngine:
         stats = asyncio.run(self._loaded.stats())
         counts = stats.drafts.values()
         return sum(one.num_drafted for one in counts), sum(one.num_accepted for one in counts)
+
+    def draft_counts(self) -> tuple[int, int, int]:
+        """Tokens drafted, checked and accepted so far."""
+        counts = asyncio.run(self._loaded.stats()).drafts.values()
+        return (
+            sum(one.num_drafted for one in counts),
+            sum(one.num_checked for one in counts),
+            sum(one.num_accepted for one in counts),
+        )
 
     @property
     def _loaded(self) -> Engine:

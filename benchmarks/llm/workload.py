@@ -71,15 +71,16 @@ def make_script(template: ChatTemplate, tokenizer: Tokenizer) -> Workload:
     passage = template.content("user", PASSAGE, template.gaps(["user"])[0])
     return Workload(
         turns=tuple(_turn(template, number) for number in range(len(QUESTIONS))),
-        talk=tuple(_asked(template, question) for question in QUESTIONS),
-        read_back=tuple(_asked(template, request) for request in READ_BACK),
+        talk=tuple(asked(template, question) for question in QUESTIONS),
+        read_back=tuple(asked(template, request) for request in READ_BACK),
         short=tuple(islice(cycle(passage), 36)),
         long=tuple(islice(cycle(passage), 512)),
         text=tuple(tokenizer.encode(text)[: NUM_TOKENS + 1]),
     )
 
 
-def _asked(template: ChatTemplate, question: str) -> tuple[int, ...]:
+def asked(template: ChatTemplate, question: str) -> tuple[int, ...]:
+    """Prompt of one question alone, behind the system prompt."""
     messages = [ChatMessage("system", SYSTEM), ChatMessage("user", question)]
     ids: list[int] = []
     gaps = template.gaps([message.role for message in messages])
@@ -91,7 +92,7 @@ def _asked(template: ChatTemplate, question: str) -> tuple[int, ...]:
 def _turn(template: ChatTemplate, number: int) -> DialogueTurn:
     question = QUESTIONS[number]
     if number == 0:
-        return DialogueTurn(question, _asked(template, question))
+        return DialogueTurn(question, asked(template, question))
     *_, before, after = template.gaps(["system", "user", "assistant", "user"])
     content = template.content("user", question, before)
     return DialogueTurn(question, (*before.token_ids, *content, *after.token_ids))

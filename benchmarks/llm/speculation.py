@@ -1,0 +1,387 @@
+"""`halfsec bench llm --speculation`: replies with each drafter beside replies without drafts.
+
+The same model is loaded once for each drafter and once without any, each in a process of its own.
+They answer the same prompts in turns, A B B A, so that a machine that becomes slower in between
+slows both sides. A token's time is compared over the two replies of each side to one prompt, which
+follow each other within seconds; reported is the median of these ratios, over all prompts of a kind
+and all rounds.
+
+Three kinds of text: free talk, where little can be foreseen; read-back of numbers and addresses;
+and structured repetition. A drafter must lose nowhere, and gain where the reply repeats the prompt.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from latency_budget.account.clock import unix_ns
+from latency_budget.host import machine
+from llm_engine.checkpoints.load import default_model, load_checkpoint
+from llm_engine.config import MAX_DRAFT_TOKENS
+from llm_engine.engine import read_vocabulary
+from llm_engine.errors import EngineError, ModelError, RequestError
+
+from .contestant import Arrivals, Remote
+from .engine_under_test import OwnEngine
+from .report import Gate
+from .rounds import between
+from .workload import QUESTIONS, asked
+
+MAX_RATIO: Final = 1.02
+"""Most that a token with a drafter may take, in tokens without: what noise leaves of 1."""
+MAX_REPEAT_RATIO: Final = 1 / 1.3
+"""The same for the text that repeats the prompt."""
+REPEATS: Final = "read-back"
+CONTEXT_LENGTH: Final = 1024
+
+READ_BACK: Final = (
+    "Repeat exactly, word for word: Your order number is 7 4 4 1 9 0 2 6. It will be sent to "
+    "Margaret Holloway, 218 Kensington Park Road, flat 12 B, London W11 2ES, on Thursday the 12th "
+    "of March between 9:30 and 11:45.",
+    "Repeat exactly, word for word: The code is 0171 555 0123, then 88 40 61. The train to "
+    "Edinburgh leaves from platform nine at 6:32 and arrives at platform four at 10:47, coach C, "
+    "seats 41 and 42.",
+    "Repeat exactly, word for word: Please call Jonathan Fairweather at 020 7946 0018, or write to "
+    "14 Old Station Lane, Upper Slaughter, Cheltenham GL54 2JG, before Friday the 23rd of May.",
+)
+STRUCTURED: Final = (
+    'Write this list again with every "status" set to "open", and nothing else:\n'
+    '[{"id": 101, "name": "kitchen", "status": "closed"},\n'
+    ' {"id": 102, "name": "bedroom", "status": "closed"},\n'
+    ' {"id": 103, "name": "bathroom", "status": "closed"},\n'
+    ' {"id": 104, "name": "hallway", "status": "closed"}]',
+    "Write this Python class again with the attribute volume renamed to level, and nothing else:\n"
+    "class Speaker:\n    def __init__(self, volume):\n        self.volume = volume\n\n"
+    "    def louder(self):\n        self.volume = self.volume + 1\n\n"
+    "    def softer(self):\n        self.volume = self.volume - 1\n",
+    "Continue this table up to seven:\n| number | square | cube |\n| --- | --- | --- |\n"
+    "| 1 | 1 | 1 |\n| 2 | 4 | 8 |\n| 3 | 9 | 27 |",
+)
+KINDS: Final[Mapping[str, Sequence[str]]] = {
+    "talk": QUESTIONS,
+    REPEATS: READ_BACK,
+    "structured": STRUCTURED,
+}
+"""User messages by kind of text."""
+
+
+class Callee(Protocol):
+    """What the bench needs of a `Remote`."""
+
+    @property
+    def name(self) -> str: ...
+
+    def call(self, method: str, *arguments: Any, **options: Any) -> Any: ...
+
+
+@dataclass(slots=True)
+class KindFigures:
+    """Measurements of one drafter on one kind of text."""
+
+    plain_ms: list[float] = field(default_factory=list)
+    """Time of a token without drafts, one value for each prompt and round."""
+    drafted_ms: list[float] = field(default_factory=list)
+    """Time of a token with the drafter, as many."""
+    num_tokens: int = 0
+    """Tokens with the drafter, the first of each reply excluded."""
+    num_drafted: int = 0
+    num_checked: int = 0
+    num_accepted: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Median ratio: a token with the drafter in those without. NaN without any."""
+        return statistics.median(self._ratios) if self.plain_ms else float("nan")
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of right ones among the drafted tokens behind right ones."""
+        return self.num_accepted / self.num_checked if self.num_checked else None
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Each step yields the accepted tokens of its draft and one more."""
+        return self.num_tokens / max(1, self.num_tokens - self.num_accepted)
+
+    def summary(self) -> dict[str, Any]:
+        """JSON form."""
+        acceptance = self.acceptance
+        return {
+            "plain_token_ms": round(statistics.median(self.plain_ms), 2),
+            "token_ms": round(statistics.median(self.drafted_ms), 2),
+            "ratio": round(self.ratio, 3),
+            "ratios": [round(each, 3) for each in self._ratios],
+            "acceptance": None if acceptance is None else round(acceptance, 3),
+            "tokens_per_step": round(self.tokens_per_step, 2),
+            "drafted": self.num_drafted,
+            "accepted": self.num_accepted,
+            "tokens": self.num_tokens,
+        }
+
+    def count(self, before: Sequence[int], after: Sequence[int]) -> None:
+        """Add the drafts between two calls of `OwnEngine.draft_counts`."""
+        drafted, checked, accepted = (new - old for old, new in zip(before, after, strict=True))
+        self.num_drafted += drafted
+        self.num_checked += checked
+        self.num_accepted += accepted
+
+    @property
+    def _ratios(self) -> list[float]:
+        return [own / other for own, other in zip(self.drafted_ms, self.plain_ms, strict=True)]
+
+
+Figures = dict[str, dict[str, KindFigures]]
+"""Figures by drafter and kind of text."""
+
+
+def measure(
+    plain: Callee,
+    drafted: Sequence[Callee],
+    prompts: Mapping[str, Sequence[Sequence[int]]],
+    *,
+    num_rounds: int,
+    num_tokens: int,
+    on_progress: Callable[[str], None],
+) -> Figures:
+    """Run the rounds after one that is not counted. Raises EngineError."""
+    figures: Figures = {each.name: {kind: KindFigures() for kind in prompts} for each in drafted}
+    for number in range(num_rounds + 1):
+        on_progress(f"round {number} of {num_rounds}" if number else "warm-up")
+        for kind, its_prompts in prompts.items():
+            for prompt in its_prompts if number else its_prompts[:1]:
+                before = {each.name: each.call("draft_counts") for each in drafted}
+                replies = _alternate([plain, *drafted], prompt, num_tokens)
+                plain_spans = _spans(replies[plain.name])
+                for each in drafted if number and plain_spans else ():
+                    found, spans = figures[each.name][kind], _spans(replies[each.name])
+                    found.plain_ms.append(statistics.fmean(plain_spans))
+                    found.drafted_ms.append(statistics.fmean(spans))
+                    found.num_tokens += len(spans)
+                    found.count(before[each.name], each.call("draft_counts"))
+    return figures
+
+
+def _alternate(
+    contestants: Sequence[Callee], prompt: Sequence[int], num_tokens: int
+) -> dict[str, list[Arrivals]]:
+    """Replies of all contestants to a prompt, there and back: A B B A."""
+    replies: dict[str, list[Arrivals]] = {each.name: [] for each in contestants}
+    for each in (*contestants, *reversed(contestants)):
+        replies[each.name].append(each.call("reply", prompt, num_tokens, may_end=True))
+    return replies
+
+
+def _spans(replies: Sequence[Arrivals]) -> list[float]:
+    return [ms for arrivals in replies for ms in between(arrivals)]
+
+
+def gates(figures: Figures) -> list[Gate]:
+    """Gates of each drafter: it loses on no kind of text, and gains on the one that repeats."""
+    found = []
+    for name, kinds in figures.items():
+        for kind, one in kinds.items():
+            limit = MAX_REPEAT_RATIO if kind == REPEATS else MAX_RATIO
+            found.append(Gate(f"a token of {kind} with {name}, in those without", one.ratio, limit))
+    return found
+
+
+def calculated_gain(acceptance: float, draft_cost: float) -> tuple[int, float]:
+    """Best draft length and its gain in tokens per time, by arithmetic, where a drafted token takes
+    `draft_cost` of a step, and rows beside the first one cost nothing."""
+    gains = [
+        sum(acceptance**place for place in range(length + 1)) / (1 + length * draft_cost)
+        for length in range(MAX_DRAFT_TOKENS + 1)
+    ]
+    best = max(range(len(gains)), key=gains.__getitem__)
+    return best, gains[best]
+
+
+def table(figures: Figures, draft_costs: Sequence[float]) -> str:
+    """Format the figures, and what the measured acceptance would gain at other costs."""
+    lines = [
+        f"{'drafter':<16} {'text':<12} {'ms a token':>10} {'without':>8} {'ratio':>6} "
+        f"{'accepted':>9} {'tokens a step':>13}"
+    ]
+    for name, kinds in figures.items():
+        for kind, one in kinds.items():
+            if not one.plain_ms:
+                continue
+            shown = one.summary()
+            accepted = "" if one.acceptance is None else f"{100 * one.acceptance:.0f} %"
+            lines.append(
+                f"{name:<16} {kind:<12} {shown['token_ms']:>10.2f} {shown['plain_token_ms']:>8.2f} "
+                f"{shown['ratio']:>6.3f} {accepted:>9} {shown['tokens_per_step']:>13.2f}"
+            )
+    for cost in draft_costs:
+        lines.append(
+            f"\nArithmetic, not measured: a draft token at {cost:g} of a step, rows free, the "
+            "measured acceptance"
+        )
+        for name, kinds in figures.items():
+            for kind, one in kinds.items():
+                if one.acceptance is not None:
+                    length, gain = calculated_gain(one.acceptance, cost)
+                    lines.append(f"{name:<16} {kind:<12} {gain:.2f}x by drafts of {length}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns 0; 1 if a gate is missed; 2 for a model that can't be used."""
+    options = _parser().parse_args(argv)
+    try:
+        result, is_held = _run(options)
+    except (ModelError, RequestError, EngineError, OSError) as error:
+        print(f"bench llm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 0 if is_held else 1
+
+
+def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    path = default_model() if options.model is None else _locate(options.model)
+    checkpoint = load_checkpoint(path)
+    template = read_vocabulary(checkpoint.tokenizer, path).template
+    if template is None:
+        raise RequestError("model", "has no chat template; the bench asks questions")
+    prompts = {
+        kind: [asked(template, text) for text in texts[: options.prompts]]
+        for kind, texts in KINDS.items()
+    }
+    engine = {
+        "path": path,
+        "threads": options.threads,
+        "context_length": CONTEXT_LENGTH,
+        "max_batch": 1,
+        "cache_dir": _home() / "converted",
+        "ngram_drafts": False,
+    }
+    drafters: dict[str, dict[str, Any]] = {"n-gram": {"ngram_drafts": True}}
+    if options.draft_heads is not None:
+        drafters["heads"] = {"draft_heads": options.draft_heads}
+    if options.draft_model is not None:
+        drafters["draft model"] = {"draft_model": _locate(options.draft_model)}
+    with ExitStack() as stack:
+
+        def start(name: str, **more: Any) -> Remote:
+            remote = Remote(name, OwnEngine, **(engine | more))
+            stack.callback(remote.close)
+            _say(f"loading: {name}")
+            remote.call("start")
+            return remote
+
+        drafted = [start(name, **more) for name, more in reversed(drafters.items())]
+        figures = measure(
+            start("no drafts"),
+            drafted[::-1],
+            prompts,
+            num_rounds=options.rounds,
+            num_tokens=options.tokens,
+            on_progress=_say,
+        )
+    judged = gates(figures)
+    print(f"{machine()}, {path.name}, {options.threads} threads\n")
+    print(table(figures, options.draft_cost), end="\n\n")
+    for gate in judged:
+        print(gate)
+    calculated = {
+        f"{cost:g}": {
+            name: {
+                kind: round(calculated_gain(one.acceptance, cost)[1], 2)
+                for kind, one in kinds.items()
+                if one.acceptance is not None
+            }
+            for name, kinds in figures.items()
+        }
+        for cost in options.draft_cost
+    }
+    result = {
+        "bench": "llm-speculation",
+        "machine": machine(),
+        "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
+        "command": _command(options),
+        "model": path.name,
+        "draft_model": None if options.draft_model is None else _locate(options.draft_model).name,
+        "threads": options.threads,
+        "drafters": {
+            name: {kind: one.summary() for kind, one in kinds.items() if one.plain_ms}
+            for name, kinds in figures.items()
+        },
+        "calculated_gain_by_draft_cost": calculated,
+        "gates": [
+            {"promise": each.promise, "measured": each.measured, "limit": each.limit}
+            | {"is_held": each.is_held}
+            for each in judged
+        ],
+    }
+    return result, all(gate.is_held for gate in judged)
+
+
+def _command(options: argparse.Namespace) -> str:
+    names = ("model", "draft_model", "draft_heads", "rounds", "tokens", "prompts")
+    given = [
+        f"--{name.replace('_', '-')} {getattr(options, name)}"
+        for name in names
+        if getattr(options, name) is not None
+    ]
+    return " ".join(["halfsec bench llm --speculation", *given])
+
+
+def _locate(reference: str) -> Path:
+    """Path of a model: a file or directory, or the name of one that was fetched. Raises
+    ModelError."""
+    path = Path(reference).expanduser()
+    if path.exists():
+        return path
+    directory = _home() / "models" / reference
+    files = sorted(directory.glob("*.gguf"))
+    if not files:
+        raise ModelError(f"{reference}: neither a path nor a fetched model ({directory})")
+    return files[0]
+
+
+def _home() -> Path:
+    return Path(os.environ.get("HALFSEC_HOME") or "~/.halfsec").expanduser()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="halfsec bench llm --speculation",
+        description="Time replies with each drafter beside replies without, over free talk, "
+        f"read-back and structured repetition. Exit status 1 unless a token takes at most "
+        f"{MAX_RATIO} of one without drafts on every kind, and 1/1.3 on read-back.",
+    )
+    parser.add_argument(
+        "--model", help="name of a fetched model, GGUF file or Hugging Face directory (embedded)"
+    )
+    parser.add_argument("--draft-model", metavar="NAME", help="also draft with this model")
+    parser.add_argument("--draft-heads", type=Path, metavar="DIR", help="also draft with heads")
+    parser.add_argument(
+        "--draft-cost",
+        type=float,
+        action="append",
+        default=[],
+        metavar="SHARE",
+        help="also calculate the gain where a draft token costs this share of a step, as on a GPU; "
+        "may be repeated",
+    )
+    parser.add_argument("--threads", type=int, default=2, help="(%(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")
+    parser.add_argument("--tokens", type=int, default=64, help="most of a reply (%(default)s)")
+    parser.add_argument("--prompts", type=int, default=3, help="of each kind (%(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")
+    return parser
