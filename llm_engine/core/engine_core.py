@@ -369,7 +369,7 @@ class EngineCore:
         active.last_token_ns = now_ns
         if step.proposal is not None:
             checked = draft if reason is None else draft[: num_taken - 1]
-            step.proposal.policy.note_draft(checked, num_taken - 1)
+            step.proposal.policy.note_draft(checked, num_taken - 1, grade=step.proposal.grade)
             if step.proposal.choice.is_probe:
                 self._charge(step.proposal, num_taken, (now_ns - step.start_ns) / 1e6)
         if reason is None:

@@ -72,6 +72,7 @@ class Proposal:
     token_ids: tuple[int, ...]
     policy: DraftLengthPolicy
     choice: DraftChoice
+    grade: int
     ms: float
     """Time of drafting."""
 
@@ -82,12 +83,13 @@ class UnverifiedDraft:
 
     token_ids: tuple[int, ...]
     policy: DraftLengthPolicy
+    grade: int
     num_right: int = 0
 
     def compare(self, token_id: int) -> bool:
         """Compare the next token. Returns False when the comparison is over."""
         is_right = self.token_ids[self.num_right] == token_id
-        self.policy.note_token(self.num_right, is_right=is_right)
+        self.policy.note_token(self.num_right, is_right=is_right, grade=self.grade)
         self.num_right += is_right
         return is_right and self.num_right < len(self.token_ids)
 
@@ -182,17 +184,22 @@ class ActiveRequest:
         if self.matcher is not None:
             fitting = self.matcher.fitting(proposed)
             if proposed and not fitting:
-                policy.note_forbidden(ms)
+                policy.note_forbidden(ms, grade=draft.grade)
             proposed = fitting
-        if not choice.is_verified:
-            policy.note_lost(ms)
-            if proposed:
-                self.unverified = UnverifiedDraft(proposed, policy)
+        if not proposed:
             return None
-        if not choice.is_probe:
-            num_worth = policy.num_worth(len(proposed), is_masked=self.matcher is not None)
-            proposed = proposed[:num_worth]
-        return Proposal(proposed, policy, choice, ms) if proposed else None
+        num_worth = 0
+        if choice.is_probe:
+            num_worth = len(proposed)
+        elif choice.is_verified:
+            is_masked = self.matcher is not None
+            num_worth = policy.num_worth(len(proposed), grade=draft.grade, is_masked=is_masked)
+        if num_worth:
+            return Proposal(proposed[:num_worth], policy, choice, draft.grade, ms)
+        policy.note_lost(ms)
+        if self.unverified is None:
+            self.unverified = UnverifiedDraft(proposed, policy, draft.grade)
+        return None
 
     def allowed(self, num_tokens: int, draft: tuple[int, ...]) -> tuple[bytes, ...]:
         """Grammar masks for `rows`: see `SequenceRows.allowed`. Raises EngineError."""

@@ -82,6 +82,8 @@ _GREEDY = SamplingParams()
 
 
 class _ModelDraft:
+    grade = 0
+
     def __init__(self, drafter: ModelDrafter) -> None:
         self._drafter = drafter
         self._sequence: CachedSequence | None = None

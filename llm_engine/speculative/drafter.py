@@ -23,6 +23,12 @@ class Draft(Protocol):
         """
         ...
 
+    @property
+    def grade(self) -> int:
+        """Class of the last proposal, 0 to 7: acceptance is measured for each class by itself. A
+        drafter that can't tell sure proposals from others has one class."""
+        ...
+
     def num_unread(self, num_tokens: int) -> int:
         """Number of the `num_tokens` tokens so far that `propose` must read first: what makes a
         draft dear after a pause. 0 where reading costs next to nothing."""

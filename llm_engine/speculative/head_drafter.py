@@ -31,6 +31,8 @@ class HeadDrafter:
 
 
 class _HeadDraft:
+    grade = 0
+
     def __init__(self, drafter: HeadDrafter, slot: Slot) -> None:
         self._drafter = drafter
         self._slot = slot
@@ -63,6 +65,8 @@ class BackendDrafter:
 
 
 class _BackendDraft:
+    grade = 0
+
     def __init__(self, source: DraftsItself, slot: Slot) -> None:
         self._source = source
         self._slot = slot

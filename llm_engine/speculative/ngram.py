@@ -33,6 +33,9 @@ class NgramDrafter:
 class _NgramDraft:
     def __init__(self) -> None:
         self._text = ""
+        self.grade = 0
+        """Length of the last match: what follows four tokens is right far more often than what
+        follows two."""
 
     def propose(self, tokens: Sequence[int], max_tokens: int) -> Sequence[int]:
         self._text += _as_text(tokens[len(self._text) :])
@@ -41,6 +44,7 @@ class _NgramDraft:
                 # The match must end before the last token, or it would find itself.
                 start = self._text.rfind(self._text[-length:], 0, -1)
                 if start >= 0:
+                    self.grade = length
                     return tokens[start + length : start + length + max_tokens]
         return ()
 

@@ -111,6 +111,8 @@ class GrammarMatcher:
 class ForcedDraft:
     """Draft of the tokens that a grammar forces: see `llm_engine.speculative.drafter.Draft`."""
 
+    grade = 0
+
     def __init__(self, matcher: GrammarMatcher) -> None:
         self._matcher = matcher
 

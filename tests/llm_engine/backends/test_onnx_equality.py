@@ -124,6 +124,7 @@ class Foresight:
     """Knows the reply, and is right for a while each time."""
 
     name = "foresight"
+    grade = 0
 
     def __init__(self, text: Sequence[int]) -> None:
         self._text = text

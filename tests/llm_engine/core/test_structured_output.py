@@ -65,6 +65,7 @@ class Babble:
     """Drafts what nobody would say, and now and then the end."""
 
     name = "babble"
+    grade = 0
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

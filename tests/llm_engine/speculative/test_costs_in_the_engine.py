@@ -123,6 +123,7 @@ class Mute:
     """Proposes nothing."""
 
     name = "mute"
+    grade = 0
 
     def begin(self, slot: Slot) -> Draft:
         return self

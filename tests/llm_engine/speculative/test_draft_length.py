@@ -131,8 +131,8 @@ def test_no_choice_loses_and_the_best_is_found(draft: float, row: float) -> None
         decoding.rate_of(30)
         assert decoding.rate_of(40) > 0.985  # with probes
         # The length that is chosen once the acceptance rate is known as it is.
-        for rate in (decoding.policy._first, decoding.policy._later):
-            rate.rate = acceptance
+        for each in decoding.policy._grades.values():
+            each.first.rate = each.later.rate = acceptance
         decoding.policy._saved_ms = -1e9  # no probe
         chosen = decoding.policy.choose(100)
         length = chosen.length if chosen.is_verified else 0

@@ -31,6 +31,7 @@ class GivenDrafter:
     """Proposes what a function says."""
 
     name = "given"
+    grade = 0
 
     def __init__(self, propose: Any) -> None:
         self.propose = propose
