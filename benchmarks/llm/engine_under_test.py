@@ -1,11 +1,11 @@
 """Our engine as a contestant, through the interface that the service uses."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from latency_budget.account.clock import SystemClock
+from latency_budget.account.clock import SystemClock, processor_ns
 from latency_budget.account.turn import TurnId
 from llm_engine.backends.factory import make_backend
 from llm_engine.checkpoints.load import load_checkpoint
@@ -59,6 +59,11 @@ class OwnEngine:
     def reply(self, prompt: Sequence[int], num_tokens: int, *, may_end: bool = False) -> Arrivals:
         return asyncio.run(self._reply(prompt, num_tokens, may_end))
 
+    def timed_reply(self, prompt: Sequence[int], num_tokens: int) -> tuple[Arrivals, float]:
+        """`reply` that may end earlier, and the processor time in ms of this process, all threads,
+        after the first token."""
+        return asyncio.run(self._timed_reply(prompt, num_tokens))
+
     def together(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> list[Arrivals]:
         async def all_replies() -> list[Arrivals]:
             return list(
@@ -104,13 +109,28 @@ class OwnEngine:
         assert self._engine is not None
         return self._engine
 
-    async def _reply(self, prompt: Sequence[int], num_tokens: int, may_end: bool) -> Arrivals:
+    async def _timed_reply(self, prompt: Sequence[int], num_tokens: int) -> tuple[Arrivals, float]:
+        begun_ns: list[int] = []
+        arrivals = await self._reply(
+            prompt, num_tokens, True, on_first=lambda: begun_ns.append(processor_ns())
+        )
+        return arrivals, (processor_ns() - begun_ns[0]) / 1e6 if begun_ns else 0.0
+
+    async def _reply(
+        self,
+        prompt: Sequence[int],
+        num_tokens: int,
+        may_end: bool,
+        on_first: Callable[[], None] = lambda: None,
+    ) -> Arrivals:
         sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=not may_end)
         arrivals: Arrivals = []
         start_ns = _CLOCK.now_ns()
         async with aclosing(self._loaded.generate(prompt, sampling)) as reply:
             async for chunk in reply:
                 if chunk.token_ids:
+                    if not arrivals:
+                        on_first()
                     at_ms = (_CLOCK.now_ns() - start_ns) / 1e6
                     arrivals.append((at_ms, len(chunk.token_ids)))
         return arrivals

@@ -4,7 +4,7 @@ The same model is loaded once for each drafter and once without any, each in a p
 They answer the same prompts in turns, A B B A, so that a machine that becomes slower in between
 slows both sides. A token's time is compared over the two replies of each side to one prompt, which
 follow each other within seconds; reported is the median of these ratios, over all prompts of a kind
-and all rounds.
+and all rounds, and the same of the processor time, which other work on the machine changes less.
 
 Three kinds of text: free talk, where little can be foreseen; read-back of numbers and addresses;
 and structured repetition. A drafter must lose nowhere, and gain where the reply repeats the prompt.
@@ -82,14 +82,21 @@ class Callee(Protocol):
     def call(self, method: str, *arguments: Any, **options: Any) -> Any: ...
 
 
+TimedReply = tuple[Arrivals, float]
+"""Reply with its processor time in ms after the first token."""
+
+
 @dataclass(slots=True)
 class KindFigures:
-    """Measurements of one drafter on one kind of text."""
+    """Measurements of one drafter on one kind of text, one value for each prompt and round. Times
+    of a token in ms."""
 
     plain_ms: list[float] = field(default_factory=list)
-    """Time of a token without drafts, one value for each prompt and round."""
+    """Without drafts."""
     drafted_ms: list[float] = field(default_factory=list)
-    """Time of a token with the drafter, as many."""
+    plain_processor_ms: list[float] = field(default_factory=list)
+    """Processor time of all threads, without drafts."""
+    drafted_processor_ms: list[float] = field(default_factory=list)
     num_tokens: int = 0
     """Tokens with the drafter, the first of each reply excluded."""
     num_drafted: int = 0
@@ -99,7 +106,12 @@ class KindFigures:
     @property
     def ratio(self) -> float:
         """Median ratio: a token with the drafter in those without. NaN without any."""
-        return statistics.median(self._ratios) if self.plain_ms else float("nan")
+        return _median(_ratios(self.drafted_ms, self.plain_ms))
+
+    @property
+    def processor_ratio(self) -> float:
+        """The same by processor time."""
+        return _median(_ratios(self.drafted_processor_ms, self.plain_processor_ms))
 
     @property
     def acceptance(self) -> float | None:
@@ -118,7 +130,14 @@ class KindFigures:
             "plain_token_ms": round(statistics.median(self.plain_ms), 2),
             "token_ms": round(statistics.median(self.drafted_ms), 2),
             "ratio": round(self.ratio, 3),
-            "ratios": [round(each, 3) for each in self._ratios],
+            "ratios": [round(each, 3) for each in _ratios(self.drafted_ms, self.plain_ms)],
+            "plain_processor_ms": round(_median(self.plain_processor_ms), 2),
+            "processor_ms": round(_median(self.drafted_processor_ms), 2),
+            "processor_ratio": round(self.processor_ratio, 3),
+            "processor_ratios": [
+                round(each, 3)
+                for each in _ratios(self.drafted_processor_ms, self.plain_processor_ms)
+            ],
             "acceptance": None if acceptance is None else round(acceptance, 3),
             "tokens_per_step": round(self.tokens_per_step, 2),
             "drafted": self.num_drafted,
@@ -133,9 +152,13 @@ class KindFigures:
         self.num_checked += checked
         self.num_accepted += accepted
 
-    @property
-    def _ratios(self) -> list[float]:
-        return [own / other for own, other in zip(self.drafted_ms, self.plain_ms, strict=True)]
+
+def _ratios(own: Sequence[float], other: Sequence[float]) -> list[float]:
+    return [each / beside for each, beside in zip(own, other, strict=True)]
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else float("nan")
 
 
 Figures = dict[str, dict[str, KindFigures]]
@@ -159,37 +182,46 @@ def measure(
             for prompt in its_prompts if number else its_prompts[:1]:
                 before = {each.name: each.call("draft_counts") for each in drafted}
                 replies = _alternate([plain, *drafted], prompt, num_tokens)
-                plain_spans = _spans(replies[plain.name])
-                for each in drafted if number and plain_spans else ():
-                    found, spans = figures[each.name][kind], _spans(replies[each.name])
-                    found.plain_ms.append(statistics.fmean(plain_spans))
-                    found.drafted_ms.append(statistics.fmean(spans))
-                    found.num_tokens += len(spans)
+                plain_ms, plain_processor_ms, _ = _token_ms(replies[plain.name])
+                for each in drafted if number and plain_ms else ():
+                    found = figures[each.name][kind]
+                    ms, processor_ms, num_timed = _token_ms(replies[each.name])
+                    found.plain_ms.append(plain_ms)
+                    found.drafted_ms.append(ms)
+                    found.plain_processor_ms.append(plain_processor_ms)
+                    found.drafted_processor_ms.append(processor_ms)
+                    found.num_tokens += num_timed
                     found.count(before[each.name], each.call("draft_counts"))
     return figures
 
 
 def _alternate(
     contestants: Sequence[Callee], prompt: Sequence[int], num_tokens: int
-) -> dict[str, list[Arrivals]]:
+) -> dict[str, list[TimedReply]]:
     """Replies of all contestants to a prompt, there and back: A B B A."""
-    replies: dict[str, list[Arrivals]] = {each.name: [] for each in contestants}
+    replies: dict[str, list[TimedReply]] = {each.name: [] for each in contestants}
     for each in (*contestants, *reversed(contestants)):
-        replies[each.name].append(each.call("reply", prompt, num_tokens, may_end=True))
+        replies[each.name].append(each.call("timed_reply", prompt, num_tokens))
     return replies
 
 
-def _spans(replies: Sequence[Arrivals]) -> list[float]:
-    return [ms for arrivals in replies for ms in between(arrivals)]
+def _token_ms(replies: Sequence[TimedReply]) -> tuple[float, float, int]:
+    """Mean time and processor time of a token after the first, and their number; 0 without any."""
+    spans = [ms for arrivals, _ in replies for ms in between(arrivals)]
+    if not spans:
+        return 0.0, 0.0, 0
+    processor_ms = sum(each for _, each in replies)
+    return statistics.fmean(spans), processor_ms / len(spans), len(spans)
 
 
-def gates(figures: Figures) -> list[Gate]:
+def gates(figures: Figures, *, by_processor_time: bool = False) -> list[Gate]:
     """Gates of each drafter: it loses on no kind of text, and gains on the one that repeats."""
     found = []
     for name, kinds in figures.items():
         for kind, one in kinds.items():
             limit = MAX_REPEAT_RATIO if kind == REPEATS else MAX_RATIO
-            found.append(Gate(f"a token of {kind} with {name}, in those without", one.ratio, limit))
+            ratio = one.processor_ratio if by_processor_time else one.ratio
+            found.append(Gate(f"a token of {kind} with {name}, in those without", ratio, limit))
     return found
 
 
@@ -208,7 +240,7 @@ def table(figures: Figures, draft_costs: Sequence[float]) -> str:
     """Format the figures, and what the measured acceptance would gain at other costs."""
     lines = [
         f"{'drafter':<16} {'text':<12} {'ms a token':>10} {'without':>8} {'ratio':>6} "
-        f"{'accepted':>9} {'tokens a step':>13}"
+        f"{'by processor':>12} {'accepted':>9} {'tokens a step':>13}"
     ]
     for name, kinds in figures.items():
         for kind, one in kinds.items():
@@ -218,7 +250,8 @@ def table(figures: Figures, draft_costs: Sequence[float]) -> str:
             accepted = "" if one.acceptance is None else f"{100 * one.acceptance:.0f} %"
             lines.append(
                 f"{name:<16} {kind:<12} {shown['token_ms']:>10.2f} {shown['plain_token_ms']:>8.2f} "
-                f"{shown['ratio']:>6.3f} {accepted:>9} {shown['tokens_per_step']:>13.2f}"
+                f"{shown['ratio']:>6.3f} {shown['processor_ratio']:>12.3f} {accepted:>9} "
+                f"{shown['tokens_per_step']:>13.2f}"
             )
     for cost in draft_costs:
         lines.append(
@@ -289,7 +322,7 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
             num_tokens=options.tokens,
             on_progress=_say,
         )
-    judged = gates(figures)
+    judged = gates(figures, by_processor_time=options.processor_time)
     print(f"{machine()}, {path.name}, {options.threads} threads\n")
     print(table(figures, options.draft_cost), end="\n\n")
     for gate in judged:
@@ -334,6 +367,7 @@ def _command(options: argparse.Namespace) -> str:
         for name in names
         if getattr(options, name) is not None
     ]
+    given += ["--processor-time"] if options.processor_time else []
     return " ".join(["halfsec bench llm --speculation", *given])
 
 
@@ -378,6 +412,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="also calculate the gain where a draft token costs this share of a step, as on a GPU; "
         "may be repeated",
+    )
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="judge by processor time, where others use the machine",
     )
     parser.add_argument("--threads", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(%(default)s)")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from benchmarks.llm.contestant import Arrivals
 from tests.support.fakes.llm_models import save_tiny_model
 
 FIRST_MS = 50.0
-PROMPTS = {"talk": [(1, 2)], bench.REPEATS: [(3,), (4,)]}
+PROMPTS: dict[str, list[Sequence[int]]] = {"talk": [(1, 2)], bench.REPEATS: [(3,), (4,)]}
 
 
 class FakeContestant:
@@ -31,10 +31,10 @@ class FakeContestant:
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
         if method == "draft_counts":
             return tuple(self._counts)
-        assert method == "reply"
-        assert options == {"may_end": True}
+        assert method == "timed_reply"
         self._log.append(self.name)
-        return self._reply(arguments[1])
+        arrivals = self._reply(arguments[1])
+        return arrivals, 2 * (arrivals[-1][0] - FIRST_MS)
 
     def _reply(self, num_tokens: int) -> Arrivals:
         self._num_replies += 1
@@ -59,7 +59,7 @@ def measure(
     log: list[str] = []
     plain = FakeContestant("plain", plain_ms, log)
     drafted = FakeContestant("n-gram", drafted_ms, log, num_accepted=1)
-    options = {"num_rounds": 3, "num_tokens": 9} | more
+    options: dict[str, Any] = {"num_rounds": 3, "num_tokens": 9} | more
     figures = bench.measure(plain, [drafted], PROMPTS, on_progress=lambda text: None, **options)
     return figures, log
 
@@ -80,6 +80,7 @@ def test_figures_are_those_of_the_replies() -> None:
         assert one.tokens_per_step == 2
         shown = one.summary()
         assert (shown["token_ms"], shown["plain_token_ms"]) == (5, 10)
+        assert (shown["processor_ms"], shown["plain_processor_ms"]) == (10, 20)
         assert shown["ratios"] == [0.5] * 3 * num_prompts
 
 
@@ -113,10 +114,12 @@ def test_a_drafter_must_lose_nowhere_and_gain_where_text_repeats(
         found = bench.KindFigures()
         if not math.isnan(ratio):
             found.plain_ms, found.drafted_ms = [10.0], [10.0 * ratio]
+            found.plain_processor_ms, found.drafted_processor_ms = [20.0], [60.0]
         return found
 
     figures = {"n-gram": {"talk": kind(talk), bench.REPEATS: kind(repeats)}}
     assert all(gate.is_held for gate in bench.gates(figures)) == held
+    assert not any(gate.is_held for gate in bench.gates(figures, by_processor_time=True))
 
 
 def test_calculated_gains() -> None:
