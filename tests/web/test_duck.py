@@ -52,8 +52,9 @@ def test_a_reply_is_ducked_comes_back_and_leaves_the_next_one_loud(
     open_page: Open, server: FakeServer
 ) -> None:
     async def script(call: FakeCall) -> None:
+        first, next_one = voice(6.0), voice(1.0)
         await begin_reply(call, "item_1")
-        await say(call, "item_1", "All of this may be heard.", voice(6.0))
+        await say(call, "item_1", "All of this may be heard.", first, len(first))
         await call.until(lambda: played_ms(call, "item_1") >= 400)
         await call.send("halfsec.duck", item_id="item_1")
         await call.until(lambda: played_ms(call, "item_1") >= 1200)
@@ -64,7 +65,9 @@ def test_a_reply_is_ducked_comes_back_and_leaves_the_next_one_loud(
         await call.send("input_audio_buffer.speech_started", item_id="item_2", audio_start_ms=0)
         await end_reply(call, "item_1", "cancelled")
         await call.until_event("conversation.item.truncate")
-        await reply(call, "item_3", [("Yes?", voice(1.0))])
+        await begin_reply(call, "item_3")
+        await say(call, "item_3", "Yes?", next_one, len(next_one))
+        await end_reply(call, "item_3", "completed")
 
     server.script = script
     page = open_page()

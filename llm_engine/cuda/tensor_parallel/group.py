@@ -45,6 +45,8 @@ _MEET = timedelta(minutes=5)
 _JOIN_S = 10.0
 """Seconds after which a follower that was asked to end is killed, or a library that waits for one
 is abandoned."""
+_KILLED_S = 60.0
+"""The same for a follower that was killed: it ends as soon as the system comes to it."""
 _SETTLE_S = 1.0
 """Seconds after an error of the leader in which a follower's error may arrive as its cause."""
 _LEADER = "halfsec-leader"
@@ -287,7 +289,7 @@ def _end(followers: Sequence[Follower]) -> None:
     for follower in followers:
         follower.process.kill()
     for follower in followers:
-        follower.process.join(_JOIN_S)
+        follower.process.join(_KILLED_S)
         follower.orders.close()
 
 

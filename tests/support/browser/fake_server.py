@@ -121,12 +121,15 @@ async def begin_reply(call: FakeCall, item_id: str) -> None:
     await call.send("conversation.item.added", item=item)
 
 
-async def say(call: FakeCall, item_id: str, text: str, pcm: Pcm) -> None:
+async def say(
+    call: FakeCall, item_id: str, text: str, pcm: Pcm, delta_samples: int = DELTA_SAMPLES
+) -> None:
+    """One piece of a reply. In a single delta (`delta_samples`) none of its audio can be late."""
     ids = {"response_id": f"resp_{item_id}", "item_id": item_id}
     place = {"output_index": 0, "content_index": 0}
     await call.send("response.output_audio_transcript.delta", **ids, **place, delta=text)
-    for start in range(0, len(pcm), DELTA_SAMPLES):
-        audio = base64.b64encode(pcm[start : start + DELTA_SAMPLES].tobytes()).decode()
+    for start in range(0, len(pcm), delta_samples):
+        audio = base64.b64encode(pcm[start : start + delta_samples].tobytes()).decode()
         await call.send("response.output_audio.delta", **ids, **place, delta=audio)
 
 

@@ -136,12 +136,16 @@ def test_close_does_not_wait_for_a_hung_follower(
     release = threading.Event()
     monkeypatch.setattr(backend._own, "close", release.wait)  # a step that the other is to join
     send(only(backend), signal.SIGSTOP)
-    backend.close()
-    assert only(backend).process.exitcode == -signal.SIGKILL
-    (left,) = [each for each in threading.enumerate() if each.name == "halfsec-leaving"]
-    release.set()
-    left.join()
-    backend._store_directory.cleanup()
+    try:
+        backend.close()
+        assert only(backend).process.exitcode == -signal.SIGKILL
+        assert dist.is_initialized()  # the leader still waits
+    finally:
+        release.set()
+        for left in threading.enumerate():
+            if left.name == "halfsec-leaving":
+                left.join()
+        backend._store_directory.cleanup()
 
 
 def test_closing_a_device_that_fails_is_a_line_in_the_log(
