@@ -159,12 +159,14 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "context": 4096,
             "parallel_tool_calls": False,
             "max_tool_rounds": 3,
+            "examples_with_tools": False,
             "reply_tool": True,
         },
         "agents": {
             "default": {
                 "instructions": _BILLION_INSTRUCTIONS,
                 "opening": _LARGE_MODEL_OPENING,
+                "examples": _HALF_BILLION_EXAMPLES,
             },
         },
     },
