@@ -9,8 +9,9 @@ from agent.errors import HalfsecError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of every command that reads the settings."""
     parser.add_argument("--config", metavar="FILE", help="settings file (halfsec.toml)")
-    default, *others = PRESETS
-    parser.add_argument("--preset", help=f"{default} (the default), {', '.join(others)}")
+    parser.add_argument(
+        "--preset", help=f"auto (the default: by this machine), {', '.join(PRESETS)}"
+    )
     parser.add_argument(
         "--set",
         action="append",
