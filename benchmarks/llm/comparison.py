@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from typing import Any, Final
 from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
 from llm_engine.checkpoints.load import default_model, load_checkpoint
+from llm_engine.config import EngineConfig, Precision
 from llm_engine.engine import read_vocabulary
 from llm_engine.errors import EngineError, ModelError, RequestError
 
@@ -32,6 +33,7 @@ CONTEXT_LENGTH: Final = 2048
 MAX_BATCH: Final = 4
 """Largest batch of our engine, as in the service."""
 OWN, PLAIN = "halfsec", "halfsec, no drafts"
+INT4, PLAIN_INT4 = "halfsec int4", "halfsec int4, no drafts"
 SAME_FILE, EIGHT_BIT, FOUR_BIT = "llama.cpp, same file", "llama.cpp, Q8_0", "llama.cpp, Q4_0"
 CTRANSLATE2 = "CTranslate2, int8"
 
@@ -64,7 +66,7 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         cache_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
-        first_load_s = _first_load_s(path, _own_options(options, cache_dir))
+        first_load_s = _first_load_s(path, _own_config(options, cache_dir))
         _say(f"first load: {first_load_s:.1f} s")
         entries, missing = _entries(path, options, directory, cache_dir)
         for entry in entries:
@@ -78,8 +80,8 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
             on_progress=_say,
         )
     results = {name: one.summary() for name, one in figures.items()}
-    names = Names(OWN, PLAIN, *(n if n in results else None for n in (SAME_FILE, EIGHT_BIT)))
-    judged = gates(results, first_load_s, names)
+    others = (n if n in results else None for n in (SAME_FILE, EIGHT_BIT, PLAIN_INT4))
+    judged = gates(results, first_load_s, Names(OWN, PLAIN, *others))
     print(f"{machine()}, {path.name}, {options.threads} threads\n\n{tables(results)}\n")
     for gate in judged:
         print(gate)
@@ -100,9 +102,9 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     return result, all(gate.is_held for gate in judged)
 
 
-def _first_load_s(path: Path, own: dict[str, Any]) -> float:
+def _first_load_s(path: Path, config: EngineConfig) -> float:
     """Load time in s with an empty cache: the weights are converted first."""
-    remote = Remote(OWN, OwnEngine, path=path, **own)
+    remote = Remote(OWN, OwnEngine, path=path, config=config)
     try:
         loaded: LoadReport = remote.call("start")
     finally:
@@ -114,11 +116,12 @@ def _entries(
     path: Path, options: argparse.Namespace, directory: Path, cache_dir: Path
 ) -> tuple[list[Entry], list[str]]:
     """Contestants, and a line for each that does not take part, with the reason."""
-    own = _own_options(options, cache_dir)
-    entries = [
-        Entry(Remote(OWN, OwnEngine, path=path, **own), is_own=True, drafts=True),
-        Entry(Remote(PLAIN, OwnEngine, path=path, **(own | {"ngram_drafts": False})), is_own=True),
-    ]
+    own = _own_config(options, cache_dir)
+    entries = _own_entries(path, own, (OWN, PLAIN))
+    if options.int4:
+        # A directory of its own: converted weights are kept for one precision at a time.
+        four = replace(own, precision=Precision.INT4, cache_dir=cache_dir / "int4")
+        entries += _own_entries(path, four, (INT4, PLAIN_INT4))
     if options.alone:
         return entries, ["others: --alone is set"]
     missing = []
@@ -127,7 +130,8 @@ def _entries(
     elif importlib.util.find_spec("llama_cpp") is None:
         missing.append("llama.cpp: pip install 'halfsec[bench]' compiles it in ten minutes")
     else:
-        for name, file_type in ((SAME_FILE, None), (EIGHT_BIT, "Q8_0"), (FOUR_BIT, "Q4_0")):
+        made = () if options.same_file else ((EIGHT_BIT, "Q8_0"), (FOUR_BIT, "Q4_0"))
+        for name, file_type in ((SAME_FILE, None), *made):
             remote = Remote(
                 name,
                 LlamaCpp,
@@ -139,20 +143,32 @@ def _entries(
                 directory=directory,
             )
             entries.append(Entry(remote))
+    if options.same_file:
+        return entries, [*missing, "other formats: --same-file is set"]
     other = Remote(
         CTRANSLATE2, CTranslate2, path=path, threads=options.threads, directory=directory
     )
     return [*entries, Entry(other)], missing
 
 
-def _own_options(options: argparse.Namespace, cache_dir: Path) -> dict[str, Any]:
-    return {
-        "threads": options.threads,
-        "context_length": CONTEXT_LENGTH,
-        "max_batch": MAX_BATCH,
-        "cache_dir": cache_dir,
-        "ngram_drafts": True,
-    }
+def _own_entries(path: Path, config: EngineConfig, names: tuple[str, str]) -> list[Entry]:
+    """Our engine with n-gram drafts, and without."""
+    drafting, plain = names
+    without = replace(config, ngram_drafts=False)
+    return [
+        Entry(Remote(drafting, OwnEngine, path=path, config=config), is_own=True, drafts=True),
+        Entry(Remote(plain, OwnEngine, path=path, config=without), is_own=True),
+    ]
+
+
+def _own_config(options: argparse.Namespace, cache_dir: Path) -> EngineConfig:
+    return EngineConfig(
+        precision=Precision.INT8,
+        num_threads=options.threads,
+        context_length=CONTEXT_LENGTH,
+        max_batch=MAX_BATCH,
+        cache_dir=cache_dir,
+    )
 
 
 def _home() -> Path:
@@ -185,6 +201,10 @@ def _parser() -> argparse.ArgumentParser:
         "--steps", type=int, default=1000, help="steps of each engine's long run (%(default)s)"
     )
     parser.add_argument("--alone", action="store_true", help="measure only this engine")
+    parser.add_argument("--int4", action="store_true", help="measure it with 4-bit weights as well")
+    parser.add_argument(
+        "--same-file", action="store_true", help="of the others only those that read the same file"
+    )
     parser.add_argument(
         "--work",
         type=Path,

@@ -9,7 +9,7 @@ from latency_budget.account.clock import SystemClock, processor_ns
 from latency_budget.account.turn import TurnId
 from llm_engine.backends.factory import make_backend
 from llm_engine.checkpoints.load import load_checkpoint
-from llm_engine.config import EngineConfig, Precision, SamplingParams
+from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.engine import Engine
 
 from .contestant import Arrivals, DialogueTurn
@@ -24,29 +24,9 @@ class OwnEngine:
 
     version = "this one"
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        threads: int,
-        context_length: int,
-        max_batch: int,
-        cache_dir: Path,
-        ngram_drafts: bool,
-        draft_model: Path | None = None,
-        draft_heads: Path | None = None,
-    ) -> None:
+    def __init__(self, path: Path, config: EngineConfig) -> None:
         self._path = path
-        self._config = EngineConfig(
-            precision=Precision.INT8,
-            num_threads=threads,
-            context_length=context_length,
-            max_batch=max_batch,
-            cache_dir=cache_dir,
-            ngram_drafts=ngram_drafts,
-            draft_model=draft_model,
-            draft_heads=draft_heads,
-        )
+        self._config = config
         self._engine: Engine | None = None
 
     def prepare(self) -> None:

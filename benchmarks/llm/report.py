@@ -11,6 +11,11 @@ Summary = Mapping[str, Any]
 """Result of `Figures.summary`."""
 
 
+MAX_INT4_SHARE = 0.75
+"""Most that a token may take with 4-bit weights, in llama.cpp's tokens on the same file of 4 to 6
+bits: what is left of its bytes, and the same speed of reading them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """Names of the contestants that gates compare. None: it did not take part."""
@@ -23,6 +28,8 @@ class Names:
     """llama.cpp with the same file."""
     eight_bit: str | None
     """llama.cpp with the file requantized to Q8_0."""
+    plain_int4: str | None = None
+    """Our engine without drafts, with 4-bit weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,11 @@ def gates(results: Mapping[str, Summary], first_load_s: float, names: Names) -> 
         theirs = results[names.same_file]["talk_token_ms"] or math.nan
         share = (own["talk_token_ms"] or math.nan) / theirs
         held.append(Gate("a token of talk, in llama.cpp's of the same file", share, 1 / 1.2))
+        if names.plain_int4 is not None:
+            token_ms = results[names.plain_int4]["token_ms"].get("p50") or math.nan
+            theirs = results[names.same_file]["token_ms"].get("p50") or math.nan
+            promise = "a token in 4 bits without drafts, in llama.cpp's of the same file"
+            held.append(Gate(promise, token_ms / theirs, MAX_INT4_SHARE))
     return held
 
 

@@ -17,7 +17,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
 from llm_engine.checkpoints.load import default_model, load_checkpoint
-from llm_engine.config import MAX_DRAFT_TOKENS
+from llm_engine.config import MAX_DRAFT_TOKENS, EngineConfig, Precision
 from llm_engine.engine import read_vocabulary
 from llm_engine.errors import EngineError, ModelError, RequestError
 
@@ -291,14 +291,14 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         kind: [asked(template, text) for text in texts[: options.prompts]]
         for kind, texts in KINDS.items()
     }
-    engine = {
-        "path": path,
-        "threads": options.threads,
-        "context_length": CONTEXT_LENGTH,
-        "max_batch": 1,
-        "cache_dir": _home() / "converted",
-        "ngram_drafts": False,
-    }
+    config = EngineConfig(
+        precision=Precision.INT8,
+        num_threads=options.threads,
+        context_length=CONTEXT_LENGTH,
+        max_batch=1,
+        cache_dir=_home() / "converted",
+        ngram_drafts=False,
+    )
     drafters: dict[str, dict[str, Any]] = {"n-gram": {"ngram_drafts": True}}
     if options.draft_heads is not None:
         drafters["heads"] = {"draft_heads": options.draft_heads}
@@ -307,7 +307,7 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     with ExitStack() as stack:
 
         def start(name: str, **more: Any) -> Remote:
-            remote = Remote(name, OwnEngine, **(engine | more))
+            remote = Remote(name, OwnEngine, path=path, config=replace(config, **more))
             stack.callback(remote.close)
             _say(f"loading: {name}")
             remote.call("start")

@@ -6,10 +6,9 @@ scale of its own, and MatMulNBits sums a row in the same order whatever its neig
 attention, except that its kernel for a single row adds in another order. A single row therefore
 attends twice, as itself and as the next position, whose keys and values lie beyond the sequence's
 end and are overwritten by the next token. That costs 2 % where running the whole model on two rows
-costs 10. Kernels of 4-bit blocks of 64 and 128 do differ for a last row without a pair (ONNX
-Runtime 1.31 on AVX-512), those of 32 do not: the former run on an even number of rows. Kernels
-differ between CPUs, so all of this is checked at the first load, bit by bit, on the model
-itself (`batch_invariance`).
+costs 10. 4-bit blocks of 64 and 128 multiply rows in pairs (`onnx_graph`). Kernels differ between
+CPUs, so all of this is checked at the first load, bit by bit, on the model itself
+(`batch_invariance`).
 
 **No spinning.** Threads of a product that wait for each other yield the core: spinning gains a
 tenth on an idle machine, and costs two thirds once something runs on the second core.

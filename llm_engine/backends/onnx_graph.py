@@ -12,7 +12,10 @@ a single row, with buffers for one token.
 
 Attention reads the rows selected by `ATTENDED` and returns those selected by `KEPT`: its kernel for
 a single row adds in another order than the one for several, so that a single token goes in twice.
-The LM head is computed for `SAMPLED` rows alone, which may be none.
+The LM head is computed for `SAMPLED` rows alone, which may be none. Kernels of 4-bit blocks of 64
+and 128 add in another order for a last row without a pair (ONNX Runtime 1.31 on AVX-512), those of
+32 and of 8 bits do not: the former are given an even number of rows (`in_pairs`). Running the whole
+model on pairs instead would cost a third of a step where its other matrices have 8 bits.
 
 Weights stay in their file (ONNX external data): the session maps it, and of the matrices their
 packed bytes, where the file has them (`onnx_packing`); otherwise it packs into its own memory.
@@ -41,6 +44,11 @@ KEPT = "kept"
 """Rows of the attention's output that are kept, int64 `[T]`."""
 SAMPLED = "sampled"
 """Rows whose logits are wanted, int64 `[S]`."""
+PAIRED, UNPAIRED = "paired", "unpaired"
+"""Rows that matrices `in_pairs` multiply, int64, an even number: all, and of an odd number the last
+one twice; and of these the rows that go on, int64 `[T]`. Only with such a matrix in a layer."""
+PAIRED_SAMPLED, UNPAIRED_SAMPLED = "paired_sampled", "unpaired_sampled"
+"""The same of the sampled rows. Only with such a head."""
 LOGITS = "logits"
 """Logits, float32 `[1, S, vocab]`."""
 
@@ -106,10 +114,29 @@ class BlockFormat:
     block: int
     """Inputs that share a scale."""
 
+    @property
+    def in_pairs(self) -> bool:
+        """True if a row's product depends on whether it has a pair."""
+        return self.bits == 4 and self.block > 32
+
 
 def block_format(kind: str, shape: tuple[int, ...]) -> BlockFormat:
     """Format of `codes` (8 bits) or `nibbles` (4 bits) of this shape, `[out, blocks, bytes]`."""
     return BlockFormat(4, 2 * shape[2]) if kind == "nibbles" else BlockFormat(8, shape[2])
+
+
+def matrix_format(arrays: Mapping[str, StoredArray], matrix: str) -> BlockFormat:
+    """Format of a stored matrix."""
+    kind = "nibbles" if f"{matrix}.nibbles" in arrays else "codes"
+    return block_format(kind, arrays[f"{matrix}.{kind}"].shape)
+
+
+def paired_inputs(arrays: Mapping[str, StoredArray]) -> list[tuple[str, str]]:
+    """Names of the pairs of inputs that a graph with these matrices has: of layers, of the head."""
+    matrices = [name.rpartition(".")[0] for name in arrays if name.endswith(".nibbles")]
+    in_pairs = {each == "head" for each in matrices if matrix_format(arrays, each).in_pairs}
+    layers, head = (PAIRED, UNPAIRED), (PAIRED_SAMPLED, UNPAIRED_SAMPLED)
+    return [names for is_head, names in ((False, layers), (True, head)) if is_head in in_pairs]
 
 
 def linear_attributes(num_inputs: int, num_outputs: int, form: BlockFormat) -> dict[str, Any]:
@@ -147,7 +174,10 @@ def decoder_graph(
         for name, array in stored.items()
     ]
     return make_model(
-        build.nodes, _inputs(config, num_seqs), _outputs(config, num_seqs), initializers
+        build.nodes,
+        _inputs(config, weights.arrays, num_seqs),
+        _outputs(config, num_seqs),
+        initializers,
     )
 
 
@@ -264,14 +294,20 @@ class _Builder:
     def _linear(
         self, name: str, rows: str, num_inputs: int, num_outputs: int, output: str | None = None
     ) -> str:
-        kind = "nibbles" if f"{name}.nibbles" in self._arrays else "codes"
-        form = block_format(kind, self._arrays[f"{name}.{kind}"].shape)
+        form = matrix_format(self._arrays, name)
+        kind = "nibbles" if form.bits == 4 else "codes"
         zeros = f"{name}.zeros" if f"{name}.zeros" in self._arrays else ""
         inputs = [rows, f"{name}.{kind}", f"{name}.scales", zeros]
         if f"{name}.bias" in self._arrays:
             inputs += ["", f"{name}.bias"]
         attributes = linear_attributes(num_inputs, num_outputs, form)
-        return self._add("MatMulNBits", inputs, output=output, **attributes)
+        if not form.in_pairs:
+            return self._add("MatMulNBits", inputs, output=output, **attributes)
+        is_head = output == LOGITS
+        paired, unpaired = (PAIRED_SAMPLED, UNPAIRED_SAMPLED) if is_head else (PAIRED, UNPAIRED)
+        inputs[0] = self._add("Gather", [rows, paired], axis=1)
+        products = self._add("MatMulNBits", inputs, **attributes)
+        return self._add("Gather", [products, unpaired], output=output, axis=1)
 
     def _norm(self, name: str, rows: str, delta: str | None) -> tuple[str, str]:
         """RMS norm of `rows` + `delta`, and that sum."""
@@ -326,7 +362,9 @@ class _Builder:
         self.nodes.append(node)
 
 
-def _inputs(config: ModelConfig, num_seqs: int) -> list[onnx.ValueInfoProto]:
+def _inputs(
+    config: ModelConfig, arrays: Mapping[str, StoredArray], num_seqs: int
+) -> list[onnx.ValueInfoProto]:
     int32, int64 = TensorProto.INT32, TensorProto.INT64
     info = helper.make_tensor_value_info
     sizes = [info(SEQ_SIZES, int64, [num_seqs])] if num_seqs > 1 else []
@@ -336,6 +374,7 @@ def _inputs(config: ModelConfig, num_seqs: int) -> list[onnx.ValueInfoProto]:
         *sizes,
         info(KEPT, int64, ["T"]),
         info(SAMPLED, int64, ["S"]),
+        *(info(name, int64, [f"{name} rows"]) for each in paired_inputs(arrays) for name in each),
         *(info(last_position(seq), int32, [1]) for seq in range(num_seqs)),
         *(info(total(seq), int32, []) for seq in range(num_seqs)),
         *_masks(config, num_seqs),

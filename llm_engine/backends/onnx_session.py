@@ -97,6 +97,7 @@ class DecoderSession:
         self.max_rows = min(_MAX_ROWS, 2 * stored_size(config.head_dim))
         self.row_multiple = 1
         self._hidden = num_hidden_keys(config.head_dim)
+        self._paired = graph.paired_inputs(weights.arrays)
         self._session = _load(config, weights, context_length + 1, num_threads, num_seqs)
         max_rows = self.max_rows * num_seqs
         self._tokens = np.zeros((1, max_rows), np.int64)
@@ -205,6 +206,11 @@ class DecoderSession:
         self._bind_input(graph.ATTENDED, np.array(attended))
         self._bind_input(graph.KEPT, np.array(kept))
         self._bind_input(graph.SAMPLED, np.array(sampled, np.int64))
+        for paired, unpaired in self._paired:
+            count = num_rows if paired == graph.PAIRED else len(sampled)
+            rows = np.arange(count)
+            self._bind_input(unpaired, rows)
+            self._bind_input(paired, np.append(rows, rows[-1:]) if count % 2 else rows)
         if self.num_seqs > 1:
             self._bind_input(graph.SEQ_SIZES, np.array(seq_sizes))
         logits = self._logits[None, : len(sampled)]

@@ -28,7 +28,7 @@ from .onnx_attention import norm_factor, pad_heads, stored_size
 from .onnx_calibration import Calibration
 from .onnx_int4 import packed_arrays
 
-KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-1"
+KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-2"
 """Names of the conversions in the cache; must change with every change to them."""
 
 BLOCK = 64

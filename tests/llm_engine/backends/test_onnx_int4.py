@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 import torch
@@ -13,13 +14,21 @@ from torch import Tensor
 
 from llm_engine.backends import onnx_calibration
 from llm_engine.backends.onnx_cpu import OnnxBackend
-from llm_engine.backends.onnx_graph import block_format, linear_attributes, make_model
+from llm_engine.backends.onnx_graph import (
+    PAIRED,
+    PAIRED_SAMPLED,
+    UNPAIRED,
+    block_format,
+    decoder_graph,
+    linear_attributes,
+    make_model,
+)
 from llm_engine.backends.onnx_int4 import packed_arrays, rounded
 from llm_engine.backends.onnx_weights import convert
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.int4 import Int4Matrix
 from llm_engine.checkpoints.load import load_checkpoint
-from llm_engine.checkpoints.packed_cache import Array
+from llm_engine.checkpoints.packed_cache import Array, stored_weights
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.errors import ModelError
 from llm_engine.models.compensated_rounding import Compensation
@@ -177,6 +186,24 @@ def test_which_matrices_have_four_bits(tmp_path: Path) -> None:
         assert (f"{prefix}.zeros" in arrays) == (kind == "nibbles")
         if kind == "nibbles":
             assert arrays[f"{prefix}.nibbles"].shape[2] * 2 == onnx_calibration.BLOCKS[name]
+
+
+def test_only_matrices_of_large_blocks_multiply_rows_in_pairs(tmp_path: Path) -> None:
+    """A model of mixed formats runs single rows through all other matrices."""
+    save_tiny_model(tmp_path, "qwen2")
+    checkpoint = load_checkpoint(tmp_path)
+    with stored_weights(
+        tmp_path / "converted", tmp_path, "mixed", lambda: iter(arrays_of(checkpoint).items())
+    ) as weights:
+        model = onnx.load_from_string(decoder_graph(checkpoint.config, weights, 64))
+    in_pairs = set()
+    for node in model.graph.node:
+        if node.op_type == "Gather" and node.input[1] in (PAIRED, PAIRED_SAMPLED):
+            (product,) = (each for each in model.graph.node if each.input[:1] == [node.output[0]])
+            in_pairs.add(product.input[1].rpartition(".")[0].rpartition(".")[2])
+    large = {name for name, block in onnx_calibration.BLOCKS.items() if block > 32}
+    assert in_pairs == large
+    assert {each.name for each in model.graph.input} >= {PAIRED, UNPAIRED, PAIRED_SAMPLED}
 
 
 @pytest.mark.parametrize("head_dim", [20, 16])
