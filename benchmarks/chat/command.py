@@ -202,7 +202,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--url",
-        help="of another server, up to /v1; with --voice of its WebSocket; without it one is started",
+        help="of another server, up to /v1, or with --voice of its WebSocket; without it one is "
+        "started",
     )
     add("--model", help="name of its model (llm_engine.model)")
     add("--key", default="", help="its API key")

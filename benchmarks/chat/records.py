@@ -6,8 +6,8 @@ from typing import Literal
 from .domains import Arguments
 
 Interruption = Literal["obeyed", "ended", "ignored", "late"]
-"""What became of an answer that the caller talked over: the agent stopped; it ended by itself before
-it had to be stopped; it went on; or it was over before the caller began."""
+"""What became of an answer that the caller talked over: the agent stopped; it ended by itself
+before it had to be stopped; it went on; or it was over before the caller began."""
 
 
 @dataclass(frozen=True, slots=True)

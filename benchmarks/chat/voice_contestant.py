@@ -40,6 +40,10 @@ from .records import DialogueRecord, Interruption, SpokenFigures, TurnRecord
 PATIENCE_S: Final = 20.0
 """Wait for an answer, and for its end, from the end of a line; as `halfsec talk` waits."""
 
+LEAD_S: Final = 2.0
+"""Wait before the first line of a dialogue with tools. The server prefills them as soon as it has
+them, and nobody speaks at once."""
+
 OBEY_MS: Final = 1000.0
 """An answer that ends by itself so soon after the caller began to talk over it was not ignored: no
 words are recognized before, and what was left were its last words."""
@@ -83,6 +87,8 @@ class VoiceContestant:
             async with asyncio.TaskGroup() as group:
                 group.create_task(caller.run())
                 try:
+                    if domain is not None:
+                        await caller.wait_until(lambda _: False, LEAD_S)
                     await _converse(caller, dialogue.turns, lines, log, tools, interrupted)
                     if any(turn.interrupts_after_ms is not None for turn in dialogue.turns):
                         await check_history(call, caller, words, held)
