@@ -37,8 +37,9 @@ from .domains import Arguments, Domain, State
 from .judge import call_problems, holds, problems
 from .records import DialogueRecord, Interruption, SpokenFigures, TurnRecord
 
-PATIENCE_S: Final = 20.0
-"""Wait for an answer, and for its end, from the end of a line; as `halfsec talk` waits."""
+PATIENCE_S: Final = 60.0
+"""Wait for an answer, and for its end, from the end of a line. Longer than a caller's: how late an
+answer is, is counted apart, and a busy machine must not make it a wrong one."""
 
 LEAD_S: Final = 2.0
 """Wait before the first line of a dialogue with tools. The server prefills them as soon as it has
