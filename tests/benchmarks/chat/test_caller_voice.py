@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import tts
@@ -32,7 +33,9 @@ class BurstVoice:
             raise tts.VoiceError("no such phoneme")
         self.spoken.append(piece.text)
         rng = np.random.default_rng(5)
-        parts, times, at_char = [], [], 0
+        parts: list[npt.NDArray[np.int16]] = []
+        times: list[tts.WordTime] = []
+        at_char = 0
         for word in piece.text.split():
             first = piece.text.index(word, at_char)
             at_char = first + len(word)
@@ -53,7 +56,7 @@ def test_pauses_lie_before_their_words() -> None:
     voice = CallerVoice(BurstVoice())
     plain, line = voice.speak(DialogueTurn("one two three four")), voice.speak(turn)
     assert line.speech_s - plain.speech_s == pytest.approx(0.9)
-    sound = line.pcm.astype(np.float32) / 32768
+    sound = line.pcm.astype(np.float32) / np.float32(32768)
     loud = np.abs(sound) > 0.05
     edges = np.flatnonzero(np.diff(np.flatnonzero(loud)) > samples_from_ms(200))
     starts = np.flatnonzero(loud)[edges] / RATE_HZ
@@ -76,7 +79,7 @@ def test_a_line_is_synthesized_once() -> None:
 
 def test_room_tone_behind_a_line_does_not_count_as_speech() -> None:
     line = CallerVoice(BurstVoice()).speak(DialogueTurn("one two"))
-    sound = line.pcm.astype(np.float32) / 32768
+    sound = line.pcm.astype(np.float32) / np.float32(32768)
     assert len(sound) / RATE_HZ == pytest.approx(line.speech_s + TAIL_MS / 1000)
     last = last_voiced_sample(sound)
     assert last is not None

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.client import events as ev
 from agent.errors import BenchError
 from benchmarks.chat import voice_contestant
+from benchmarks.chat.caller_voice import CallerVoice
 from benchmarks.chat.command import main
 from benchmarks.chat.dialogue import read_dialogues
 from benchmarks.chat.domains import DOMAINS
@@ -105,7 +107,7 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     file = tmp_path / "own.toml"
     file.write_text("[[dialogue]]\nid='a'\ncategory='b'\nturn=[{caller='Hello.'}]\n")
     (dialogue,) = read_dialogues([file])
-    voice = voice_contestant.CallerVoice(BurstVoice())
+    voice = CallerVoice(BurstVoice())
     with pytest.raises(BenchError, match=r"127\.0\.0\.1"):
         VoiceContestant("ws://127.0.0.1:9/v1/realtime", voice).hold(dialogue)
 
@@ -132,7 +134,7 @@ lights = { kitchen = 'on' }
 """
 
 
-def held(live: LiveServer, folder: Path, text: str) -> tuple[int, dict[str, object]]:
+def held(live: LiveServer, folder: Path, text: str) -> tuple[int, dict[str, Any]]:
     """Exit status of the command over voice, and its result."""
     pytest.importorskip("piper")
     pytest.importorskip("jiwer")
@@ -150,7 +152,7 @@ def held(live: LiveServer, folder: Path, text: str) -> tuple[int, dict[str, obje
 def test_a_question_is_heard_answered_and_judged(live: LiveServer, tmp_path: Path) -> None:
     """The service's example has this answer, so that even the smallest model knows it."""
     status, result = held(live, tmp_path, TALK)
-    (dialogue,) = result["dialogues"]  # type: ignore[misc]
+    (dialogue,) = result["dialogues"]
     (turn,) = dialogue["turns"]
     assert status == 0
     assert dialogue["errors"] == []
@@ -158,15 +160,15 @@ def test_a_question_is_heard_answered_and_judged(live: LiveServer, tmp_path: Pat
     assert turn["reply"]
     assert dialogue["passed"] == (not turn["problems"])
     assert turn["problems"] == [] or "lacks madrid" in turn["problems"]
-    assert result["voice"]["turns"] == 1  # type: ignore[index]
-    assert result["voice"]["unanswered"] == 0  # type: ignore[index]
+    assert result["voice"]["turns"] == 1
+    assert result["voice"]["unanswered"] == 0
 
 
 @pytest.mark.models
 @pytest.mark.slow
 def test_an_answer_is_interrupted_and_the_state_decides(live: LiveServer, tmp_path: Path) -> None:
     _, result = held(live, tmp_path, LIGHT)
-    (dialogue,) = result["dialogues"]  # type: ignore[misc]
+    (dialogue,) = result["dialogues"]
     story, command = dialogue["turns"]
     assert dialogue["errors"] == []
     assert story["reply"], "the part that was heard"
