@@ -41,6 +41,9 @@ PATIENCE_S: Final = 60.0
 """Wait for an answer, and for its end, from the end of a line. Longer than a caller's: how late an
 answer is, is counted apart, and a busy machine must not make it a wrong one."""
 
+FILLERS: Final = frozenset({"er", "hmm", "uh", "um"})
+"""Sounds of hesitation that a recognizer rightly leaves out of its transcripts."""
+
 LEAD_S: Final = 2.0
 """Wait before the first line of a dialogue with tools. The server prefills them as soon as it has
 them, and nobody speaks at once."""
@@ -172,8 +175,13 @@ class ReplyLog:
 
 def spoken_errors(line: str, heard: str) -> WordErrors:
     """Word errors of a transcript. Both are compared as they are spoken, so that "$5" and "five
-    dollars" are no error."""
-    return errors_in_words([normalized(normalize(line))], [normalized(normalize(heard))])
+    dollars" are no error, and without `FILLERS`."""
+    return errors_in_words([_spoken_words(line)], [_spoken_words(heard)])
+
+
+def _spoken_words(text: str) -> list[str]:
+    # In small letters: a name in capitals would be spelled.
+    return [word for word in normalized(normalize(text.casefold())) if word not in FILLERS]
 
 
 def interruption(

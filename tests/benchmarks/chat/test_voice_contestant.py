@@ -93,6 +93,7 @@ def test_what_becomes_of_an_answer_that_is_talked_over(
         ("I owe you five dollars, okay?", "I owe you $5. OK.", 0),
         ("Book a table for four.", "Book a table for", 1),
         ("Order 1180.", "order 1180", 0),
+        ("Well, um, at seven p.m., for Haddad.", "Well at 7 p.m. for HADDAD.", 0),
         ("Hello.", "", 1),
     ],
 )
