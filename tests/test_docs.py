@@ -22,6 +22,7 @@ from agent.__main__ import build_parser
 from agent.config.layers import load_config
 from agent.http.endpoints.openapi import description
 from agent.realtime.protocol.parse import _READERS
+from benchmarks.chat.dialogue import read_dialogues
 from docs.generate import commands_page, events_page, metrics_page, settings_page
 from docs.generate.offline import foreign
 from docs.generate.pages import GENERATED, source
@@ -98,8 +99,12 @@ def test_every_block_says_its_language() -> None:
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
-def test_settings_are_accepted(block: Block) -> None:
-    if block.page == "docs/reference/settings.md":
+def test_settings_and_dialogues_are_accepted(block: Block, tmp_path: Path) -> None:
+    if block.text.startswith("[[dialogue]]"):
+        file = tmp_path / "own.toml"
+        file.write_text(block.text, encoding="utf-8")
+        assert read_dialogues([file])
+    elif block.page == "docs/reference/settings.md":
         tomllib.loads(block.text)  # one key, without its section
     else:
         load_config(file_text=block.text)

@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httpx
 
@@ -12,6 +11,7 @@ from agent.errors import BenchError
 from .dialogue import Dialogue
 from .domains import Arguments, Domain, RefusedError, State
 from .judge import call_problems, holds, problems
+from .records import DialogueRecord, TurnRecord
 
 TIMEOUT_S: Final = 120.0
 """Wait for an answer; a large model on two cores takes some seconds."""
@@ -19,34 +19,10 @@ MAX_ROUNDS: Final = 4
 """Answers to one line of the caller: with tools, each but the last calls some."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRecord:
-    """What a turn brought."""
+class Contestant(Protocol):
+    """What holds the dialogues."""
 
-    caller: str
-    reply: str
-    calls: list[tuple[str, Arguments]]
-    problems: list[str]
-    calls_right: bool = True
-    """The turn made the calls that it had to make, and none that it must not."""
-
-
-@dataclass(slots=True)
-class DialogueRecord:
-    """What a dialogue brought."""
-
-    id: str
-    category: str
-    turns: list[TurnRecord] = field(default_factory=list)
-    state_problem: str = ""
-
-    @property
-    def is_passed(self) -> bool:
-        return not self.state_problem and not any(turn.problems for turn in self.turns)
-
-    @property
-    def calls_right(self) -> bool:
-        return all(turn.calls_right for turn in self.turns)
+    def hold(self, dialogue: Dialogue) -> DialogueRecord: ...
 
 
 class TextContestant:
@@ -119,7 +95,7 @@ class TextContestant:
                 name, given = call["function"]["name"], call["function"]["arguments"]
                 is_repeating = (name, given) in results
                 if not is_repeating:
-                    arguments, results[name, given] = _run(domain, state, name, given)
+                    arguments, results[name, given] = run_call(domain, state, name, given)
                     calls.append((name, arguments))
                 result = results[name, given]
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
@@ -146,8 +122,8 @@ class TextContestant:
         return {name: message[name] for name in kept if message.get(name) is not None}
 
 
-def _run(domain: Domain, state: State, name: str, given: str) -> tuple[Arguments, str]:
-    """Run a call: its arguments, and its result in JSON."""
+def run_call(domain: Domain, state: State, name: str, given: str) -> tuple[Arguments, str]:
+    """Run a call with arguments in JSON. Returns them, and the result in JSON."""
     try:
         arguments = json.loads(given)
         if not isinstance(arguments, dict):

@@ -32,15 +32,18 @@ Call = tuple[str, Mapping[str, Any]]
 """A tool call: name and arguments."""
 
 
-def problems(turn: DialogueTurn, reply: str, calls: Sequence[Call]) -> list[str]:
-    """List what is wrong with a turn's reply and its calls; empty: it passes."""
+def problems(
+    turn: DialogueTurn, reply: str, calls: Sequence[Call], *, is_interrupted: bool = False
+) -> list[str]:
+    """List what is wrong with a turn's reply and its calls; empty: it passes. `is_interrupted`:
+    `reply` is the part that was heard, which may have no whole word."""
     found = [*speakable_problems(reply), *call_problems(turn, calls)]
     found += [f"lacks {each.pattern}" for each in turn.expect if not each.search(reply)]
     found += [f"says {each.pattern}" for each in turn.reject if each.search(reply)]
     num_words = len(reply.split())
     if turn.max_words is not None and num_words > turn.max_words:
         found.append(f"{num_words} words, at most {turn.max_words}")
-    if not reply.strip():
+    if not reply.strip() and not is_interrupted:
         found.append("says nothing")
     return found
 

@@ -37,9 +37,10 @@ import soundfile
 
 from asr.__main__ import models_dir
 from asr.audio.files import read_file
-from asr.audio.samples import RATE_HZ, Pcm, frame_rms, last_voiced_sample, samples_from_ms
+from asr.audio.samples import RATE_HZ, Pcm, last_voiced_sample, samples_from_ms
 from asr.errors import AudioError, ModelError
 from benchmarks.asr.latency import find_recordings, read_transcripts
+from benchmarks.signals.hesitations import levels_of, quietest_frame, room_tone, spliced
 
 SEED: Final = 20261121
 
@@ -54,18 +55,11 @@ LEAD_MS: Final = 300
 TAIL_MS: Final = 2500
 """Length in ms of the room tone after the last word: longer than any rule waits."""
 
-NOISE_DBFS: Final = (-66.0, -54.0)
-"""Range of the room tone's level in dB of full scale, uniform: a quiet room with a good and with a
-cheap microphone."""
-
 DIP_DB: Final = 15.0
 """Least drop in dB of a word boundary below the recording's loud frames."""
 
 MIN_APART_S: Final = 0.5
 """Least time in s between two hesitations, and before the first: less is stammering."""
-
-FADE: Final = RATE_HZ // 200
-"""Fade in samples on both sides of a splice: 5 ms."""
 
 Kind = Literal["command", "hesitant"]
 
@@ -119,17 +113,15 @@ def word_boundaries(pcm: Pcm, ends: list[float], starts: list[float]) -> tuple[i
     `ends[i]` and `starts[i]` are the seconds between which word i ends and word i + 1 begins, as
     estimated by a recognizer.
     """
-    frame = RATE_HZ // 100
-    rms = frame_rms(pcm, frame)
-    if not len(rms):
+    levels = levels_of(pcm)
+    if not len(levels):
         return ()
-    quiet = float(np.quantile(rms, 0.95)) * 10 ** (-DIP_DB / 20)
+    quiet = float(np.quantile(levels, 0.95)) * 10 ** (-DIP_DB / 20)
     found = set()
     for end_s, start_s in zip(ends, starts, strict=True):
-        first = max(0, int((min(end_s, start_s) - 0.08) * 100))
-        around = rms[first : int((max(end_s, start_s) + 0.08) * 100) + 1]
-        if len(around) and around.min() <= quiet:
-            found.add((first + int(np.argmin(around))) * frame + frame // 2)
+        place = quietest_frame(levels, end_s, start_s)
+        if place is not None and place[1] <= quiet:
+            found.add(place[0])
     return tuple(sorted(found))
 
 
@@ -154,16 +146,10 @@ def hesitant_turn(source: SourceRecording, seed: int = SEED) -> tuple[LabelledTu
 def _turn(
     source: SourceRecording, kind: Kind, places: list[int], rng: np.random.Generator
 ) -> tuple[LabelledTurn, Pcm]:
-    parts = [np.zeros(samples_from_ms(LEAD_MS), np.float32)]
-    pauses = []
-    for first, last in zip([0, *places], [*places, len(source.pcm)], strict=True):
-        if first:
-            pause = samples_from_ms(float(rng.uniform(*PAUSE_MS)))
-            begun = sum(map(len, parts))
-            pauses.append((begun, begun + pause))
-            parts.append(np.zeros(pause, np.float32))
-        parts.append(_faded(source.pcm[first:last], first > 0, last < len(source.pcm)))
-    speech = np.concatenate(parts)
+    lead = samples_from_ms(LEAD_MS)
+    lengths = [samples_from_ms(float(rng.uniform(*PAUSE_MS))) for _ in places]
+    hesitant, pauses = spliced(source.pcm, places, lengths)
+    speech = np.concatenate([np.zeros(lead, np.float32), hesitant])
     last_voiced = last_voiced_sample(speech)
     assert last_voiced is not None
     turn = LabelledTurn(
@@ -173,29 +159,10 @@ def _turn(
         f"{source.name.replace('/', '_')}.{kind}.wav",
         source.text,
         last_voiced + 1,
-        tuple(pauses),
+        tuple((lead + first, lead + end) for first, end in pauses),
     )
     pcm = np.concatenate([speech, np.zeros(samples_from_ms(TAIL_MS), np.float32)])
-    return turn, np.clip(pcm + _room_tone(len(pcm), rng), -1, 1)
-
-
-def _room_tone(length: int, rng: np.random.Generator) -> Pcm:
-    """Noise that falls by 6 dB per octave above 300 Hz, as in a quiet room; float32 [length]."""
-    level = 10 ** (float(rng.uniform(*NOISE_DBFS)) / 20)
-    spectrum = np.fft.rfft(rng.standard_normal(length))
-    hz = np.fft.rfftfreq(length, 1 / RATE_HZ)
-    noise = np.fft.irfft(spectrum / np.maximum(hz, 300.0), length)
-    return (noise * (level / max(1e-12, float(noise.std())))).astype(np.float32)
-
-
-def _faded(pcm: Pcm, at_begin: bool, at_end: bool) -> Pcm:
-    pcm = pcm.copy()
-    ramp = np.linspace(0, 1, FADE, dtype=np.float32)
-    if at_begin:
-        pcm[:FADE] *= ramp
-    if at_end:
-        pcm[-FADE:] *= ramp[::-1]
-    return pcm
+    return turn, np.clip(pcm + room_tone(len(pcm), rng), -1, 1)
 
 
 def _key(seed: int, source: SourceRecording, kind: Kind) -> list[int]:

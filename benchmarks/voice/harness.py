@@ -6,7 +6,7 @@ connection, and every figure is taken at that caller's ear.
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -119,7 +119,7 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallerPlan) 
             try:
                 await converse(caller, asides, recordings, plan)
                 if plan.barge_in_seed is not None or plan.aside_seed is not None:
-                    await _check_history(call, caller, words, held)
+                    await check_history(call, caller, words, held)
             except CallEndedError as error:
                 held.errors.append(str(error))
             caller.stop()
@@ -145,11 +145,11 @@ async def converse(
         patience_s = len(one.pcm) / one.rate_hz + plan.patience_s
         is_last = number == len(recordings)
         if barge_in is not None and barge_in.random() < share and not is_last:
-            await _hear_part(caller, exchange, barge_in.uniform(*BARGE_IN_S), patience_s)
+            await hear_part(caller, exchange, barge_in.uniform(*BARGE_IN_S), patience_s)
             continue
         if aside is not None and aside.random() < ASIDE_SHARE:
             part_s, sound = aside.uniform(*ASIDE_S), aside.choice(plan.backchannels)
-            heard = await _hear_part(caller, exchange, part_s, patience_s)
+            heard = await hear_part(caller, exchange, part_s, patience_s)
             if heard is not None:
                 asides.begin(sound.words, heard, caller.loudspeaker)
                 caller.say(sound.pcm, sound.rate_hz, is_aside=True)
@@ -157,26 +157,35 @@ async def converse(
         asides.settle()
 
 
-async def _hear_part(
-    caller: Caller, exchange: SpokenTurn, part_s: float, patience_s: float
+async def hear_part(
+    caller: Caller,
+    exchange: SpokenTurn,
+    part_s: float,
+    patience_s: float,
+    *,
+    is_over: Callable[[int], bool] | None = None,
 ) -> str | None:
-    """Wait until so much of the answer was heard, or all. Returns the reply being heard then."""
+    """Wait until so much of the answer was heard, or all. Returns the reply being heard then.
+    `is_over`, with the time in ns, tells that no more is to come; by default `is_quiet`. Raises
+    CallEndedError."""
     heard: list[str | None] = [None]
+    is_over = caller.is_quiet if is_over is None else is_over
 
     def is_enough(now_ns: int) -> bool:
         heard[0] = caller.loudspeaker.reply_heard(now_ns)
-        is_quiet = caller.is_quiet(now_ns)
+        is_all = is_over(now_ns)
         if exchange.e2e_ear_ms is None or exchange.last_voiced_ns is None:
-            return is_quiet
+            return is_all
         onset_ns = exchange.last_voiced_ns + exchange.e2e_ear_ms * NS_PER_MS
-        return is_quiet or now_ns - onset_ns >= part_s * NS_PER_S
+        return is_all or now_ns - onset_ns >= part_s * NS_PER_S
 
     await caller.wait_until(is_enough, patience_s)
     return heard[0]
 
 
-async def _check_history(call: Call, caller: Caller, words: HeardWords, held: HeldCall) -> None:
-    """Compare the history's text of every reply, heard wholly or in part, with the audio."""
+async def check_history(call: Call, caller: Caller, words: HeardWords, held: HeldCall) -> None:
+    """Compare the history's text of every reply, heard wholly or in part, with the audio. `held` is
+    given the result. Raises CallEndedError."""
     asked = {
         response_id: words.items[response_id]
         for exchange in caller.exchanges

@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from agent.errors import BenchError
-from benchmarks.chat import command
-from benchmarks.chat.contestant import DialogueRecord, TextContestant, TurnRecord
+from benchmarks.chat.contestant import TextContestant
 from benchmarks.chat.dialogue import Dialogue, read_dialogues
 
 TASK = """
@@ -110,29 +109,3 @@ def test_a_server_that_is_no_chat_endpoint(
 ) -> None:
     with pytest.raises(BenchError, match=problem):
         contestant(lambda request: answer).hold(task)
-
-
-def test_the_summary_and_its_gates() -> None:
-    right = TurnRecord("a", "b", [], [])
-    wrong = TurnRecord("a", "b", [], ["lacks c"])
-    miscalled = TurnRecord("a", "b", [], ["calls c"], calls_right=False)
-    rows = command.summary(
-        [
-            DialogueRecord("1", "facts", [right]),
-            DialogueRecord("2", "facts", [right, wrong]),
-            DialogueRecord("3", "tool calls", [right], "state is {}"),
-            DialogueRecord("4", "tool calls", [right, miscalled]),
-        ]
-    )
-    assert {name: (row["passed"], row["held"]) for name, row in rows.items()} == {
-        "facts": (1, 2),
-        "tool calls": (0, 2),
-        "right calls": (1, 2),
-        "all": (1, 4),
-    }
-    low, high = rows["all"]["interval"]
-    assert low < 1 / 4 < high
-    assert command.missed_gates(rows, 25.0, 50.0) == []
-    assert len(command.missed_gates(rows, 26.0, 51.0)) == 2
-    assert command.missed_gates({"all": rows["all"]}, None, 1.0) == ["right calls 0.0 % < 1 %"]
-    assert "1 of 4" in command.table("m", rows)

@@ -13,6 +13,11 @@ from benchmarks.chat.judge import holds
 DIALOGUES = read_dialogues()
 
 
+def own(turns: str) -> str:
+    """A file with one dialogue."""
+    return f"[[dialogue]]\nid='a'\ncategory='b'\nturn=[{turns}]"
+
+
 def test_there_are_enough_of_every_kind() -> None:
     counts = Counter(each.category for each in DIALOGUES)
     assert sum(counts.values()) >= 120
@@ -45,6 +50,31 @@ def test_no_final_state_holds_before_the_first_turn() -> None:
             assert not is_done or any(turn.expect for turn in dialogue.turns), dialogue.id
 
 
+def test_callers_hesitate_interrupt_and_correct_themselves() -> None:
+    spoken = [each for each in DIALOGUES if each.needs_voice]
+    assert len(spoken) >= 20
+    counts = Counter(each.category for each in spoken)
+    assert set(counts) == {"hesitant callers", "interruptions", "self-corrections"}
+    assert min(counts.values()) >= 6
+    assert not any(each.needs_voice for each in DIALOGUES if each.category not in counts)
+    for dialogue in spoken:
+        for turn in dialogue.turns:
+            assert "|" not in turn.caller
+            assert all(300 <= pause.length_ms <= 900 for pause in turn.pauses), dialogue.id
+
+
+def test_pauses_stand_before_the_words_that_follow_them(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(own("{caller='I want | um, |  two.', pause_ms=[300, 500]}"))
+    (dialogue,) = read_dialogues([file])
+    (turn,) = dialogue.turns
+    assert turn.caller == "I want um, two."
+    assert [(turn.caller[each.at_char :], each.length_ms) for each in turn.pauses] == [
+        ("um, two.", 300),
+        ("two.", 500),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -56,6 +86,22 @@ def test_no_final_state_holds_before_the_first_turn() -> None:
         ("[[dialogue]]\nid='a'\ncategory='b'\nturn=[{caller='c', expect='x'}]", "are lists"),
         ("[[dialogue]]\nid='a'\ncategory='b'\ndomain='moon'\nturn=[]", "moon"),
         ("[[dialogue]]\nid='a'\ncategory='b'\nturn=[]\n" * 2, "same id"),
+        (own("{caller=1}"), "caller must be a text"),
+        (own("{caller='c', pause_ms=[300]}"), "pause_ms must be a list .* which has 0"),
+        (own("{caller='c | d'}"), "pause_ms must be a list .* which has 1"),
+        (own("{caller='c | d', pause_ms=300}"), "pause_ms must be a list"),
+        (own("{caller='c | d', pause_ms=[0]}"), "pause_ms must be whole milliseconds from 1"),
+        (own("{caller='c | d', pause_ms=[6000]}"), "pause_ms must be .* to 5000, not 6000"),
+        (own("{caller='c | d', pause_ms=[0.5]}"), "pause_ms must be whole milliseconds"),
+        (own("{caller='c |', pause_ms=[300]}"), "caller: .* words before and after"),
+        (own("{caller='c | , | d', pause_ms=[300, 300]}"), "caller: .* words before and after"),
+        (own("{caller='c', interrupts_after_ms=500}"), "interrupts_after_ms: there is no answer"),
+        (own("{caller='c'}, {caller='d', interrupts_after_ms=-1}"), "interrupts_after_ms must be"),
+        (own("{caller='c'}, {caller='d', interrupts_after_ms=true}"), "interrupts_after_ms must"),
+        (
+            own("{caller='c', expect=['x']}, {caller='d', interrupts_after_ms=500}"),
+            "expect can't be asked",
+        ),
     ],
 )
 def test_files_that_can_not_be_read(tmp_path: Path, text: str, problem: str) -> None:

@@ -65,6 +65,13 @@ def test_a_short_phrase_may_come_twice() -> None:
     assert not repeats(["very", "very", "good", "and", "very", "very", "nice"])
 
 
+def test_an_interrupted_answer_may_have_no_word_but_no_wrong_one() -> None:
+    asked = turn(reject=r"\blyon\b")
+    assert problems(asked, "", [])
+    assert not problems(asked, "", [], is_interrupted=True)
+    assert problems(asked, "It's Lyon", [], is_interrupted=True)
+
+
 CALL = ExpectedCall("transfer", {"amount": 100, "source": "savings"})
 
 
