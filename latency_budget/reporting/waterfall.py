@@ -53,7 +53,14 @@ def waterfall(record: TurnRecord, *, width: int = 80, budget: Budget = EMBEDDED)
 def summary_table(summary: Mapping[str, Any]) -> str:
     """The summary of `summarize` as a table in ms, with spent and exposed time by stage."""
     rate = summary["cut_in_rate"]
-    cut_ins = "" if rate is None else f", cut-ins {100 * rate:.1f} %"
+    cut_ins = ""
+    if rate is not None:
+        low, high = summary["cut_in_interval"]
+        outcomes = summary["outcomes"]
+        cut_ins = (
+            f", cut-ins {100 * rate:.1f} % (95 %: {100 * low:.1f}-{100 * high:.1f}),"
+            f" {outcomes['interrupted']} interrupted, {outcomes['reopened']} re-opened unheard"
+        )
     ranks = [f"p{percent}" for percent in PERCENTILES]
     lines = [
         f"{summary['turns']} turns, {summary['answered']} answered{cut_ins}",
@@ -94,6 +101,7 @@ def headline(record: TurnRecord, budget: Budget) -> str:
         (record.origin is Origin.REPLY_REQUESTED, "typed"),
         (record.origin is Origin.GREETING, "greeting"),
         (record.interrupted, "interrupted"),
+        (record.withdrawn, "the caller went on before it was audible"),
         (record.reopened, "re-opened"),
     ):
         if applies:
