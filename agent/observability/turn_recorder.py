@@ -219,7 +219,7 @@ class TurnRecorder:
     def _is_settled(self, turn: TurnId) -> bool:
         return not self._outcomes.is_open(turn) and not self.window_left_ns(turn, self._now_ns)
 
-    def reply_ended(self, turn: TurnId, text: str, reply_s: float) -> None:
+    def reply_ended(self, turn: TurnId, text: str, reply_s: float, response_id: str = "") -> None:
         """End a turn: its reply was sent completely, or was cut. `reply_s`: speech
         released, in s."""
         self._outcomes.reply_ended(turn, text)
@@ -232,6 +232,7 @@ class TurnRecorder:
                 caller_text=self._asked.get(turn, ""),
                 agent_text=text,
                 reply_s=reply_s,
+                response_id=response_id,
             )
             self.over.over(ledger, entry_of)
 

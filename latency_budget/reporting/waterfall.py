@@ -56,14 +56,13 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     cut_ins = ""
     if rate is not None:
         low, high = summary["cut_in_interval"]
-        outcomes = summary["outcomes"]
-        cut_ins = (
-            f", cut-ins {100 * rate:.1f} % (95 %: {100 * low:.1f}-{100 * high:.1f}),"
-            f" {outcomes['interrupted']} interrupted, {outcomes['reopened']} re-opened unheard"
-        )
+        cut_ins = f", cut-ins {100 * rate:.1f} % (95 %: {100 * low:.1f}-{100 * high:.1f})"
+    outcomes = summary["outcomes"]
     ranks = [f"p{percent}" for percent in PERCENTILES]
     lines = [
         f"{summary['turns']} turns, {summary['answered']} answered{cut_ins}",
+        f"{outcomes['interrupted']} interrupted, {outcomes['reopened']} re-opened before anything"
+        " was heard",
         f"{'ms':<21}" + "".join(f"{rank:>9}" for rank in ranks),
         _row(summary["measure"], summary, ranks),
     ]

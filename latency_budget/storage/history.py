@@ -27,6 +27,9 @@ class TurnEntry:
     agent_text: str = ""
     reply_s: float | None = None
     """Speech released, in s."""
+    response_id: str = ""
+    """Id of the turn's last response, by which clients assign a report that comes late. Not
+    stored."""
     recording: tuple[float, float] | None = None
     """First and last second of the turn in the call's recording, from the caller's words to the end
     of the answer. None: not recorded."""

@@ -58,7 +58,7 @@ def test_a_gate_says_what_does_not_hold() -> None:
     assert lines == [
         "GATE MISSED: e2e.p95<=399 (e2e.p95 is 400)",
         "GATE MISSED: answered>=0.9 (answered is 0.75)",
-        "GATE MISSED: cutin<=0.02 (cutin is 0.333333)",
+        "GATE MISSED: cutin<=0.02 (cutin is 0.333333, 95 % interval 0.061 to 0.792)",
     ]
 
 

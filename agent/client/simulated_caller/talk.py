@@ -96,6 +96,7 @@ async def hold_call(
             try:
                 for pcm, rate_hz in recordings:
                     await caller.ask(pcm, rate_hz, patience_s=patience_s)
+                await caller.wait_reports()
             except CallEndedError as error:
                 errors.append(str(error))
             caller.stop()
