@@ -28,6 +28,7 @@ Pure: times are arguments. An utterance whose words never come is settled as not
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -140,9 +141,9 @@ def features(speech: LateSpeech) -> dict[str, float]:
     return {"one": 1.0, opening(speech.words): 1.0, "open": float(is_open)}
 
 
-def continuation_log_odds(speech: LateSpeech) -> float:
+def continuation_log_odds(speech: LateSpeech, weights: Mapping[str, float] = WEIGHTS) -> float:
     """Log-odds that late speech continues the turn; 0 is even."""
-    found = sum(WEIGHTS[name] * value for name, value in features(speech).items())
+    found = sum(weights[name] * value for name, value in features(speech).items())
     return found - speech.delay_ms / DELAY_SCALE_MS + NEXT_TURN * speech.is_expected
 
 
@@ -160,6 +161,8 @@ class Verdict:
     """CUT_IN or REOPENED. None: neither; whether the reply was stopped is in the ledger."""
     onset_ns: int
     """First voiced sample of the caller's speech."""
+    speech: LateSpeech | None = None
+    """What was judged; None where there was nothing to judge."""
 
 
 @dataclass(slots=True)
@@ -263,6 +266,7 @@ class ReplyOutcomes:
 def _verdict(speech: _Open, text: str) -> Verdict:
     reply = speech.reply
     outcome: Outcome | None = None
+    found: LateSpeech | None = None
     if text.strip() and reply.before:
         if reply.audible_ns is None:
             outcome = Outcome.REOPENED if reply.is_withdrawn else None
@@ -272,4 +276,4 @@ def _verdict(speech: _Open, text: str) -> Verdict:
             is_expected = is_over or reply.heard.rstrip().endswith("?")
             found = LateSpeech(reply.before, text, delay_ms, is_expected)
             outcome = Outcome.CUT_IN if continues(found) else None
-    return Verdict(reply.turn, outcome, speech.onset_ns)
+    return Verdict(reply.turn, outcome, speech.onset_ns, found)

@@ -103,8 +103,8 @@ EXTENSIONS: Final = {
     "halfsec.turn": (
         "`turn`, `response_id`",
         "A turn is over: its words, latencies, stages and actions, as in `/v1/latency/turns`. It "
-        "comes when it is known whether the reply cut in: up to 2.5 s after its first sound, or when "
-        "the words of a caller who spoke over it are known.",
+        "comes when it is known whether the reply cut in: up to 2.5 s after its first sound, or "
+        "when the words of a caller who spoke over it are known.",
     ),
     "halfsec.mark": (
         "`turn`, `name`, `at_ms`, `now_ms`, `guess`",

@@ -73,9 +73,9 @@ class TurnRecord:
     answered: bool
     """An audible sample was released."""
     cut_in: bool
-    """Audible before the caller's last voiced frame of the turn: of the utterance that was answered,
-    or of speech that went on with it. Such a turn has no end-to-end time: the caller waited for
-    nothing, and a negative time would flatter the percentiles."""
+    """Audible before the caller's last voiced frame of the turn: of the utterance that was
+    answered, or of speech that went on with it. Such a turn has no end-to-end time: the caller
+    waited for nothing, and a negative time would flatter the percentiles."""
     interrupted: bool
     """The reply was cut, and neither did it cut in nor did the caller go on before it was
     audible."""

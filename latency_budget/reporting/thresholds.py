@@ -122,5 +122,5 @@ METRICS: Final[dict[str, Callable[[Mapping[str, Any]], float | None]]] = {
     },
 }
 """Getters of a summary's figures by the names of a gate. `raw` is without the time in which replies
-were held back on purpose; a stage's figure is its exposed time. `cutin.high` is the upper end of the
-95 % interval of `cutin`; `interrupted` and `reopened` are numbers of turns per answered one."""
+were held back on purpose; a stage's figure is its exposed time. `cutin.high` is the upper end of
+the 95 % interval of `cutin`; `interrupted` and `reopened` are numbers of turns per answered one."""
