@@ -285,3 +285,29 @@ async def test_continued_speech_withdraws_an_unanswered_message_once() -> None:
         assert ("truncate", 0) not in chat.calls, "there was no reply to cut"
         assert [text for name, text in told(call) if name == "user"] == [FIRST, WHOLE]
         assert chat.asked[-1] == (ChatMessage("user", WHOLE),)
+
+
+async def test_a_turn_re_opened_before_a_sound_was_withdrawn() -> None:
+    async with remembering("Ten.") as (call, chat):
+        await ask_first(call, chat, audible=False)
+        await go_on(call)
+        await say_rest(call, SECOND)
+        await answered(call, "Ten.", 2)
+        first, second = call.records()
+        assert (first.record.outcome, first.record.answered) == (Outcome.REOPENED, False)
+        assert (second.record.outcome, second.record.reopened) == (None, True)
+
+
+async def test_a_record_waits_for_the_words_over_its_reply() -> None:
+    """Whether the reply cut in is not known before, and the first report is the last."""
+    async with remembering(LONG, "Ten.") as (call, chat):
+        await ask_first(call, chat)
+        await go_on(call)
+        assert call.of(say.ReplyEnded)
+        assert call.turns == []
+        await say_rest(call, SECOND)
+        (first,) = call.turns
+        assert first.record.outcome is Outcome.CUT_IN
+        marks = read_trace(call.trace.lines()).marks()
+        (cut_in,) = [mark for mark in marks if mark.name is MarkName.CUT_IN]
+        assert cut_in.turn == 1
