@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from latency_budget import SessionId, TurnCounts, TurnEntry, TurnHistory, budget_profile
+from latency_budget import SessionId, TurnEntry, TurnHistory, budget_profile
 from tests.latency_budget.test_report import turn
 
 A, B = SessionId("a"), SessionId("b")
