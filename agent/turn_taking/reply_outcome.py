@@ -37,7 +37,7 @@ from latency_budget.account.turn_record import Outcome
 
 from . import commands as cmd
 from . import events as ev
-from .backchannel import INTERRUPTIONS
+from .backchannel import INTERRUPTIONS, meaning
 from .commands import Command
 from .end_of_turn_model import word_class
 from .events import Event
@@ -54,9 +54,10 @@ REACTION_MS: Final = 200
 """Shortest time in which people react to a voice with one of their own: a prepared syllable takes
 200 ms after a tone (Fry, 1975), words more. Speech that began before continues the turn."""
 
-DELAY_SCALE_MS: Final = 500.0
-"""Time in which the log-odds of a continuation fall by one. Pauses inside a turn die out: of those
-longer than 500 ms, each further 500 ms leaves about a third. Interruptions do not."""
+DELAY_SCALE_MS: Final = 330.0
+"""Time in which the log-odds of a continuation fall by one. Pauses inside a turn die out: those of
+500 ms and more exceed that by 330 ms on average (130 pauses of 140 halting readers of
+speechocean762, by their energy), so each further 330 ms leaves a third. Interruptions do not."""
 
 NEXT_TURN: Final = -3.0
 """Weight of speech after the end of the reply, or after a question of the agent's: the caller's
@@ -66,15 +67,16 @@ who finishes a sentence after "Okay." does not."""
 Opening = Literal["stops", "joins", "begins", "other"]
 
 WEIGHTS: Final[dict[str, float]] = {
-    "one": 0.0,
+    "one": 2.0,
     "stops": -3.0,
     "joins": 2.0,
     "begins": -2.0,
-    "other": 1.0,
-    "open": 1.5,
+    "other": 0.5,
+    "open": 1.0,
+    "question": -1.0,
 }
-"""Weights of `continuation_log_odds`: a constant, the opening of the words, and `open` where the
-words before were not complete."""
+"""Weights of `continuation_log_odds`: a constant, the opening of the words, `open` where the words
+before were not complete, and `question` where these words are one."""
 
 MAX_OPEN: Final = 4
 """Utterances whose words are outstanding. More is a recognizer that hangs; the oldest is dropped.
@@ -86,8 +88,8 @@ _JOINS: Final = frozenset({
     "and", "or", "because", "cause", "if", "which", "who", "whose", "that", "than", "so", "with",
     "without", "for", "in", "on", "at", "to", "of", "from", "by", "into", "about", "after",
     "before", "until", "till", "between", "under", "over", "through", "per", "as", "like", "then",
-    "too", "also", "plus", "when", "while", "where", "am", "pm", "o'clock", "please", "um", "uh",
-}) - INTERRUPTIONS  # fmt: skip
+    "too", "also", "plus", "when", "while", "where", "am", "pm", "o'clock", "um", "uh",
+})  # fmt: skip
 """First words of what hangs on the words before."""
 
 _BEGINS: Final = frozenset({
@@ -97,17 +99,23 @@ _BEGINS: Final = frozenset({
     "is", "are", "was", "were", "have", "has", "may", "should", "let", "let's", "tell", "give",
     "show", "make", "cancel", "repeat", "never", "please", "thanks", "hello", "hi", "okay", "oh",
     "my", "what", "where's", "who's",
-}) - INTERRUPTIONS  # fmt: skip
+})  # fmt: skip
 """First words of a sentence of its own."""
 
 _STOPS: Final = INTERRUPTIONS - {"but", "what"}
 """First words that ask the agent to stop, or correct it. "But" goes on as often as it objects."""
 
+_FILLED: Final = frozenset({"uh", "um", "er", "erm", "hm", "hmm", "mm", "mmm", "ah", "oh"})
+"""Sounds that say nothing: alone they are a listener's."""
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold().replace("’", "'"))
+
 
 def opening(text: str) -> Opening:
     """Class of the first word."""
-    match = _WORD.search(text.casefold().replace("’", "'"))
-    first = "" if match is None else match.group()
+    first = next(iter(_words(text)), "")
     for name, words in _OPENINGS:
         if first in words:
             return name
@@ -138,7 +146,9 @@ class LateSpeech:
 def features(speech: LateSpeech) -> dict[str, float]:
     """Names and values that `WEIGHTS` are for; what is not named is 0."""
     is_open = word_class(speech.before) not in ("closed", "question")
-    return {"one": 1.0, opening(speech.words): 1.0, "open": float(is_open)}
+    asks = speech.words.rstrip().endswith("?")
+    found = {"one": 1.0, opening(speech.words): 1.0}
+    return {**found, "open": float(is_open), "question": float(asks)}
 
 
 def continuation_log_odds(speech: LateSpeech, weights: Mapping[str, float] = WEIGHTS) -> float:
@@ -149,6 +159,9 @@ def continuation_log_odds(speech: LateSpeech, weights: Mapping[str, float] = WEI
 
 def continues(speech: LateSpeech) -> bool:
     """True if late speech with words continues the turn, so that the reply cut in on it."""
+    words = [word for word in _words(speech.words) if word not in _FILLED]
+    if not words or meaning(speech.words, "", "") != "words":
+        return False  # a listener's sounds, though the reply may have been stopped for them
     return speech.delay_ms < REACTION_MS or continuation_log_odds(speech) > 0
 
 

@@ -68,7 +68,7 @@ def voice(level: int, seconds: float) -> Float32:
 def held(kind: bench.Kind, first: str, second: str, over: str, seed: int) -> bench.Heard:
     """One call, of which the account must say what is true."""
     parts = voice(2, 1.0), voice(4, 1.0)
-    sentence = bench.Sentence(first, np.concatenate(parts), *parts)
+    sentence = bench.Sentence(first, lambda: np.concatenate(parts), lambda: parts)
     models = Loudness(), ByLevel({2: first, 4: second, 8: over}), Sure()
     rng = random.Random(seed)
     length_s = 0.5 if kind == "backchannel" else 1.5
@@ -134,7 +134,8 @@ def test_the_fit_finds_what_goes_on() -> None:
 def test_a_missed_gate_fails(
     gate: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    sentence = bench.Sentence("x", voice(2, 1.0), voice(2, 0.5), voice(2, 0.5))
+    halves = voice(2, 0.5), voice(2, 0.5)
+    sentence = bench.Sentence("x", lambda: voice(2, 1.0), lambda: halves)
     said = bench.Material([sentence], [voice(8, 1.0)], [voice(8, 0.4)])
     models = Loudness(), ByLevel({}), Sure()
     monkeypatch.setattr(bench, "material", lambda *_: said)
