@@ -12,8 +12,8 @@ recognizer, turn model, turn-taking machine and turn recorder are the real ones,
 Sentences are recordings of people, cut where they paused or dropped their voice, and the callers'
 lines of `benchmarks/chat/dialogues` in the installed voices, cut at a drawn word boundary: the
 first half then sounds like a whole sentence, which is the hard case. Pauses have a tail as long as
-in real halting speech. Interruptions begin 0.5 to 2 s after the reply's first sound, backchannels
-0.3 to 2 s, next turns after the end of a short reply. Half of the speakers and lines (a, by their
+in real halting speech. Interruptions begin 0.5 to 3.5 s after the reply's first sound, backchannels
+0.3 to 3.5 s, next turns after the end of a short reply. Half of the speakers and lines (b, by their
 names) are for fitting (`--fit`), figures are of the other half.
 
 A reply counts as cut in where it was audible before the last voiced sample of the caller's turn,
@@ -47,7 +47,7 @@ from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.reply_outcome import (
-    REACTION_MS,
+    UNDERSTOOD_MS,
     WEIGHTS,
     WINDOW_NS,
     LateSpeech,
@@ -89,12 +89,16 @@ PAUSE_S: Final = (0.5, 0.33, 2.6)
 """Pause inside a turn in s: least, mean of the exponential tail, most. Measured: the 130 pauses of
 0.5 s and more in 410 utterances of 140 halting readers (speechocean762) exceed that by 0.33 s."""
 
-OVER_S: Final = (0.5, 2.0)
-"""Onset of an interruption after the reply's first sound in s, uniform: a word of the reply has to
-be heard, and a reaction takes 0.2 s."""
+OVER_S: Final = (0.5, 3.5)
+"""Onset of an interruption after the reply's first sound in s, uniform over a reply's length: a
+word of it has to be heard, and a reaction takes 0.2 s."""
 
-ASIDE_S: Final = (0.3, 2.0)
-"""Onset of a backchannel likewise, as in `harness.py`."""
+ASIDE_S: Final = (0.3, 3.5)
+"""Onset of a backchannel likewise; the least is that of `harness.py`."""
+
+MIN_MORE: Final = asr.RATE_HZ * 160 // 1000
+"""Samples of the caller's turn after a reply's first sound that make it a cut-in. Less is a breath
+or the last consonant, and no detector takes it for speech (`min_speech_over_ms`)."""
 
 NEXT_S: Final = (0.25, 0.9)
 """Onset of the next turn after the reply's end in s, uniform."""
@@ -392,7 +396,7 @@ class AccountedCall:
         audible = self._audible.get(turn)
         if audible is None:
             return Outcome.REOPENED if turn in self._withdrawn else None
-        if audible < self._first_end:  # in a pause of the speaker's own
+        if audible < self._first_end - MIN_MORE:  # in a pause of the speaker's own
             return Outcome.CUT_IN
         if self._kind == "goes on" and self._over_at is not None:
             late_ns = (self._over_at - audible) * NS_PER_SAMPLE
@@ -566,16 +570,18 @@ def measure(
 
 
 def fitted(heard: Sequence[Heard]) -> dict[str, float]:
-    """Weights of a logistic regression of what goes on, for speech that could be a reaction; delay
-    and expectation count as they do in the account. A prior of one keeps rare features small."""
-    judged = [each for each in heard if each.speech is not None]
-    late = [(e.speech, e.kind == "goes on") for e in judged if e.speech is not None]
-    late = [(speech, goes_on) for speech, goes_on in late if speech.delay_ms >= REACTION_MS]
+    """Weights of a logistic regression of cut-ins, for speech that could be an answer; the delay
+    counts as it does in the account. A prior of one keeps rare features small."""
+    late = [
+        (each.speech, each.truth is Outcome.CUT_IN)
+        for each in heard
+        if each.speech is not None and each.speech.delay_ms >= UNDERSTOOD_MS
+    ]
     names = list(WEIGHTS)
     seen = np.array([[features(s).get(name, 0.0) for name in names] for s, _ in late])
     plain = dict.fromkeys(names, 0.0)
     given = np.array([continuation_log_odds(speech, plain) for speech, _ in late])
-    is_more = np.array([goes_on for _, goes_on in late], float)
+    is_more = np.array([went_on for _, went_on in late], float)
     weights = np.zeros(len(names))
     for _ in range(4000):
         error = is_more - 1 / (1 + np.exp(-(seen @ weights + given)))
@@ -635,7 +641,7 @@ def show(result: Json) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns 1 if a gate was missed, else 0. Raises BenchError."""
     options = _parser().parse_args(argv)
-    half = "a" if options.fit else "b"
+    half = "b" if options.fit else "a"
     said = material(options.folders, half, options.calls, installed_voices(), options.seed)
     heard = measure(said, options.calls, _models(), options.seed)
     wrong = [

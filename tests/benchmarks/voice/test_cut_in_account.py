@@ -123,8 +123,8 @@ def test_halves_share_no_speaker_and_no_line() -> None:
 
 def test_the_fit_finds_what_goes_on() -> None:
     heard = [
-        bench.Heard("goes on", "", Outcome.CUT_IN, None, 500, bench.LateSpeech("A.", "with", 500)),
-        bench.Heard("stops", "", None, None, 500, bench.LateSpeech("A.", "stop", 500)),
+        bench.Heard("goes on", "", Outcome.CUT_IN, None, 700, bench.LateSpeech("A.", "with", 700)),
+        bench.Heard("stops", "", None, None, 700, bench.LateSpeech("A.", "stop", 700)),
     ] * 50
     weights = bench.fitted(heard)
     assert weights["joins"] > 1 > -1 > weights["stops"]
