@@ -217,27 +217,38 @@ def trimmed(pcm: Float32) -> Float32:
     return pcm[len(pcm) - 1 - first : last + 1]
 
 
-def recorded(folders: Sequence[Path], wanted_half: str, rng: random.Random) -> list[Sentence]:
-    """Recordings of one half of the speakers (a folder each) that have a place to be cut."""
-    found = []
-    for folder in folders:
-        for path in sorted(folder.rglob("*")):
-            if path.suffix.lower() not in SUFFIXES or half_of(path.parent.name) != wanted_half:
-                continue
-            try:
-                pcm, rate_hz = load_recording(path)
-            except RecordingError as error:
-                raise BenchError(str(error)) from None
-            sound = pcm.astype(np.float32) / np.float32(32768)
-            if rate_hz != asr.RATE_HZ:
-                sound = soxr.resample(sound, rate_hz, asr.RATE_HZ, quality="HQ")
-            sound = trimmed(sound)
-            places = dips(sound)
-            if places:
-                end, begin = rng.choice(places)
-                name = f"{path.parent.name}/{path.stem}"
-                halves = sound[:end], sound[begin:]
-                found.append(Sentence(name, partial(_same, sound), partial(_same, halves)))
+def recorded(
+    folders: Sequence[Path], wanted_half: str, number: int, rng: random.Random
+) -> list[Sentence]:
+    """At most so many recordings of one half of the speakers (a folder each) that have a place to
+    be cut, drawn by `rng`. Raises BenchError."""
+    paths = [
+        path
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in SUFFIXES and half_of(path.parent.name) == wanted_half
+    ]
+    if folders and not paths:
+        raise BenchError(f"There are no recordings in {', '.join(map(str, folders))}.")
+    rng.shuffle(paths)
+    found: list[Sentence] = []
+    for path in paths:
+        if len(found) == number:
+            break
+        try:
+            pcm, rate_hz = load_recording(path)
+        except RecordingError as error:
+            raise BenchError(str(error)) from None
+        sound = pcm.astype(np.float32) / np.float32(32768)
+        if rate_hz != asr.RATE_HZ:
+            sound = soxr.resample(sound, rate_hz, asr.RATE_HZ, quality="HQ")
+        sound = trimmed(sound)
+        places = dips(sound)
+        if places:
+            end, begin = rng.choice(places)
+            halves = sound[:end], sound[begin:]
+            name = f"{path.parent.name}/{path.stem}"
+            found.append(Sentence(name, partial(_same, sound), partial(_same, halves)))
     return found
 
 
@@ -296,16 +307,14 @@ def material(
 ) -> Material:
     """What the callers of so many calls say. Raises BenchError where there is nothing."""
     rng = random.Random(f"{seed} {half}")
-    real = recorded(folders, half, rng)
-    rng.shuffle(real)
+    real = recorded(folders, half, num_calls // 2, rng)
     lines = [line for line in lines_of_callers() if half_of(line) == half]
     rng.shuffle(lines)
-    num_lines = min(len(lines), num_calls - min(len(real), num_calls // 2))
     made = [
         spoken(line, voices[number % len(voices)], rng)
-        for number, line in enumerate(lines[:num_lines])
+        for number, line in enumerate(lines[: num_calls - len(real)])
     ]
-    sentences = real[: num_calls - len(made)] + made
+    sentences = real + made
     if not sentences:
         raise BenchError("There is nothing to say.")
     rng.shuffle(sentences)
