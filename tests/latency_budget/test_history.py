@@ -42,7 +42,7 @@ def test_counts_tell_the_kinds_of_turns() -> None:
     counts = history.counts
     assert (counts.turns, counts.answered, counts.late, counts.incomplete) == (8, 6, 1, 3)
     assert (counts.cut_in, counts.interrupted) == (2, 1)
-    assert (counts.reopened, counts.withdrawn, counts.prepared) == (1, 1, 7)
+    assert (counts.reopened, counts.withdrawn, counts.prepared) == (1, 1, 6)
     summary = history.summary_json()["summary"]
     assert summary["outcomes"] == {"cut_in": 2, "interrupted": 1, "reopened": 1}
     low, high = summary["cut_in_interval"]

@@ -23,7 +23,7 @@ GOING_ON = [
     ("What does it cost.", "For two nights?"),
     ("The name is Baker.", "From Baker and Sons."),
 ]
-OVER = {
+OVER: dict[bench.Kind, list[str]] = {
     "interrupts": ["What does it cost?", "Can you speak up?", "I meant the other one."],
     "stops": ["Stop.", "No, wait.", "Sorry, I meant Tuesday."],
     "backchannel": ["Mm-hmm.", "Yeah.", "I see."],
@@ -82,9 +82,9 @@ def test_the_account_agrees_with_what_is_true() -> None:
     ]
     for kind, texts in OVER.items():
         heard += [
-            held(kind, *GOING_ON[seed % 4], over, seed)  # type: ignore[arg-type]
+            held(kind, *GOING_ON[seed % 4], over, 7 * number + seed)
             for seed in range(6)
-            for over in texts
+            for number, over in enumerate(texts)
         ]
     found = bench.figures(heard)
     cut_in = found["cut_in"]
