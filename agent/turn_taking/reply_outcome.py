@@ -107,7 +107,7 @@ _BEGINS: Final = frozenset({
 })  # fmt: skip
 """First words of a sentence of its own."""
 
-_STOPS: Final = INTERRUPTIONS - {"but", "what"}
+_STOPS: Final = frozenset(INTERRUPTIONS) - {"but", "what"}
 """First words that ask the agent to stop, or correct it. "But" goes on as often as it objects."""
 
 _FILLED: Final = frozenset({"uh", "um", "er", "erm", "hm", "hmm", "mm", "mmm", "ah", "oh"})

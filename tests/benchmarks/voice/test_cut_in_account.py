@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import asr
+from agent.turn_taking.reply_outcome import LateSpeech
 from asr.recognition.transcripts import Hypothesis
 from benchmarks.end_of_turn.simulated_call import Float32
 from benchmarks.voice import cut_in_account as bench
@@ -123,8 +124,8 @@ def test_halves_share_no_speaker_and_no_line() -> None:
 
 def test_the_fit_finds_what_goes_on() -> None:
     heard = [
-        bench.Heard("goes on", "", Outcome.CUT_IN, None, 700, bench.LateSpeech("A.", "with", 700)),
-        bench.Heard("stops", "", None, None, 700, bench.LateSpeech("A.", "stop", 700)),
+        bench.Heard("goes on", "", Outcome.CUT_IN, None, 700, LateSpeech("A.", "with", 700)),
+        bench.Heard("stops", "", None, None, 700, LateSpeech("A.", "stop", 700)),
     ] * 50
     weights = bench.fitted(heard)
     assert weights["joins"] > 1 > -1 > weights["stops"]
