@@ -1,6 +1,5 @@
 """Statistics of benches: speculation, reply times, stage medians, intervals of rates."""
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 from latency_budget.account.ledger import records_of
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.enforcement.stage_latencies import stage_latencies_of
+from latency_budget.statistics.intervals import wilson_interval as wilson_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +104,3 @@ def median_stages(turns: Iterable[dict[str, Any]]) -> dict[str, dict[str, float]
         stage: {kind: statistics.median(values) for kind, values in kinds.items()}
         for stage, kinds in collected.items()
     }
-
-
-def wilson_interval(hits: int, trials: int) -> tuple[float, float]:
-    """95 % interval of a rate (Wilson 1927): valid for rates near 0, unlike the normal interval.
-
-    By hand, because scipy (`binomtest(...).proportion_ci`) would be 140 MB that every user of
-    `halfsec bench` had to install for these lines.
-    """
-    if not trials:
-        return (0.0, 1.0)
-    z = 1.959964
-    rate = hits / trials
-    centre = rate + z * z / (2 * trials)
-    spread = z * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    scale = 1 + z * z / trials
-    return (max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from latency_budget.account.ledger import TurnLedger, records_of
     from latency_budget.account.marks import Mark, MarkName
     from latency_budget.account.turn import SessionId, Span, Stage, TurnId
-    from latency_budget.account.turn_record import Origin, StageTime, TurnRecord
+    from latency_budget.account.turn_record import Origin, Outcome, StageTime, TurnRecord
     from latency_budget.reporting.trace import (
         Trace,
         TraceError,
@@ -52,6 +52,7 @@ __all__ = [
     "Mark",
     "MarkName",
     "Origin",
+    "Outcome",
     "SessionId",
     "Span",
     "Stage",
@@ -92,6 +93,7 @@ _MODULES = {
     "Mark": "account.marks",
     "MarkName": "account.marks",
     "Origin": "account.turn_record",
+    "Outcome": "account.turn_record",
     "PROFILES": "account.budget",
     "SessionId": "account.turn",
     "Span": "account.turn",

@@ -362,7 +362,8 @@ class CallService:
         def on_turn(entry: TurnEntry) -> None:
             entry = self._calls.turn_over(call, entry)
             turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
-            carrier.notify(Extension("halfsec.turn", {"turn": turn}))
+            fields = {"turn": turn, "response_id": entry.response_id}
+            carrier.notify(Extension("halfsec.turn", fields))
 
         told = None
         if carrier.is_extended:

@@ -12,6 +12,10 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
     ),
     "phone": ("benchmarks.voice.phone", "telephone calls over good lines and bad ones"),
     "turns": ("benchmarks.voice.turns", "answers over many turns: how soon, how often too soon"),
+    "cutins": (
+        "benchmarks.voice.cut_in_account",
+        "the account of cut-ins, against calls whose turns are known",
+    ),
     "clause": (
         "benchmarks.voice.opening_clause",
         "how soon a reply can be spoken, with a first clause or not",

@@ -154,6 +154,8 @@ class TurnReport:
 
     turn: dict[str, Any]
     at_ns: int
+    response_id: str = ""
+    """Response of the turn; empty from servers that do not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +378,7 @@ def _read_extension(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent
             items, num_items = event["items"], event["num_items"]
             return Resumed(items, num_items, event["received"], event["will_answer"], at_ns)
         case "halfsec.turn":
-            return TurnReport(event["turn"], at_ns)
+            return TurnReport(event["turn"], at_ns, event.get("response_id", ""))
     return None
 
 

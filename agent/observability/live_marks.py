@@ -12,7 +12,8 @@ it is known to be one, so marks are sent as soon as they are known, without a tu
   arrival maps all marks to that clock, except for the network delay.
 - `guess`: work of preemptive generation, in case the caller has finished.
 
-Marks without a time, and those that only the policy reads, are not sent.
+Marks without a time, those that only the policy reads, and those that are made when the next turn
+has begun (whether the reply cut in) are not sent.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,9 @@ endlessly."""
 
 VOID: Final = "void"
 
-_LEFT_OUT: Final = frozenset({MarkName.LLM_WASTED, MarkName.ACTED})
+_LEFT_OUT: Final = frozenset(
+    {MarkName.LLM_WASTED, MarkName.ACTED, MarkName.CUT_IN, MarkName.WITHDRAWN}
+)
 
 _OF_REPLY: Final = frozenset(
     {

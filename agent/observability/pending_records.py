@@ -1,10 +1,13 @@
-"""Pending turn records, which wait for the client's report that the response was played.
+"""Pending turn records, which wait for the client's report of playback and for the reply's outcome.
 
 A short reply is sent completely before the client can have played any of it. Its record would lack
 the time at the ear, and then no percentile could be given there: percentiles at the ear need that
 time of every turn. So the record waits for the report if this client has sent one in this call
-before. It is released at the latest when the reply must have been played and reported, when the
-next turn begins, or when the call ends.
+before, at the latest until the reply must have been played and reported.
+
+Whether a reply cut in shows up to two seconds after its first audible sample, or when the words of
+speech over it are known (`agent/turn_taking/reply_outcome.py`). So a record waits for that as well.
+Both waits end when the next turn begins, or the call ends.
 """
 
 from collections import deque
@@ -29,19 +32,21 @@ OnTurn = Callable[[TurnEntry], None]
 
 
 class PendingRecords:
-    """Turn records that wait for a playback report. Belongs to one session; holds one or two
-    turns."""
+    """Turn records that wait. Belongs to one session; holds one or two turns."""
 
-    def __init__(self, on_turn: OnTurn) -> None:
+    def __init__(self, on_turn: OnTurn, is_settled: Callable[[TurnId], bool]) -> None:
+        """`is_settled`: no more speech can change this turn's outcome."""
         self._on_turn = on_turn
+        self._is_settled = is_settled
         self._turns: dict[TurnId, tuple[TurnLedger, Callable[[TurnRecord], TurnEntry]]] = {}
         self._told: deque[TurnId] = deque(maxlen=MAX_TOLD)
         """The turns whose playback was reported last."""
 
     def over(self, ledger: TurnLedger, entry_of: Callable[[TurnRecord], TurnEntry]) -> None:
-        """End a turn: release its record, or keep it for the report. `entry_of` makes its entry."""
+        """End a turn: release its record, or keep it. `entry_of` makes its entry."""
         turn, record = ledger.turn, ledger.record()
-        if self._told and turn not in self._told and record.answered:
+        awaits_report = self._told and turn not in self._told and record.answered
+        if awaits_report or not self._is_settled(turn):
             self._turns[turn] = ledger, entry_of
         else:
             self._on_turn(entry_of(record))
@@ -51,10 +56,11 @@ class PendingRecords:
         if name in (MarkName.HEARD, MarkName.HEARD_DOUBTED):
             if turn not in self._told:
                 self._told.append(turn)
-            self.settle(turn)
+            if self._is_settled(turn):
+                self.settle(turn)
 
     def settle(self, turn: TurnId) -> None:
-        """Release the record of this turn, if it is waiting."""
+        """Release the record of this turn, if it is waiting, whatever it waits for."""
         waiting = self._turns.pop(turn, None)
         if waiting is not None:
             ledger, entry_of = waiting

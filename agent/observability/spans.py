@@ -186,6 +186,7 @@ def _account(entry: TurnEntry) -> dict[str, Value]:
         "halfsec.cut_in": record.cut_in,
         "halfsec.interrupted": record.interrupted,
         "halfsec.reopened": record.reopened,
+        **({} if record.outcome is None else {"halfsec.outcome": record.outcome.value}),
         "halfsec.opener": record.opener,
         "halfsec.wasted_ms": record.wasted_ms,
         "halfsec.wasted_prompt_tokens": record.wasted_prompt_tokens,

@@ -11,12 +11,15 @@ from typing import Any, Final
 
 from agent.session.ports.stage_ports import SpeechResult
 from agent.turn_taking.commands import Command
-from agent.turn_taking.events import Event, SpeechResumed
+from agent.turn_taking.events import Event, SpeechResumed, SpeechStarted
+from agent.turn_taking.reply_outcome import ReplyOutcomes
 from latency_budget.account.actions import ActionTaken
 from latency_budget.account.budget import EMBEDDED
 from latency_budget.account.ledger import TurnLedger
 from latency_budget.account.marks import Mark, MarkName
+from latency_budget.account.playback_time import heard_ns
 from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.account.turn_record import Outcome
 from latency_budget.reporting.trace import Kind, TraceWriter
 from latency_budget.storage.history import TurnEntry
 
@@ -65,7 +68,12 @@ class TurnRecorder:
         """Latency budget of turns from now on."""
         self._session_id = session_id
         self.trace = trace
-        self.over = PendingRecords(on_turn)
+        self.over = PendingRecords(on_turn, self._is_settled)
+        self._outcomes = ReplyOutcomes()
+        self._onset_ns: int | None = None
+        """Time of the first voiced sample of the utterance that begins next."""
+        self._now_ns = 0
+        """Time of the newest event, command or mark."""
         self._on_mark = on_mark
         self._told = told
         self._ledgers: dict[TurnId, TurnLedger] = {}
@@ -77,11 +85,25 @@ class TurnRecorder:
 
     def event(self, event: Event, now_ns: int, turn: TurnId) -> None:
         _append(self.trace, now_ns, "event", turn, to_record(event))
+        self._now_ns = now_ns
+        onset_ns = None
+        if isinstance(event, SpeechStarted):
+            onset_ns, self._onset_ns = self._onset_ns, None
+        self._outcomes.event(event, now_ns, onset_ns)
         if isinstance(event, SpeechResumed) and self._told is not None:
             self._told.void()  # the marks of the next pause replace those of this one
 
     def command(self, command: Command, now_ns: int, turn: TurnId) -> None:
         _append(self.trace, now_ns, "command", turn, to_record(command))
+        self._now_ns = now_ns
+        verdict = self._outcomes.command(command)
+        if verdict is None:
+            return
+        if verdict.outcome is not None:
+            name = MarkName.CUT_IN if verdict.outcome is Outcome.CUT_IN else MarkName.WITHDRAWN
+            self.mark(verdict.turn, name, verdict.onset_ns)
+        if verdict.outcome is not None or self._is_settled(verdict.turn):
+            self.over.settle(verdict.turn)
 
     def timer(self, now_ns: int, turn: TurnId) -> None:
         """Record that the machine's timer fired: the replay of a trace needs the time."""
@@ -93,7 +115,11 @@ class TurnRecorder:
         """Add a mark to this turn. `tokens`: numbers of prompt and output tokens, for marks that
         count them."""
         mark = Mark(turn, name, at_ns, *tokens)
+        self._now_ns = max(self._now_ns, at_ns)
         self._take(mark)
+        if name in (MarkName.RELEASED, MarkName.HEARD):
+            at = self.so_far(turn).at
+            self._outcomes.audible(turn, heard_ns(at) or at.get(MarkName.RELEASED, at_ns))
         if self._told is not None:
             self._told.marked(mark)
         self.on_change()
@@ -121,6 +147,8 @@ class TurnRecorder:
 
     def heard(self, heard: SpeechResult, turn: TurnId) -> None:
         """Keep the times of an utterance for the turn that it will become."""
+        if heard.onset_ns is not None:
+            self._onset_ns = heard.onset_ns
         if heard.paused_ns is not None:
             self.guessed(MarkName.SPEECH_PAUSED, heard.paused_ns)
         if heard.decode_ns is not None:
@@ -176,9 +204,25 @@ class TurnRecorder:
         self._asked = {turn: self._caller_text}
         self._caller_text = ""
 
-    def reply_ended(self, turn: TurnId, text: str, reply_s: float) -> None:
+    def window_left_ns(self, turn: TurnId, now_ns: int) -> int:
+        """Time in which speech may still show that the reply of this turn cut in, ns. The owner
+        settles the turn after it."""
+        ends_ns = self._outcomes.window_ends_ns(turn)
+        return 0 if ends_ns is None else max(0, ends_ns - now_ns)
+
+    def settle(self, turn: TurnId) -> None:
+        """Release the record of a turn that waits for a report or for the end of its window, unless
+        the words of speech over its reply are outstanding: they release it."""
+        if not self._outcomes.is_open(turn):
+            self.over.settle(turn)
+
+    def _is_settled(self, turn: TurnId) -> bool:
+        return not self._outcomes.is_open(turn) and not self.window_left_ns(turn, self._now_ns)
+
+    def reply_ended(self, turn: TurnId, text: str, reply_s: float, response_id: str = "") -> None:
         """End a turn: its reply was sent completely, or was cut. `reply_s`: speech
         released, in s."""
+        self._outcomes.reply_ended(turn, text)
         ledger = self._ledgers.get(turn)
         if ledger is not None:
             entry_of = partial(
@@ -188,6 +232,7 @@ class TurnRecorder:
                 caller_text=self._asked.get(turn, ""),
                 agent_text=text,
                 reply_s=reply_s,
+                response_id=response_id,
             )
             self.over.over(ledger, entry_of)
 

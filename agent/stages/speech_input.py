@@ -229,11 +229,12 @@ class SpeechInput:
                 self._spawn(self._jobs.partial(job))
 
     def _emit_event(self, event: asr.EndpointEvent) -> None:
-        utterance, paused_ns = event.utterance, None
+        utterance, onset_ns, paused_ns = event.utterance, None, None
         match event:
             case asr.SpeechStarted(at_sample=at_sample):
                 self.utterance = utterance
                 self._bounds[utterance] = (at_sample, at_sample)
+                onset_ns, _ = self._arrivals.when(at_sample)
                 if len(self._bounds) > MAX_BOUNDS:
                     del self._bounds[next(iter(self._bounds))]
             case asr.SpeechPaused(at_sample=at_sample):
@@ -243,7 +244,7 @@ class SpeechInput:
             case asr.SpeechResumed():
                 if utterance in self._bounds:  # its end is open again
                     self._bounds[utterance] = (self._bounds[utterance][0],) * 2
-        self._emit(SpeechResult(utterance, event, paused_ns=paused_ns))
+        self._emit(SpeechResult(utterance, event, onset_ns=onset_ns, paused_ns=paused_ns))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None] | None":
         if self._group is None:

@@ -118,6 +118,7 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallerPlan) 
             group.create_task(caller.run())
             try:
                 await converse(caller, asides, recordings, plan)
+                await caller.wait_reports()
                 if plan.barge_in_seed is not None or plan.aside_seed is not None:
                     await check_history(call, caller, words, held)
             except CallEndedError as error:

@@ -101,8 +101,10 @@ EXTENSIONS: Final = {
         "Words of the caller so far; the first `stable_chars` characters do not change any more.",
     ),
     "halfsec.turn": (
-        "`turn`",
-        "A turn is over: its words, latencies, stages and actions, as in `/v1/latency/turns`.",
+        "`turn`, `response_id`",
+        "A turn is over: its words, latencies, stages and actions, as in `/v1/latency/turns`. It "
+        "comes when it is known whether the reply cut in: up to 2.5 s after its first sound, or "
+        "when the words of a caller who spoke over it are known.",
     ),
     "halfsec.mark": (
         "`turn`, `name`, `at_ms`, `now_ms`, `guess`",

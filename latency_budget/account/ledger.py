@@ -32,6 +32,10 @@ that is ready; the duration is in `paced_ns` as well, so that both latencies are
 first sound is an opener made the caller wait for the stage that was at work when the opener was
 put in front of it: that stage's stretch ends there.
 
+A turn is cut in where the reply was audible before the last voiced frame of the utterance, or where
+`cut_in` says that speech of the same turn went on afterwards; it has no end-to-end time. Whether it
+did is not seen from marks: the words decide, and the agent marks it when they are there.
+
 A turn with marks missing or in the wrong order is kept and lists them in `incomplete`; a pair in
 the wrong order gives no span, and its time shows as a gap.
 """
@@ -71,6 +75,8 @@ _ONCE = frozenset(
         _M.REPLY_DONE,
         _M.INTERRUPTED,
         _M.REOPENED,
+        _M.CUT_IN,
+        _M.WITHDRAWN,
         _M.PACE_START,
         _M.PACE_END,
         _M.OPENER,
@@ -171,11 +177,13 @@ class TurnLedger:
         end_ns = released_ns if at_ear_ns is None else at_ear_ns
         spans = (*stage_spans(self._at), *self._tool_spans)
         path: tuple[Span, ...] = ()
-        cut_in = False
+        cut_in = _M.CUT_IN in self._at and released_ns is not None
+        withdrawn = _M.WITHDRAWN in self._at and released_ns is None
         paced_ns = 0
+        typed = origin is Origin.REPLY_REQUESTED
         if origin_ns is not None and end_ns is not None:
-            typed = origin is Origin.REPLY_REQUESTED
-            cut_in = end_ns < origin_ns and not typed
+            cut_in = cut_in or (end_ns < origin_ns and not typed)
+        if origin_ns is not None and end_ns is not None and not cut_in:
             path = critical_path(
                 origin_ns,
                 end_ns,
@@ -191,12 +199,13 @@ class TurnLedger:
             turn=self.turn,
             origin=origin,
             stages=stage_times(spans, path),
-            e2e_server_ns=_elapsed_ns(origin_ns, released_ns),
-            e2e_ear_ns=_elapsed_ns(origin_ns, at_ear_ns),
+            e2e_server_ns=None if cut_in else _elapsed_ns(origin_ns, released_ns),
+            e2e_ear_ns=None if cut_in else _elapsed_ns(origin_ns, at_ear_ns),
             answered=released_ns is not None,
             cut_in=cut_in,
-            interrupted=_M.INTERRUPTED in self._at,
+            interrupted=_M.INTERRUPTED in self._at and not (cut_in or withdrawn),
             reopened=_M.REOPENED in self._at,
+            withdrawn=withdrawn,
             incomplete=self._flaws(origin),
             wasted_ns=self._wasted_ns,
             wasted_prompt_tokens=self._wasted_prompt_tokens,

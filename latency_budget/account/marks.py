@@ -60,9 +60,16 @@ class MarkName(StrEnum):
     REPLY_DONE = "reply_done"
     """The last sample of the reply was handed to the transport."""
     INTERRUPTED = "interrupted"
+    """The reply was cut."""
     REOPENED = "reopened"
     """The caller went on with the previous turn, whose reply was cancelled: this turn continues
     it."""
+    CUT_IN = "cut_in"
+    """The caller had not finished: speech of the same turn began here, within two seconds of the
+    first audible sample. Known when its words are."""
+    WITHDRAWN = "withdrawn"
+    """The caller went on before anything was audible, and the reply was cancelled. The time is that
+    of the caller's first voiced sample."""
     TOOL_START = "tool_start"
     TOOL_DONE = "tool_done"
     DISCARDED = "discarded"

@@ -23,6 +23,18 @@ class Origin(StrEnum):
     """The mark is missing: such a turn has no end-to-end time."""
 
 
+class Outcome(StrEnum):
+    """How the caller took a reply, where it was not simply heard. The names are used in the store,
+    metrics, JSON and pages."""
+
+    CUT_IN = "cut_in"
+    """The reply was audible, and the caller had not finished the turn."""
+    INTERRUPTED = "interrupted"
+    """The caller, or the client, stopped the reply on purpose."""
+    REOPENED = "reopened"
+    """The caller went on before anything of the reply was audible."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageTime:
     """One stage of one turn. Integer nanoseconds, so that sums are exact."""
@@ -55,16 +67,18 @@ class TurnRecord:
     stages: Mapping[Stage, StageTime]
     """All stages, in their order."""
     e2e_server_ns: int | None
-    """Origin to first audible sample released. None: never released, origin unknown, or released
-    before the caller's last voiced frame."""
+    """Origin to first audible sample released. None: never released, origin unknown, or cut in."""
     e2e_ear_ns: int | None
     """Origin to the client's playback of that sample. None also where clients don't report it."""
     answered: bool
     """An audible sample was released."""
     cut_in: bool
-    """Audible before the caller's last voiced frame. Such a turn has no end-to-end time: a
-    negative one would flatter the percentiles."""
+    """Audible before the caller's last voiced frame of the turn: of the utterance that was
+    answered, or of speech that went on with it. Such a turn has no end-to-end time: the caller
+    waited for nothing, and a negative time would flatter the percentiles."""
     interrupted: bool
+    """The reply was cut, and neither did it cut in nor did the caller go on before it was
+    audible."""
     reopened: bool
     """It continues the previous turn, whose reply was cancelled before it was heard."""
     incomplete: tuple[str, ...]
@@ -95,9 +109,20 @@ class TurnRecord:
     marks: tuple[tuple[MarkName, int], ...] = ()
     """The marks that counted, in order of time, in ns from `started_ns`. Empty for a turn that was
     stored by a version before this field."""
+    withdrawn: bool = False
+    """The caller went on before anything of the reply was audible; the next turn continues it."""
     started_ns: int | None = field(default=None, compare=False)
     """The origin on the clock of the marks; without an origin, the first mark. None for a turn that
     was read from a store."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the caller took the reply; None: it was heard, or nobody was there to hear it."""
+        if self.cut_in:
+            return Outcome.CUT_IN
+        if self.withdrawn:
+            return Outcome.REOPENED
+        return Outcome.INTERRUPTED if self.interrupted else None
 
     @property
     def e2e_server_ms(self) -> float | None:

@@ -21,6 +21,7 @@ from latency_budget.account.budget import Budget
 from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import NS_PER_MS
 from latency_budget.statistics.aggregate import PERCENTILES, TurnAggregate, percentiles_ms
+from latency_budget.statistics.intervals import wilson_interval
 from latency_budget.storage.history import TurnEntry, entry_json, profiles_json
 
 from .compare import Comparison
@@ -176,8 +177,9 @@ def _summary(report: Report) -> Html:
         ("turns", str(summary["turns"])),
         ("answered", _share(summary["answered"], len(entries))),
         ("later than their own budget", _share(late, len(timed))),
-        ("cut in on the caller", _share(aggregate.cut_ins, len(answered))),
-        ("interrupted by the caller", _share(_interrupted(entries), len(answered))),
+        ("cut in on the caller", _with_interval(aggregate.cut_ins, len(answered))),
+        ("interrupted by the caller", _share(aggregate.interrupted, len(answered))),
+        ("re-opened before anything was heard", str(aggregate.withdrawn)),
         ("begun with an opener", _share(summary["openers"], len(answered))),
     ]
     raw = summary["e2e_raw_ms"]
@@ -205,8 +207,11 @@ def _summary(report: Report) -> Html:
     )
 
 
-def _interrupted(entries: Sequence[TurnEntry]) -> int:
-    return sum(entry.record.interrupted for entry in entries if entry.record.answered)
+def _with_interval(part: int, whole: int) -> str:
+    """A share with the 95 % interval of its rate."""
+    low, high = wilson_interval(part, whole)
+    interval = f", 95 %: {100 * low:.1f}-{100 * high:.1f}" if whole else ""
+    return f"{_share(part, whole)}{interval}"
 
 
 def _profiles(report: Report) -> Html:

@@ -73,6 +73,9 @@ def misses(gate: tuple[Condition, ...], summary: Mapping[str, Any]) -> list[str]
         value = METRICS[condition.name](summary)
         if not condition.holds(value):
             shown = "not known" if value is None else f"{value:g}"
+            if condition.name == "cutin" and value is not None:
+                low, high = summary["cut_in_interval"]
+                shown += f", 95 % interval {low:.3f} to {high:.3f}"
             lines.append(f"GATE MISSED: {condition} ({condition.name} is {shown})")
     return lines
 
@@ -91,10 +94,25 @@ def _at(*path: str) -> Callable[[Mapping[str, Any]], float | None]:
     return value
 
 
+def _cut_in_high(summary: Mapping[str, Any]) -> float | None:
+    return None if summary["cut_in_interval"] is None else float(summary["cut_in_interval"][1])
+
+
+def _per_answered(outcome: str) -> Callable[[Mapping[str, Any]], float | None]:
+    def value(summary: Mapping[str, Any]) -> float | None:
+        answered = summary["answered"]
+        return summary["outcomes"][outcome] / answered if answered else None
+
+    return value
+
+
 METRICS: Final[dict[str, Callable[[Mapping[str, Any]], float | None]]] = {
     "turns": _at("turns"),
     "answered": _share("answered"),
     "cutin": _at("cut_in_rate"),
+    "cutin.high": _cut_in_high,
+    "interrupted": _per_answered("interrupted"),
+    "reopened": _per_answered("reopened"),
     **{f"e2e.p{rank}": _at(f"p{rank}") for rank in PERCENTILES},
     **{f"raw.p{rank}": _at("e2e_raw_ms", f"p{rank}") for rank in PERCENTILES},
     **{
@@ -104,4 +122,5 @@ METRICS: Final[dict[str, Callable[[Mapping[str, Any]], float | None]]] = {
     },
 }
 """Getters of a summary's figures by the names of a gate. `raw` is without the time in which replies
-were held back on purpose; a stage's figure is its exposed time."""
+were held back on purpose; a stage's figure is its exposed time. `cutin.high` is the upper end of
+the 95 % interval of `cutin`; `interrupted` and `reopened` are numbers of turns per answered one."""

@@ -53,10 +53,16 @@ def waterfall(record: TurnRecord, *, width: int = 80, budget: Budget = EMBEDDED)
 def summary_table(summary: Mapping[str, Any]) -> str:
     """The summary of `summarize` as a table in ms, with spent and exposed time by stage."""
     rate = summary["cut_in_rate"]
-    cut_ins = "" if rate is None else f", cut-ins {100 * rate:.1f} %"
+    cut_ins = ""
+    if rate is not None:
+        low, high = summary["cut_in_interval"]
+        cut_ins = f", cut-ins {100 * rate:.1f} % (95 %: {100 * low:.1f}-{100 * high:.1f})"
+    outcomes = summary["outcomes"]
     ranks = [f"p{percent}" for percent in PERCENTILES]
     lines = [
         f"{summary['turns']} turns, {summary['answered']} answered{cut_ins}",
+        f"{outcomes['interrupted']} interrupted, {outcomes['reopened']} re-opened before anything"
+        " was heard",
         f"{'ms':<21}" + "".join(f"{rank:>9}" for rank in ranks),
         _row(summary["measure"], summary, ranks),
     ]
@@ -94,6 +100,7 @@ def headline(record: TurnRecord, budget: Budget) -> str:
         (record.origin is Origin.REPLY_REQUESTED, "typed"),
         (record.origin is Origin.GREETING, "greeting"),
         (record.interrupted, "interrupted"),
+        (record.withdrawn, "the caller went on before it was audible"),
         (record.reopened, "re-opened"),
     ):
         if applies:

@@ -11,15 +11,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from latency_budget.account.turn import Stage
-from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
+from latency_budget.account.turn_record import NS_PER_MS, Outcome, TurnRecord
 
 from .histogram import charted_ms
+from .intervals import wilson_interval
 
 PERCENTILES = (50, 90, 95, 99)
 
 Json = dict[str, Any]
 Times = Counter[int]
 """Number of turns by time in ns."""
+
+
+_COUNTS = (
+    "turns",
+    "answered",
+    "openers",
+    "cut_ins",
+    "interrupted",
+    "withdrawn",
+    "timed",
+    "heard",
+)
+"""Fields of a `TurnAggregate` that are plain numbers."""
 
 
 def _by_stage() -> dict[Stage, Times]:
@@ -36,6 +50,10 @@ class TurnAggregate:
     openers: int = 0
     """Answered turns with an opener. Cut-ins are counted among the answered turns too."""
     cut_ins: int = 0
+    interrupted: int = 0
+    """Answered turns whose reply the caller stopped on purpose."""
+    withdrawn: int = 0
+    """Turns that the caller went on with before anything of the reply was audible: not answered."""
     timed: int = 0
     heard: int = 0
     """Timed turns whose time at the ear is known."""
@@ -61,6 +79,8 @@ class TurnAggregate:
             answered=len(answered),
             openers=sum(record.opener for record in answered),
             cut_ins=sum(record.cut_in for record in answered),
+            interrupted=sum(record.interrupted for record in answered),
+            withdrawn=sum(record.withdrawn for record in turns),
             timed=len(timed),
             heard=len(heard),
             at_ear=Counter([time for time, _ in heard]),
@@ -73,7 +93,7 @@ class TurnAggregate:
 
     def add(self, other: "TurnAggregate") -> None:
         """Add the turns of another aggregate."""
-        for name in ("turns", "answered", "openers", "cut_ins", "timed", "heard"):
+        for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.late is not None:
             self.late = (self.late or 0) + other.late
@@ -94,6 +114,14 @@ class TurnAggregate:
             "e2e_raw_ms": percentiles_ms(self.raw_at_ear if all_heard else self.raw_at_server),
             "openers": self.openers,
             "cut_in_rate": self.cut_ins / self.answered if self.answered else None,
+            "cut_in_interval": list(wilson_interval(self.cut_ins, self.answered))
+            if self.answered
+            else None,
+            "outcomes": {
+                Outcome.CUT_IN.value: self.cut_ins,
+                Outcome.INTERRUPTED.value: self.interrupted,
+                Outcome.REOPENED.value: self.withdrawn,
+            },
             "within": None if self.late is None or not self.timed else 1 - self.late / self.timed,
             "stages": {
                 stage.value: {

@@ -23,13 +23,15 @@ def summarize(records: Iterable[TurnRecord]) -> Json:
     """Summarize turns: percentiles in ms over those that were answered; null where there are none.
 
     `{turns, answered, measure, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate,
-    within, stages: {name: {spent_ms, exposed_ms: {p50, ...}}}}`. `e2e_raw_ms` is the same measure
+    cut_in_interval, outcomes: {cut_in, interrupted, reopened}, within,
+    stages: {name: {spent_ms, exposed_ms: {p50, ...}}}}`. `e2e_raw_ms` is the same measure
     less the time in which replies were held back on purpose. The end is the ear where every
     answered turn has that time, else the server for all of them, and `measure` says which: two
-    quantities are never mixed. Cut-ins count in their rate (cut-ins per answered turn) and not in
-    the percentiles, which their negative times would flatter. Incomplete turns count wherever their
-    end-to-end time is known. `within`, the share of timed turns that kept their budget, needs more
-    than records: see `history.aggregate_of`; it is null here.
+    quantities are never mixed. Cut-ins count in their rate (cut-ins per answered turn, with its
+    95 % interval) and not in the percentiles, which their times would flatter. `outcomes` are
+    numbers of turns; those re-opened before anything was audible are not answered. Incomplete turns
+    count wherever their end-to-end time is known. `within`, the share of timed turns that kept
+    their budget, needs more than records: see `history.aggregate_of`; it is null here.
     """
     return TurnAggregate.of(records).summary()
 
@@ -48,6 +50,8 @@ def turn_json(record: TurnRecord, caller_text: str, agent_text: str, reply_s: fl
         "opener": record.opener,
         "cut_in": record.cut_in,
         "interrupted": record.interrupted,
+        "reopened": record.reopened,
+        "outcome": None if record.outcome is None else record.outcome.value,
         "actions": actions_json(record.actions),
         "stages": {
             stage.value: {"spent_ms": time.spent_ms, "exposed_ms": time.exposed_ms}

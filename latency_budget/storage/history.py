@@ -27,6 +27,9 @@ class TurnEntry:
     agent_text: str = ""
     reply_s: float | None = None
     """Speech released, in s."""
+    response_id: str = ""
+    """Id of the turn's last response, by which clients assign a report that comes late. Not
+    stored."""
     recording: tuple[float, float] | None = None
     """First and last second of the turn in the call's recording, from the caller's words to the end
     of the answer. None: not recorded."""
@@ -49,6 +52,9 @@ class TurnCounts:
     cut_in: int = 0
     interrupted: int = 0
     reopened: int = 0
+    """Turns that go on with one whose reply was cancelled, audible or not."""
+    withdrawn: int = 0
+    """Turns whose reply was cancelled before anything was audible, because the caller went on."""
     openers: int = 0
     incomplete: int = 0
     prepared: int = 0
@@ -85,6 +91,7 @@ class TurnHistory:
             cut_in=so_far.cut_in + record.cut_in,
             interrupted=so_far.interrupted + record.interrupted,
             reopened=so_far.reopened + record.reopened,
+            withdrawn=so_far.withdrawn + record.withdrawn,
             openers=so_far.openers + record.opener,
             incomplete=so_far.incomplete + bool(record.incomplete),
             prepared=so_far.prepared + was_prepared(record),

@@ -106,15 +106,16 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE calls ADD COLUMN late_frames INTEGER NOT NULL DEFAULT 0",
     ),
     ("ALTER TABLE calls ADD COLUMN answered_by TEXT NOT NULL DEFAULT ''",),
+    ("ALTER TABLE turns ADD COLUMN withdrawn INTEGER NOT NULL DEFAULT 0",),
 )
 
 _PLAIN: Final = (
     *("e2e_server_ns", "e2e_ear_ns", "paced_ns", "answered", "cut_in", "interrupted", "reopened"),
-    *("opener", "wasted_ns", "wasted_prompt_tokens", "wasted_output_tokens"),
+    *("withdrawn", "opener", "wasted_ns", "wasted_prompt_tokens", "wasted_output_tokens"),
 )
 """Columns that are fields of a `TurnRecord`."""
 
-_FLAGS: Final = frozenset({"answered", "cut_in", "interrupted", "reopened", "opener"})
+_FLAGS: Final = frozenset({"answered", "cut_in", "interrupted", "reopened", "withdrawn", "opener"})
 
 
 _MARKS: Final = {name.value: name for name in MarkName}

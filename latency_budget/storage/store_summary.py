@@ -56,6 +56,8 @@ _COUNTED: Final = (
     "sum(answered)",
     "sum(answered AND opener)",
     "sum(answered AND cut_in)",
+    "sum(answered AND interrupted)",
+    "sum(withdrawn)",
     f"sum({_IS_TIMED})",
     f"sum({_IS_TIMED} AND e2e_ear_ns IS NOT NULL)",
     f"sum({_IS_TIMED} AND ifnull(e2e_ear_ns, e2e_server_ns) - paced_ns > total_ms * {NS_PER_MS})",

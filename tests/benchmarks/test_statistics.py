@@ -34,6 +34,8 @@ def test_cut_ins_and_missed_turns_have_no_part_in_the_percentiles() -> None:
         "p95": 300.0,
         "p99": 300.0,
         "cut_in_rate": 0.25,
+        "cut_in_interval": [pytest.approx(0.0456, abs=1e-4), pytest.approx(0.6994, abs=1e-4)],
+        "outcomes": {"cut_in": 1, "interrupted": 0, "reopened": 0},
         "e2e_raw_ms": {"p50": 100.0, "p90": 300.0, "p95": 300.0, "p99": 300.0},
         "openers": 0,
     }

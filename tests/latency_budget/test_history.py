@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from latency_budget import SessionId, TurnCounts, TurnEntry, TurnHistory, budget_profile
+from latency_budget import SessionId, TurnEntry, TurnHistory, budget_profile
 from tests.latency_budget.test_report import turn
 
 A, B = SessionId("a"), SessionId("b")
@@ -37,9 +37,16 @@ def test_counts_tell_the_kinds_of_turns() -> None:
     history.add(TurnEntry(A, turn(4, released_ms=300, interrupted=500)))
     history.add(TurnEntry(A, turn(5, released_ms=300, reopened=10)))
     history.add(TurnEntry(A, turn(5, released_ms=None)))
-    assert history.counts == TurnCounts(
-        turns=6, answered=5, late=1, cut_in=1, interrupted=1, reopened=1, incomplete=2, prepared=5
-    )
+    history.add(TurnEntry(A, turn(6, released_ms=None, interrupted=90, withdrawn=80)))
+    history.add(TurnEntry(A, turn(7, released_ms=300, interrupted=900, cut_in=700)))
+    counts = history.counts
+    assert (counts.turns, counts.answered, counts.late, counts.incomplete) == (8, 6, 1, 3)
+    assert (counts.cut_in, counts.interrupted) == (2, 1)
+    assert (counts.reopened, counts.withdrawn, counts.prepared) == (1, 1, 6)
+    summary = history.summary_json()["summary"]
+    assert summary["outcomes"] == {"cut_in": 2, "interrupted": 1, "reopened": 1}
+    low, high = summary["cut_in_interval"]
+    assert low < summary["cut_in_rate"] == 2 / 6 < high
 
 
 def test_the_summary_is_also_by_profile_and_without_turns() -> None:

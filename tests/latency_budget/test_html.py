@@ -101,7 +101,7 @@ def test_it_says_what_the_terminal_says() -> None:
     num_late = sum(each.late for each in entries)
     assert num_late == 10
     assert f"{num_late} of 20 (50.0\N{NO-BREAK SPACE}%)" in shown.texts
-    assert "1 of 21 (4.8\N{NO-BREAK SPACE}%)" in shown.texts, "cut in"
+    assert "1 of 21 (4.8\N{NO-BREAK SPACE}%), 95 %: 0.8-22.7" in shown.texts, "cut in"
     assert "turn 20: not answered" in shown.texts
     assert "500 ms" in shown.texts, "the budget's line in the histogram"
     assert "turn 19: 789.0 ms at the server, 809.0 ms at the ear, late by 309.0 ms" in shown.texts

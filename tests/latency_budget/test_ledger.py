@@ -10,6 +10,7 @@ from latency_budget import (
     Mark,
     MarkName,
     Origin,
+    Outcome,
     Stage,
     StageTime,
     TurnId,
@@ -163,6 +164,24 @@ def test_speech_after_the_release_moves_the_origin() -> None:
     assert ledger.record().cut_in
 
 
+def test_speech_that_went_on_after_the_release_is_a_cut_in_without_a_time() -> None:
+    record = account(**TIGHT, cut_in=900, interrupted=1000)
+    assert record.cut_in
+    assert record.outcome is Outcome.CUT_IN
+    assert not record.interrupted, "the caller had not finished"
+    assert (record.e2e_server_ns, record.path) == (None, ())
+    assert exposed_ms(record) == {}
+
+
+def test_a_reply_that_nobody_heard_did_not_cut_in() -> None:
+    never = {name: at for name, at in TIGHT.items() if name != "released"}
+    record = account(**never, withdrawn=100, interrupted=200)
+    assert record.outcome is Outcome.REOPENED
+    assert (record.answered, record.cut_in, record.interrupted) == (False, False, False)
+    assert not account(**never, cut_in=900).cut_in
+    assert account(**TIGHT, withdrawn=900).outcome is None
+
+
 def test_a_repeated_pass_counts_once_and_the_first_is_wasted() -> None:
     ledger = ledger_of(
         ("caller_last_voiced", -400),
@@ -247,6 +266,8 @@ def test_a_re_opened_turn_says_so() -> None:
 
 def test_an_interrupted_turn_says_so() -> None:
     assert account(**TIGHT, interrupted=800).interrupted
+    assert account(**TIGHT, interrupted=800).outcome is Outcome.INTERRUPTED
+    assert account(**TIGHT).outcome is None
     assert not account(**TIGHT).interrupted
 
 

@@ -156,6 +156,8 @@ def test_turn_json_has_exactly_the_promised_fields() -> None:
         "opener": False,
         "cut_in": False,
         "interrupted": False,
+        "reopened": False,
+        "outcome": None,
         "actions": [],
         "reply_s": 1.25,
     }
@@ -244,7 +246,8 @@ def test_the_waterfall_tells_typed_and_discarded() -> None:
 
 def test_the_table_lists_every_stage() -> None:
     table = summary_table(summarize([turn(released_ms=300)]))
-    assert "1 turns, 1 answered, cut-ins 0.0 %" in table
+    assert "1 turns, 1 answered, cut-ins 0.0 % (95 %: 0.0-79.3)" in table
+    assert "0 interrupted, 0 re-opened before anything was heard" in table
     for stage in Stage:
         assert f"{stage} exposed" in table
     assert max(map(len, table.splitlines())) <= 80

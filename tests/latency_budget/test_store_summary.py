@@ -36,6 +36,8 @@ def records(draw: st.DrawFn) -> TurnRecord:
         record(),
         answered=draw(st.booleans()),
         cut_in=draw(st.booleans()),
+        interrupted=draw(st.booleans()),
+        withdrawn=draw(st.booleans()),
         opener=draw(st.booleans()),
         e2e_server_ns=released_ns,
         e2e_ear_ns=heard_ns,

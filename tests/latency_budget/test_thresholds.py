@@ -51,6 +51,14 @@ def store_of(path: Path, records: list[TurnRecord]) -> Path:
     return path
 
 
+def test_a_gate_knows_outcomes_and_the_interval_of_cut_ins() -> None:
+    summary = summarize([turn(1, 300), turn(2, 400), turn(4, -50)])
+    assert misses(read_gate("cutin.high<0.8 interrupted<=0 reopened<=0"), summary) == []
+    assert len(misses(read_gate("cutin.high<0.79"), summary)) == 1
+    lines = misses(read_gate("cutin.high<1 interrupted<=0 reopened<=0"), summarize([]))
+    assert len(lines) == 3, "a run without turns proves nothing"
+
+
 def test_a_gate_says_what_does_not_hold() -> None:
     summary = summarize([turn(1, 300), turn(2, 400), turn(3, None), turn(4, -50)])
     assert misses(read_gate("e2e.p50<=300 e2e.p95<=400, cutin<0.34; turns>=4"), summary) == []
@@ -58,7 +66,7 @@ def test_a_gate_says_what_does_not_hold() -> None:
     assert lines == [
         "GATE MISSED: e2e.p95<=399 (e2e.p95 is 400)",
         "GATE MISSED: answered>=0.9 (answered is 0.75)",
-        "GATE MISSED: cutin<=0.02 (cutin is 0.333333)",
+        "GATE MISSED: cutin<=0.02 (cutin is 0.333333, 95 % interval 0.061 to 0.792)",
     ]
 
 

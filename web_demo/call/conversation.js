@@ -188,6 +188,7 @@ export class Conversation extends EventTarget {
 
   /** @param {Turn} turn */
   turnMeasured(turn) {
+    if (turn.outcome === 'reopened') return; // nothing of its reply was heard or shown
     const waiting = [...this.replies].filter(([, reply]) => !reply.measured);
     const match =
       waiting.find(([itemId]) => itemId === turn.item_id) ??

@@ -34,6 +34,10 @@ from .spoken_turn import Int16, SpokenTurn
 __all__ = ["CallPort", "Caller", "RecordingError", "SpokenTurn", "load_recording"]
 
 NS_PER_MS: Final = 1_000_000
+REPORTS_S: Final = 3.0
+"""Time in s to wait for the report of the newest turn, from the end of its reply. The server sends
+it 2.5 s after the reply's first sound, when it knows whether it cut in."""
+
 REST_MS: Final = 300
 """Quiet after a reply before it counts as over: the server's report of the turn follows it, and
 people don't answer faster."""
@@ -71,6 +75,10 @@ class Caller:
         self._current: SpokenTurn | None = None
         """The turn that was begun last: transcripts and replies belong to it."""
         self._open_replies: dict[str, SpokenTurn | None] = {}
+        self._replied: dict[str, SpokenTurn | None] = {}
+        """Turn of each response: reports come late, and some of them after the next turn began."""
+        self._unreported = ""
+        """The newest response, until the server reports its turn."""
         self._unanswered = False
         """The server has detected speech, and no reply has begun since."""
         self._last_busy_ns = 0
@@ -138,6 +146,12 @@ class Caller:
         ):
             self._last_busy_ns = now_ns
         return now_ns - self._last_busy_ns >= REST_MS * NS_PER_MS
+
+    async def wait_reports(self) -> None:
+        """Wait until the server has reported the newest turn, and with it all before, for REPORTS_S
+        at most. Raises CallEndedError."""
+        if self._call.extensions:
+            await self.wait_until(lambda now_ns: not self._unreported, REPORTS_S)
 
     def stop(self) -> None:
         """Stop speaking and listening: `run` returns. The call stays open."""
@@ -235,14 +249,20 @@ class Caller:
         if isinstance(event, ev.ReplyStarted):
             self._unanswered = False
             self._open_replies[event.response_id] = exchange
+            self._replied[event.response_id] = exchange
+            self._unreported = event.response_id
             if exchange is not None:
                 exchange.reply_began(event.response_id, event.at_ns)
+        elif isinstance(event, ev.TurnReport):
+            if event.response_id in ("", self._unreported):
+                self._unreported = ""
+            owner = self._replied.get(event.response_id, exchange)
+            if owner is not None:
+                owner.reported(event.turn)
         elif exchange is None:
             return
         elif isinstance(event, ev.Transcript):
             exchange.understood(event.text)
-        elif isinstance(event, ev.TurnReport):
-            exchange.reported(event.turn)
         elif isinstance(event, ev.ServerError) and not (self._cut and event.code == TOO_LATE):
             exchange.errors.append(event.message)
 
@@ -254,7 +274,9 @@ class Caller:
         exchange = self._open_replies.pop(event.response_id, None)
         if exchange is None:
             return
-        exchange.interrupted |= event.reason == "turn_detected"
+        exchange.interrupted |= event.reason == "turn_detected" and not exchange.is_early(
+            event.response_id
+        )
         exchange.agent_text = f"{exchange.agent_text} {event.text}".strip()
         if event.error_message is not None:
             exchange.errors.append(event.error_message)

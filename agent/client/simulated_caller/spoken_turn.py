@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from latency_budget.account.turn_record import Outcome
+
 from .ducking import FALL_NS
 from .playback import NS_PER_S, SimulatedPlayback
 
@@ -40,7 +42,9 @@ class SpokenTurn:
     e2e_ear_ms: float | None = None
     """From the last voiced sample to the first audible sample; None without an answer."""
     cut_in: bool = False
+    """A reply was audible before the last voiced sample."""
     interrupted: bool = False
+    """A reply was stopped by speech after this recording."""
     reopened: bool = False
     """A reply began before the last voiced sample: the server took a pause for the end."""
     silenced_ms: float | None = None
@@ -52,12 +56,23 @@ class SpokenTurn:
     """Spoken while the agent speaks; no answer is wanted."""
     has_aside: bool = False
     """An aside was spoken while it was being answered: later transcripts are not part of it."""
+    _early: set[str] = field(default_factory=set)
     reply_s: float = 0.0
     """Seconds of the answer that were played."""
 
     @property
     def answered(self) -> bool:
         return self.e2e_ear_ms is not None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the caller took the replies, by the recording: cut in, else re-opened before anything
+        was audible, else interrupted."""
+        if self.cut_in:
+            return Outcome.CUT_IN
+        if self.reopened:
+            return Outcome.REOPENED
+        return Outcome.INTERRUPTED if self.interrupted else None
 
     @property
     def e2e_raw_ms(self) -> float | None:
@@ -91,6 +106,8 @@ class SpokenTurn:
             "opener": self.opener,
             "cut_in": self.cut_in,
             "interrupted": self.interrupted,
+            "reopened": self.reopened,
+            "outcome": None if self.outcome is None else self.outcome.value,
             "stages": report.get("stages", {}),
             "reply_s": self.reply_s,
         }
@@ -104,7 +121,14 @@ class SpokenTurn:
     def reply_began(self, response_id: str, at_ns: int) -> None:
         """Add a reply that the server announced."""
         self.replies.append(response_id)
-        self.reopened |= self.last_voiced_ns is not None and at_ns < self.last_voiced_ns
+        if self.last_voiced_ns is not None and at_ns < self.last_voiced_ns:
+            self.reopened = True
+            self._early.add(response_id)
+
+    def is_early(self, response_id: str) -> bool:
+        """True for a reply that began before the last voiced sample: the caller who stopped it was
+        going on."""
+        return response_id in self._early
 
     def silenced(self, at_ns: int, rate_hz: int) -> None:
         """Record that the interrupted reply is silent. Where the reply answers the beginning of

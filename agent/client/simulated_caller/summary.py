@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from latency_budget.account.turn_record import Outcome
+from latency_budget.statistics.intervals import wilson_interval
 from latency_budget.statistics.report import percentile
 
 from .caller import SpokenTurn
@@ -11,8 +13,9 @@ PERCENTILES: Final = (50, 90, 95, 99)
 
 
 def summarize_exchanges(exchanges: Sequence[SpokenTurn]) -> dict[str, Any]:
-    """`{turns, answered, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate}`, times
-    in ms at the ear; `e2e_raw_ms`: less the time held back on purpose."""
+    """`{turns, answered, p50, p90, p95, p99, e2e_raw_ms: {p50, ...}, openers, cut_in_rate,
+    cut_in_interval, outcomes}`, times in ms at the ear; `e2e_raw_ms`: less the time held back on
+    purpose; `outcomes`: turns by `SpokenTurn.outcome`."""
     timed = [exchange for exchange in exchanges if not exchange.cut_in]
     cut_ins = sum(exchange.cut_in for exchange in exchanges)
     return {
@@ -22,6 +25,11 @@ def summarize_exchanges(exchanges: Sequence[SpokenTurn]) -> dict[str, Any]:
         "e2e_raw_ms": percentiles_ms(exchange.e2e_raw_ms for exchange in timed),
         "openers": sum(exchange.opener for exchange in exchanges),
         "cut_in_rate": cut_ins / len(exchanges) if exchanges else None,
+        "cut_in_interval": list(wilson_interval(cut_ins, len(exchanges))) if exchanges else None,
+        "outcomes": {
+            outcome.value: sum(exchange.outcome is outcome for exchange in exchanges)
+            for outcome in Outcome
+        },
     }
 
 

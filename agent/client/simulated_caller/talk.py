@@ -31,7 +31,7 @@ from agent.http.auth.cli_credentials import (
 )
 from agent.http.auth.tls import trust
 from latency_budget.account.ledger import records_of
-from latency_budget.account.turn_record import TurnRecord
+from latency_budget.account.turn_record import Outcome, TurnRecord
 from latency_budget.reporting.trace import TraceError, read_trace
 from latency_budget.reporting.waterfall import waterfall
 from latency_budget.statistics.report import report_json
@@ -96,6 +96,7 @@ async def hold_call(
             try:
                 for pcm, rate_hz in recordings:
                     await caller.ask(pcm, rate_hz, patience_s=patience_s)
+                await caller.wait_reports()
             except CallEndedError as error:
                 errors.append(str(error))
             caller.stop()
@@ -263,6 +264,14 @@ def _show_live(event: ev.ClientEvent) -> None:
             print(f"error:  {message}", file=sys.stderr, flush=True)
 
 
+_NOTES: Final[dict[Outcome | None, str]] = {
+    None: "",
+    Outcome.CUT_IN: ", cut in on the caller",
+    Outcome.REOPENED: ", re-opened before a reply was heard",
+    Outcome.INTERRUPTED: ", interrupted",
+}
+
+
 def _show_summary(talk: Talk, options: argparse.Namespace) -> None:
     try:
         records = talk.records()
@@ -275,7 +284,7 @@ def _show_summary(talk: Talk, options: argparse.Namespace) -> None:
         if exchange.e2e_ear_ms is None:
             print(f"\nRecording {exchange.number} was not answered.")
         else:
-            note = ", cut in on the caller" if exchange.cut_in else ""
+            note = _NOTES[exchange.outcome]
             if exchange.e2e_raw_ms != exchange.e2e_ear_ms:
                 note += f" ({exchange.e2e_raw_ms:.0f} ms but for the pace)"
             note += ", with an opener" if exchange.opener else ""

@@ -130,7 +130,16 @@ class Metrics:
             ("turns_answered", "Turns with an audible answer.", counts.answered),
             ("turns_late", "Turns answered after the budget's total.", counts.late),
             ("turns_cut_in", "Turns answered before the caller's last word.", counts.cut_in),
-            ("turns_interrupted", "Turns that the caller interrupted.", counts.interrupted),
+            (
+                "turns_interrupted",
+                "Turns whose answer was stopped, and had not cut in.",
+                counts.interrupted,
+            ),
+            (
+                "turns_withdrawn",
+                "Turns that the caller went on with before an answer was heard.",
+                counts.withdrawn,
+            ),
             ("turns_reopened", "Turns that go on with one answered too early.", counts.reopened),
             ("turns_openers", "Turns whose late reply began with an opener.", counts.openers),
             ("turns_prepared", "Turns whose reply a guess had begun.", counts.prepared),

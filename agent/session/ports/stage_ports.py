@@ -70,6 +70,8 @@ class SpeechResult:
     partial: tuple[str, int] | None = None
     """Text so far, and how many of its characters will not change any more. Empty: a recognition
     pass found no words."""
+    onset_ns: int | None = None
+    """Time at which the first voiced sample was spoken, ns, with SpeechStarted."""
     paused_ns: int | None = None
     """Time at which the detector saw a pause, ns."""
     decode_ns: tuple[int, int] | None = None

@@ -359,9 +359,11 @@ class ResponseController:
         self._group.create_task(self._await_report(reply))
 
     async def _await_report(self, reply: Reply) -> None:
-        """Wait some time for the client's report of what was played."""
-        await asyncio.sleep(REPORT_S)
-        self._log.over.settle(reply.turn)
+        """Wait some time for the client's report of what was played, and for speech that shows that
+        the reply cut in."""
+        window_s = self._log.window_left_ns(reply.turn, self._clock.now_ns()) / 1e9
+        await asyncio.sleep(max(REPORT_S, window_s))
+        self._log.settle(reply.turn)
 
     # --- the model's input ---
 

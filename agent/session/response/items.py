@@ -257,7 +257,8 @@ class ReplyItems:
             item = self._conversation.get(reply.item_id)
             assert isinstance(item, Message)
             self._context.added(replace(item, text=reply.text[:end_char]))
-        self._log.reply_ended(reply.turn, reply.text[:end_char], reply.spoken_s)
+        text = reply.text[:end_char]
+        self._log.reply_ended(reply.turn, text, reply.spoken_s, reply.response_id)
 
     def _keep_heard(self, reply: Reply, num_chars: int) -> None:
         """Cut item and model history to the words that were heard."""

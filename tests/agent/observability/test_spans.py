@@ -113,6 +113,7 @@ def test_what_is_said_of_a_turn() -> None:
         **{"turn": 3, "profile": "embedded", "total_ms": 500, "widened_ms": 0},
         **{"origin": "caller_last_voiced", "answered": True, "late": True, "cut_in": False},
         **{"interrupted": True, "reopened": False, "opener": False, "reply_s": 1.25},
+        "outcome": "interrupted",
         **{"e2e_server_ms": 500, "e2e_ear_ms": 540, "e2e_raw_ms": 540, "paced_ms": 0},
         **{"wasted_ms": 0, "wasted_prompt_tokens": 0, "wasted_output_tokens": 0},
     }

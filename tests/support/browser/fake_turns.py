@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from latency_budget.statistics.intervals import wilson_interval
+
 Json = dict[str, Any]
 
 STAGES: Final = (
@@ -59,6 +61,8 @@ def turn(
         "opener": False,
         "cut_in": False,
         "interrupted": False,
+        "reopened": False,
+        "outcome": None,
         "actions": [],
         "stages": {
             stage: {
@@ -140,6 +144,14 @@ def summary_of(turns: Iterable[Json]) -> Json:
         **percentiles([each["e2e_ear_ms"] for each in timed]),
         "openers": sum(each["opener"] for each in timed),
         "cut_in_rate": sum(each["cut_in"] for each in timed) / len(timed) if timed else None,
+        "cut_in_interval": list(wilson_interval(sum(each["cut_in"] for each in timed), len(timed)))
+        if timed
+        else None,
+        "outcomes": {
+            "cut_in": sum(each["cut_in"] for each in found),
+            "interrupted": sum(each["interrupted"] for each in found),
+            "reopened": sum(each["outcome"] == "reopened" for each in found),
+        },
         "within": 1 - late / len(timed) if timed else None,
         "stages": {
             stage: {

@@ -96,9 +96,10 @@ class Call:
             idle_prompt="Hey?",
             tool_wait=WAIT,
         )
+        self._log = TurnRecorder(session_id, self.trace, self.turns.append, told=told)
         outputs = SessionOutputs(
             notify=self._notify,
-            log=TurnRecorder(session_id, self.trace, self.turns.append, told=told),
+            log=self._log,
             recording=recording,
             on_state=lambda state, stage: self.states.append((state, stage)),
         )
@@ -114,6 +115,11 @@ class Call:
     def _notify(self, notice: Notice) -> None:
         self.notices.append(notice)
         self._news.set()
+
+    def records(self) -> list[TurnEntry]:
+        """The turns that are over, whatever their records wait for."""
+        self._log.over.settle_all()
+        return self.turns
 
     async def until(self, kind: type[Notice], count: int = 1) -> list[Notice]:
         """Wait for the `count`-th notice of this kind."""

@@ -25,6 +25,8 @@ import { STAGES } from '../data/turn-row.js';
  * @property {number | null} p99
  * @property {number} [openers]
  * @property {number | null} [cut_in_rate]
+ * @property {[number, number] | null} [cut_in_interval] 95 %
+ * @property {{cut_in: number, interrupted: number, reopened: number}} [outcomes] turns
  * @property {number | null} [within]
  * @property {Record<string, StageSummary>} [stages]
  *

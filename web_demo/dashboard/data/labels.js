@@ -29,6 +29,8 @@ export const MARKS = {
   reply_done: 'The last sound of the reply was sent',
   interrupted: 'The caller interrupted',
   reopened: 'The caller went on with the turn before',
+  cut_in: 'The caller, who had not finished, went on',
+  withdrawn: 'The caller went on before the reply could be heard',
   tool_start: 'A tool was called',
   tool_done: 'The tool had answered',
   discarded: 'Work done in advance was thrown away: the caller went on',

@@ -21,6 +21,8 @@ export const STAGES = Object.keys(STAGE_NAMES);
  * @property {boolean} [opener]
  * @property {boolean} [cut_in]
  * @property {boolean} [interrupted]
+ * @property {boolean} [reopened] it goes on with the turn before
+ * @property {'cut_in' | 'interrupted' | 'reopened' | null} [outcome] how the caller took the reply
  * @property {number | null} [reply_s]
  * @property {Action[]} [actions]
  * @property {Record<string, {spent_ms: number, exposed_ms: number}>} [stages]
@@ -97,6 +99,7 @@ function note(turn, waitMs) {
   const words = [];
   if (origin === 'greeting') words.push('greeting');
   else if (turn.cut_in) words.push('cut in');
+  else if (turn.outcome === 'reopened') words.push('re-opened');
   else if (waitMs === null) words.push(turn.reply_s ? 'time unknown' : 'not answered');
   if (origin === 'reply_requested') words.push('typed');
   if (turn.opener) words.push('opener');

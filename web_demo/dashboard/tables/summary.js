@@ -56,7 +56,7 @@ export class SummaryRow {
     if (summary === null) return;
     list.removeAttribute('aria-busy');
     this.figure('within', percent(summary.within), `of ${plural(summary.answered, 'answered turn')}`);
-    this.figure('cut_in', percent(summary.cut_in_rate), 'spoke before the caller had ended');
+    this.figure('cut_in', percent(summary.cut_in_rate), outcomes(summary));
     for (const name of /** @type {('p50' | 'p95' | 'p99')[]} */ (['p50', 'p95', 'p99'])) {
       const ms = summary[name];
       this.figure(name, milliseconds(ms));
@@ -79,4 +79,16 @@ export class SummaryRow {
     write(find(tile, '.value'), value);
     if (note !== undefined) write(find(tile, '.note'), note);
   }
+}
+
+/**
+ * The interval of the rate, and the other turns in which the caller spoke over the reply.
+ * @param {Summary} summary
+ */
+function outcomes({ cut_in_interval: interval, outcomes: turns }) {
+  const words = [];
+  if (interval) words.push(`95 %: ${percent(interval[0])} to ${percent(interval[1])}`);
+  if (turns) words.push(`${count(turns.interrupted)} interrupted`);
+  if (turns) words.push(`${count(turns.reopened)} re-opened unheard`);
+  return words.join(', ');
 }

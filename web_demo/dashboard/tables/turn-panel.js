@@ -250,8 +250,10 @@ function actions(turn) {
 }
 
 /** @param {Turn} turn */
-function doubts({ waterfall: drawn, interrupted }) {
+function doubts({ waterfall: drawn, outcome, interrupted }) {
   const lines = [];
+  if (outcome === 'cut_in') lines.push('The caller had not finished, and went on.');
+  if (outcome === 'reopened') lines.push('The caller went on before the answer could be heard.');
   if (interrupted) lines.push('The caller interrupted the answer.');
   if (drawn?.wasted_ms) {
     const tokens = `${plural(drawn.wasted_prompt_tokens ?? 0, 'token')} read and ${drawn.wasted_output_tokens ?? 0} written`;

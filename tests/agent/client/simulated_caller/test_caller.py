@@ -11,6 +11,7 @@ from agent.client import events as ev
 from agent.client.errors import CallEndedError
 from agent.client.simulated_caller.caller import Caller
 from latency_budget.account.clock import ManualClock
+from latency_budget.account.turn_record import Outcome
 from tests.support.session.scripted_call import (
     ANSWERED,
     MS,
@@ -50,6 +51,8 @@ async def test_exchange_is_timed_at_playback() -> None:
         "opener": False,
         "cut_in": False,
         "interrupted": False,
+        "reopened": False,
+        "outcome": None,
         "stages": {"asr": {}},
         "reply_s": pytest.approx(0.15),
     }
@@ -105,7 +108,8 @@ async def test_an_answer_into_the_speech_is_a_cut_in() -> None:
     async with scene.running() as caller:
         exchange = await caller.ask(speech(400), RATE_HZ)
     assert exchange.cut_in
-    assert exchange.interrupted
+    assert not exchange.interrupted, "the caller was going on"
+    assert exchange.outcome is Outcome.CUT_IN
     assert exchange.replies == ["r1", "r2"]
     assert exchange.e2e_ear_ms == 200.0
 

@@ -66,7 +66,7 @@ async def test_a_late_reply_begins_with_words_kept_at_hand() -> None:
         await call.until(say.ReplyEnded)
         assert ended(call) == [("completed", f"{OPENED} Fine, thanks.")]
         assert shown(call) == f"{OPENED} Fine, thanks."
-        turn = call.turns[0]
+        turn = call.records()[0]
         assert (turn.record.opener, turn.agent_text) == (True, f"{OPENED} Fine, thanks.")
         assert turn.record.incomplete == ("no speech_paused", "no asr_start", "no asr_final")
         await pause(call, "Good bye.")
@@ -78,7 +78,7 @@ async def test_a_late_reply_begins_with_words_kept_at_hand() -> None:
             "Good bye.",
         ]
         assert known(chat) == said(call)
-        assert not call.turns[1].record.opener
+        assert not call.records()[1].record.opener
 
 
 async def test_opener_is_added_to_the_history_while_the_reply_plays() -> None:
@@ -96,7 +96,7 @@ async def test_a_reply_that_is_ready_has_no_opener() -> None:
         await ask_late(call, "How are you?")
         await call.until(say.ReplyEnded)
         assert ended(call) == [("completed", "Fine, thanks.")]
-        assert not call.turns[0].record.opener
+        assert not call.records()[0].record.opener
         assert [name for name, _ in chat.calls].count("reset") == 0
 
 
@@ -161,7 +161,7 @@ async def test_greetings_and_text_replies_have_no_opener() -> None:
         assert shown(call) == "Good morning."
         call.chat.hold.set()
         await call.until(say.ReplyEnded, 2)
-        assert not any(turn.record.opener for turn in call.turns)
+        assert not any(turn.record.opener for turn in call.records())
 
 
 async def test_a_pace_holds_an_opener_back_as_well() -> None:
@@ -173,6 +173,6 @@ async def test_a_pace_holds_an_opener_back_as_well() -> None:
         await call.until(say.ReplyAudio)
         model.set()
         await call.until(say.ReplyEnded)
-        record = call.turns[0].record
+        record = call.records()[0].record
         assert record.opener
         assert (record.e2e_ns or 0) >= 300_000_000

@@ -64,7 +64,7 @@ async def test_an_answer_keeps_the_pace(ahead: bool) -> None:
         assert at[MarkName.FIRST_AUDIBLE_READY] <= at[MarkName.PACE_START]
         assert at[MarkName.PACE_START] < at[MarkName.PACE_END] <= at[MarkName.RELEASED]
         assert at[MarkName.RELEASED] >= voiced_ns + PACE_MS * 1_000_000
-        record = call.turns[0].record
+        record = call.records()[0].record
         assert record.e2e_ns == sum(time.exposed_ns for time in record.stages.values())
         assert 0 < record.paced_ns <= record.stages[Stage.PACING].exposed_ns
         assert record.e2e_raw_ns == (record.e2e_ns or 0) - record.paced_ns
@@ -76,7 +76,7 @@ async def test_without_a_pace_nothing_is_held_back() -> None:
         await ask_aloud(call, "Hello?")
         assert call.of(say.ReplyAudio)
         await call.until(say.ReplyEnded)
-        record = call.turns[0].record
+        record = call.records()[0].record
         assert (record.paced_ns, record.e2e_raw_ns) == (0, record.e2e_ns)
         assert not was_held_back(call)
 

@@ -68,7 +68,7 @@ async def test_a_guess_that_comes_true_is_there_at_once() -> None:
         await call.until(say.ReplyEnded)
         assert told(call) == [("user", "Hello?"), ("generate", 1)]
         assert said(call) == [("user", "Hello?"), ("assistant", "Hi there.")]
-        assert call.turns[0].record.wasted_ns == 0
+        assert call.records()[0].record.wasted_ns == 0
     assert call.names() == [
         "SessionCreated",
         "SpeechStarted",
@@ -110,7 +110,7 @@ async def test_continued_speech_withdraws_the_guess() -> None:
         ]  # fmt: skip
         assert chat.asked[-1] == (ChatMessage("user", "A table for two."),)
         assert known(chat) == said(call)
-        assert call.turns[0].record.wasted_ns > 0
+        assert call.records()[0].record.wasted_ns > 0
 
 
 async def test_after_many_guesses_in_vain_the_next_pause_is_waited_for() -> None:
@@ -137,12 +137,12 @@ async def test_waste_is_counted_in_the_turn_that_wasted_it() -> None:
         await call.until(say.ReplyEnded, 2)
         call.ears.say("Bye.")
         await call.until(say.ReplyEnded, 3)
-        first, second, third = (turn.record.wasted_ns for turn in call.turns)
+        first, second, third = (turn.record.wasted_ns for turn in call.records())
         assert first > 0
         assert second > 0
         assert third == 0
         # Five of the ten tokens of each prompt are cached; one word was answered.
-        records = [turn.record for turn in call.turns]
+        records = [turn.record for turn in call.records()]
         tokens = [(each.wasted_prompt_tokens, each.wasted_output_tokens) for each in records]
         assert tokens == [(5, 1), (5, 1), (0, 0)]
 

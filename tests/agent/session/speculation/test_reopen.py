@@ -15,6 +15,7 @@ from agent.session.ports.stage_ports import ChatMessage, SpeechResult
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from latency_budget.account.marks import MarkName
+from latency_budget.account.turn_record import Outcome
 from latency_budget.reporting.trace import read_trace
 from tests.support.session.guess_call import (
     change,
@@ -113,7 +114,7 @@ async def test_third_and_fourth_halves_go_on_as_well() -> None:
         await answered(call, "Three.", 5)
         assert last_asked(chat)[2:] == [("user", "one two three four")]
         assert known(chat) == said(call)
-        assert [turn.caller_text for turn in call.turns] == [
+        assert [turn.caller_text for turn in call.records()] == [
             "Hello?", "one", "one two", "one two three", "one two three four"
         ]  # fmt: skip
 
@@ -129,8 +130,8 @@ async def test_noise_begins_the_reply_anew(audible: bool) -> None:
         await answered(call, "Ten.", 2)
         assert last_asked(chat) == [("user", FIRST)]
         assert known(chat) == said(call) == [("user", FIRST), ("assistant", "Ten.")]
-        assert [turn.caller_text for turn in call.turns] == [FIRST, FIRST]
-        assert not call.turns[1].record.reopened
+        assert [turn.caller_text for turn in call.records()] == [FIRST, FIRST]
+        assert not call.records()[1].record.reopened
 
 
 async def test_after_noise_the_caller_may_still_go_on() -> None:
@@ -192,7 +193,7 @@ async def test_a_reply_that_was_asked_for_is_interrupted_and_its_message_stays()
         call.ears.say("Stop.")
         await answered(call, "Fine.", 2)
         assert last_asked(chat) == [("user", "By the way"), ("user", "Stop.")]
-        assert not any(turn.record.reopened for turn in call.turns)
+        assert not any(turn.record.reopened for turn in call.records())
 
 
 async def test_a_greeting_is_interrupted() -> None:
@@ -201,7 +202,7 @@ async def test_a_greeting_is_interrupted() -> None:
         await call.until(say.ReplyAudio)
         call.ears.say("Hello?")
         await call.until(say.ReplyEnded, 2)
-        assert not any(turn.record.reopened for turn in call.turns)
+        assert not any(turn.record.reopened for turn in call.records())
 
 
 async def test_speech_that_does_not_interrupt_re_opens_nothing() -> None:
@@ -262,8 +263,9 @@ async def test_the_turn_is_timed_from_the_end_of_the_second_half() -> None:
         call.ears.hear(SpeechResult(2, last_voiced_ns=(123, 456)))
         await say_rest(call, SECOND)
         await answered(call, "Ten.", 2)
-        first, second = call.turns
-        assert (first.record.interrupted, first.record.reopened) == (True, False)
+        first, second = call.records()
+        assert (first.record.outcome, first.record.reopened) == (Outcome.CUT_IN, False)
+        assert not first.record.interrupted
         assert (second.record.interrupted, second.record.reopened) == (False, True)
         assert (first.caller_text, second.caller_text) == (FIRST, WHOLE)
         assert first.agent_text == ""
@@ -283,3 +285,29 @@ async def test_continued_speech_withdraws_an_unanswered_message_once() -> None:
         assert ("truncate", 0) not in chat.calls, "there was no reply to cut"
         assert [text for name, text in told(call) if name == "user"] == [FIRST, WHOLE]
         assert chat.asked[-1] == (ChatMessage("user", WHOLE),)
+
+
+async def test_a_turn_re_opened_before_a_sound_was_withdrawn() -> None:
+    async with remembering("Ten.") as (call, chat):
+        await ask_first(call, chat, audible=False)
+        await go_on(call)
+        await say_rest(call, SECOND)
+        await answered(call, "Ten.", 2)
+        first, second = call.records()
+        assert (first.record.outcome, first.record.answered) == (Outcome.REOPENED, False)
+        assert (second.record.outcome, second.record.reopened) == (None, True)
+
+
+async def test_a_record_waits_for_the_words_over_its_reply() -> None:
+    """Whether the reply cut in is not known before, and the first report is the last."""
+    async with remembering(LONG, "Ten.") as (call, chat):
+        await ask_first(call, chat)
+        await go_on(call)
+        assert call.of(say.ReplyEnded)
+        assert call.turns == []
+        await say_rest(call, SECOND)
+        (first,) = call.turns
+        assert first.record.outcome is Outcome.CUT_IN
+        marks = read_trace(call.trace.lines()).marks()
+        (cut_in,) = [mark for mark in marks if mark.name is MarkName.CUT_IN]
+        assert cut_in.turn == 1
