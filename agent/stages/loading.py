@@ -87,6 +87,7 @@ class Loading:
             calibration=Path(settings.calibration).expanduser() if settings.calibration else None,
             kv_precision=llm_engine.Precision(settings.kv_dtype),
             num_gpus=num_gpus,
+            thinks=settings.thinking,
             draft_model=draft,
             draft_heads=heads,
         )
