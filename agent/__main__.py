@@ -171,8 +171,9 @@ def _serve(options: argparse.Namespace) -> int:
     from agent.server.startup_checks.tools import check_tools
     from agent.stages.machine_speed import measure_machine
     from agent.stages.model_store.catalogue import ModelStore
+    from agent.stages.model_store.hub import hub_obstacle
 
-    config = read_config(flags_of(options), options.config, measure=measure_machine)
+    config = read_config(flags_of(options), options.config, None, measure_machine, hub_obstacle)
     check_access(config, KeyFile(keys_path()))
     check_telephony(config)
     certificate = certificate_of(config)
@@ -201,8 +202,9 @@ def _doctor(options: argparse.Namespace) -> int:
     from agent.cli.settings_arguments import flags_of
     from agent.config.sources import read_config
     from agent.stages.machine_speed import measure_machine
+    from agent.stages.model_store.hub import hub_obstacle
 
-    config = read_config(flags_of(options), options.config, measure=measure_machine)
+    config = read_config(flags_of(options), options.config, None, measure_machine, hub_obstacle)
     if options.telephony:
         from .cli import doctor_telephony  # only here: it imports HTTP and WebSockets
 

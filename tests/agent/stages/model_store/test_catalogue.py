@@ -338,6 +338,18 @@ def test_the_list_is_sound() -> None:
             assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+", part.requirement)
 
 
+def test_models_of_the_hub_are_pinned() -> None:
+    from_hub = [each for each in load_catalogue(Path("/nowhere")).values() if each.hub]
+    assert {each.hub for each in from_hub} == {
+        f"Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B-Instruct-2507", "8B")
+    }
+    for each in from_hub:
+        assert re.fullmatch("[0-9a-f]{40}", each.revision or "")
+        names = {file.name for file in each.files}
+        assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= names
+        assert any(name.endswith(".safetensors") for name in names)
+
+
 def test_what_the_settings_need_is_in_the_list() -> None:
     catalogue = load_catalogue(Path("/nowhere"))
     assert set(needed_models(load_config())) <= set(catalogue)
