@@ -172,6 +172,7 @@ def _serve(options: argparse.Namespace) -> int:
     from agent.stages.machine_speed import measure_machine
     from agent.stages.model_store.catalogue import ModelStore
     from agent.stages.model_store.hub import hub_obstacle
+    from latency_budget.host import missing_instructions
 
     config = read_config(flags_of(options), options.config, None, measure_machine, hub_obstacle)
     check_access(config, KeyFile(keys_path()))
@@ -190,6 +191,8 @@ def _serve(options: argparse.Namespace) -> int:
     if config.is_chosen:
         origin = config.origins["agent.preset"]
         print(f"Preset {config.agent.preset}, {origin}.", file=sys.stderr, flush=True)
+    if lack := missing_instructions():
+        print(f"This processor has {lack}: everything works, slower.", file=sys.stderr, flush=True)
     for line in tell_of_access(config, certificate):
         print(line, file=sys.stderr, flush=True)
     # Only now: the server imports the stages, which takes seconds.
