@@ -83,6 +83,17 @@ GPU_RUNGS: Final = (GpuRung("gpu-8b", 20_000), GpuRung("gpu-4b", 12_000))
 recognizer takes 2."""
 
 
+SMALLER: Final[Mapping[str, str]] = {
+    "gpu-70b": "gpu-8b",
+    "gpu-8b": "gpu-4b",
+    "gpu-4b": "embedded-1.5b",
+    "cpu": "embedded-1.5b",
+    "embedded-1.5b": "embedded-0.5b",
+    "embedded-0.5b": "embedded",
+}
+"""The next smaller preset, for a model that does not fit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """An NVIDIA GPU."""
