@@ -171,8 +171,10 @@ def _serve(options: argparse.Namespace) -> int:
     from agent.server.startup_checks.tools import check_tools
     from agent.stages.machine_speed import measure_machine
     from agent.stages.model_store.catalogue import ModelStore
+    from agent.stages.model_store.hub import hub_obstacle
+    from latency_budget.host import missing_instructions
 
-    config = read_config(flags_of(options), options.config, measure=measure_machine)
+    config = read_config(flags_of(options), options.config, None, measure_machine, hub_obstacle)
     check_access(config, KeyFile(keys_path()))
     check_telephony(config)
     certificate = certificate_of(config)
@@ -189,6 +191,8 @@ def _serve(options: argparse.Namespace) -> int:
     if config.is_chosen:
         origin = config.origins["agent.preset"]
         print(f"Preset {config.agent.preset}, {origin}.", file=sys.stderr, flush=True)
+    if lack := missing_instructions():
+        print(f"This processor has {lack}: everything works, slower.", file=sys.stderr, flush=True)
     for line in tell_of_access(config, certificate):
         print(line, file=sys.stderr, flush=True)
     # Only now: the server imports the stages, which takes seconds.
@@ -201,8 +205,9 @@ def _doctor(options: argparse.Namespace) -> int:
     from agent.cli.settings_arguments import flags_of
     from agent.config.sources import read_config
     from agent.stages.machine_speed import measure_machine
+    from agent.stages.model_store.hub import hub_obstacle
 
-    config = read_config(flags_of(options), options.config, measure=measure_machine)
+    config = read_config(flags_of(options), options.config, None, measure_machine, hub_obstacle)
     if options.telephony:
         from .cli import doctor_telephony  # only here: it imports HTTP and WebSockets
 

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
     from .config import BackendName, EngineConfig, Precision, SamplingParams
     from .engine import Engine
-    from .errors import DeviceLostError, EngineError, ModelError, RequestError
+    from .errors import (
+        DeviceLostError,
+        EngineError,
+        MemoryShortageError,
+        ModelError,
+        RequestError,
+    )
 
 __all__ = [
     "BackendName",
@@ -34,6 +40,7 @@ __all__ = [
     "EngineStats",
     "FinishReason",
     "Grammar",
+    "MemoryShortageError",
     "ModelError",
     "Precision",
     "RequestError",
@@ -58,6 +65,7 @@ _MODULES = {
     "EngineStats": "core.metrics",
     "FinishReason": "core.output",
     "Grammar": "structured_output.grammar",
+    "MemoryShortageError": "errors",
     "ModelError": "errors",
     "Precision": "config",
     "RequestError": "errors",

@@ -65,9 +65,7 @@ async def _answer(
     start_ns = _CLOCK.now_ns()
     instants: dict[str, int] = {}
     usage = None
-    async with aclosing(
-        engine.generate(messages, sampling, on_mark=instants.__setitem__)
-    ) as stream:
+    async with aclosing(engine.chat(messages, sampling, on_mark=instants.__setitem__)) as stream:
         async for chunk in stream:
             print(chunk.text, end="", flush=True)
             usage = chunk.usage

@@ -228,6 +228,8 @@ class EngineConfig:
     More than one costs a second session, of the same weights: logits of 64 rows for each."""
     cache_dir: Path | None = None
     """Directory in which the ONNX backend caches converted weights; None converts at every load."""
+    thinks: bool = False
+    """Let the model think before it answers, where its chat template can switch that."""
     ngram_drafts: bool = True
     """Draft repetitions (prompt lookup) and verify several tokens in one step. Replies are the same
     with and without."""

@@ -116,7 +116,9 @@ class Engine:
             drafters=drafters,
             grammars=self._grammars,
         )
-        self._tool_prompts = ToolPrompts(self.dialect, self._template_with, self._grammars.compile)
+        self._thinks = config.thinks
+        self._switched: ChatTemplate | None = None
+        """The chat template with thoughts switched the other way."""
         self._thread = EngineThread(self._core)
         self.health = self._thread.health
         if isinstance(backend, HasProcesses):
@@ -125,7 +127,9 @@ class Engine:
             # On a CPU the thread shares its cores with the compute threads.
             self._thread.post(pin_to_last_core)
         self._conversations = ConversationPool(
-            lambda key: self.open_conversation(key.system, tools=key.tools, keep_all=True)
+            lambda key: self.open_conversation(
+                key.system, tools=key.tools, keep_all=True, thinks=key.thinks
+            )
         )
 
     @classmethod
@@ -149,7 +153,7 @@ class Engine:
         checkpoint = load_checkpoint(Path(path))
         longest = checkpoint.config.context_length
         context_length = min(config.context_length or longest, longest)
-        vocabulary = read_vocabulary(checkpoint.tokenizer, checkpoint.path)
+        vocabulary = read_vocabulary(checkpoint.tokenizer, checkpoint.path, thinks=config.thinks)
         backend = make_backend(checkpoint, config, context_length, on_progress)
         drafters: list[Drafter] = [NgramDrafter()] if config.ngram_drafts else []
         if config.draft_model is not None:
@@ -176,8 +180,9 @@ class Engine:
     ) -> AsyncGenerator[TokenChunk, None]:
         """Generate a reply outside any conversation. Closing the generator stops the work.
 
-        A string is one user message; a list holds either messages or token ids taken as they are.
-        Raises RequestError (also for a prompt beyond the context) and EngineError.
+        Its text is all that the model writes, thoughts included. A string is one user message; a
+        list holds either messages or token ids taken as they are. Raises RequestError (also for a
+        prompt beyond the context) and EngineError.
         """
         token_ids = await self._encoded(prompt)
         await self._compile(sampling)
@@ -204,16 +209,19 @@ class Engine:
         examples: Sequence[ChatMessage] = (),
         tools: tuple[str, ...] = (),
         keep_all: bool = False,
+        thinks: bool | None = None,
     ) -> Conversation:
         """Open a conversation with its own KV cache.
 
         `examples` are few-shot messages; like the system prompt they are never dropped, and
         `Conversation.reset` leaves them alone. `tools` are definitions in JSON for a chat template
         that has a place for tools. With `keep_all` no turn is dropped either: a history beyond the
-        context is refused. Raises RequestError when these do not fit or too many conversations are
-        open.
+        context is refused. `thinks` switches the model's thoughts, where its template can; None: as
+        the engine's settings say. Raises RequestError when these do not fit or too many
+        conversations are open.
         """
-        template = await self._template_with(tools)
+        prompts = self._tool_prompts(thinks)
+        template = await prompts.template_with(tools)
         history = await self.vocabulary.open_history(
             template, self.context_length, system, examples, keep_all=keep_all
         )
@@ -225,7 +233,7 @@ class Engine:
             history,
             end_ids=self.vocabulary.end_ids,
             sampling=sampling,
-            tool_prompts=self._tool_prompts,
+            tool_prompts=prompts,
             system=system,
         )
 
@@ -237,7 +245,7 @@ class Engine:
             vocabulary.chat_template, self.context_length, system
         )
         if tools is not None:
-            await self._tool_prompts.check(history, system, _DEFAULT_SAMPLING, tools)
+            await self._tool_prompts(None).check(history, system, _DEFAULT_SAMPLING, tools)
 
     async def chat(
         self,
@@ -245,6 +253,7 @@ class Engine:
         sampling: SamplingParams = _DEFAULT_SAMPLING,
         *,
         tools: tuple[str, ...] = (),
+        thinks: bool | None = None,
         turn: TurnId = _NO_TURN,
         deadline_ns: int | None = None,
         on_mark: OnMark | None = None,
@@ -253,12 +262,13 @@ class Engine:
         generator stops it.
 
         What an earlier request had in common with this one is not computed again. Messages beyond
-        the context are refused, none is dropped. `tools` as in `open_conversation`. Raises
-        RequestError and EngineError. Use it from one event loop.
+        the context are refused, none is dropped. `tools` and `thinks` as in `open_conversation`.
+        Raises RequestError and EngineError. Use it from one event loop.
         """
         await self._compile(sampling)
         try:
-            key, conversation = await self._conversations.resume(messages, tools)
+            thinks = self._thinks if thinks is None else thinks
+            key, conversation = await self._conversations.resume(messages, tools, thinks=thinks)
         except RequestError as error:
             raise _about_messages(error) from None
         try:
@@ -309,16 +319,30 @@ class Engine:
         if sampling.grammar is not None:
             await asyncio.to_thread(self._grammars.compile, sampling.grammar)
 
-    async def _template_with(self, tools: tuple[str, ...]) -> ChatTemplate:
+    def _tool_prompts(self, thinks: bool | None) -> ToolPrompts:
+        template_with = partial(self._template_with, thinks=thinks)
+        return ToolPrompts(self.dialect, template_with, self._grammars.compile)
+
+    async def _template(self, thinks: bool | None) -> ChatTemplate:
+        """The chat template with thoughts switched on or off; None: as the settings say."""
+        template = self.vocabulary.chat_template
+        if thinks is None or thinks is self._thinks:
+            return template
+        if self._switched is None:
+            self._switched = await asyncio.to_thread(template.with_thinking, thinks)
+        return self._switched
+
+    async def _template_with(self, tools: tuple[str, ...], *, thinks: bool | None) -> ChatTemplate:
+        template = await self._template(thinks)
         if not tools:
-            return self.vocabulary.chat_template
+            return template
         longest = max(map(len, self.vocabulary.tokenizer.token_bytes), default=1)
         num_tokens = sum(map(len, tools)) // longest
         if num_tokens > self.context_length:
             limit = self.context_length
             problem = f"too long: more than {num_tokens} tokens; the context holds {limit}"
             raise RequestError("tools", problem)
-        return await asyncio.to_thread(self.vocabulary.chat_template.with_tools, tools)
+        return await asyncio.to_thread(template.with_tools, tools)
 
     async def _encoded(
         self, prompt: str | Sequence[ChatMessage] | Sequence[int]
@@ -366,8 +390,9 @@ def _about_messages(error: RequestError) -> RequestError:
     return RequestError("messages", error.problem) if is_theirs else error
 
 
-def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:
-    """Read chat template and end tokens of a tokenizer. Raises ModelError."""
+def read_vocabulary(tokenizer: Tokenizer, path: Path, *, thinks: bool = False) -> Vocabulary:
+    """Read chat template and end tokens of a tokenizer; `thinks` switches the model's thoughts, if
+    the template can. Raises ModelError."""
     if tokenizer.chat_template is None:
         return Vocabulary(tokenizer, None, tokenizer.end_ids)
     try:
@@ -379,7 +404,9 @@ def read_vocabulary(tokenizer: Tokenizer, path: Path) -> Vocabulary:
             eos=tokenizer.eos,
             control_texts=tokenizer.added_texts,
         )
-    except ModelError as error:
+        if thinks:
+            template = template.with_thinking(thinks)
+    except (ModelError, RequestError) as error:
         raise ModelError(f"{path}: {error}") from None
     if not template.is_incremental:
         _log.warning(

@@ -5,6 +5,10 @@ class ModelError(ValueError):
     """The model cannot be used. The message names the file, what was found and what would work."""
 
 
+class MemoryShortageError(ModelError):
+    """The model does not fit into memory. Nothing of it was loaded."""
+
+
 class RequestError(ValueError):
     """The request asks for something that cannot be done.
 

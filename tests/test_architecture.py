@@ -114,7 +114,7 @@ PURE = {
     "latency_budget/statistics": "aggregate",
     "latency_budget/storage": "history",
     "llm_engine": "config errors",
-    "llm_engine/chat": "call_reader template tool_calls",
+    "llm_engine/chat": "call_reader template thinking tool_calls",
     "llm_engine/core": "output scheduler",
     "llm_engine/cuda": "memory",
     "llm_engine/kv_cache": "block_manager",

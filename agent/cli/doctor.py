@@ -33,7 +33,7 @@ from agent.stages.model_store.catalogue import ModelStore, ModelStoreError, need
 from agent.telephony.outbound.transfer import TwilioTransfer
 from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
-from latency_budget.host import usable_cores
+from latency_budget.host import available_mb, memory_mb, missing_instructions, usable_cores
 
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
@@ -116,22 +116,19 @@ def _machine() -> Iterator[Finding]:
     yield Finding("python", platform.python_version(), "ok" if fits else "WRONG", remedy)
     yield Finding("platform", platform.platform())
     yield Finding("cores", f"{usable_cores():g}")
-    memory = _memory_gib()
-    if memory is not None:
+    lack = missing_instructions()
+    slow = "everything works, and more slowly" if lack else ""
+    yield Finding("instructions", lack or "all that are used", "note" if lack else "ok", slow)
+    memory = memory_mb() / 1024
+    if memory:
         few = memory < 3
+        left = available_mb()
         yield Finding(
             "memory",
-            f"{memory:.1f} GiB",
+            f"{memory:.1f} GiB" + (f", {left / 1024:.1f} of them left" if left is not None else ""),
             "note" if few else "ok",
             "the embedded models need about 2 GiB" if few else "",
         )
-
-
-def _memory_gib() -> float | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _packages(config: Config) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from agent.config.schema import Config
 from agent.config.sources import read_config
 from agent.stages.machine_speed import measure_machine
 from agent.stages.model_store.catalogue import Model, ModelStore, ModelStoreError, needed_models
+from agent.stages.model_store.hub import hub_obstacle
 
 from . import settings_arguments
 
@@ -39,7 +40,10 @@ def main(options: argparse.Namespace) -> int:
     store = ModelStore()
     if options.action == "fetch":
         flags = settings_arguments.flags_of(options)
-        config = read_config(flags, options.config, measure=measure_machine)
+        config = read_config(flags, options.config, None, measure_machine, hub_obstacle)
+        if config.is_chosen and not options.names:
+            origin = config.origins["agent.preset"]
+            print(f"Preset {config.agent.preset}, {origin}.", file=sys.stderr)
         return _fetch(store, options.names or wanted_models(config, store), options.models_from)
     if options.action == "verify":
         return _verify(store, options.names)
@@ -71,12 +75,17 @@ def _fetch(store: ModelStore, names: list[str], models_from: Path | None) -> int
 
 
 def _verify(store: ModelStore, names: list[str]) -> int:
+    from_hub = store.hub_records() if not names else {}
     models = store.known(names) if names else _on_disk(store)
+    found = [(model.name, list(store.problems(model, rehash=True))) for model in models]
+    found += [
+        (f"{name} (revision {record.revision})", list(store.hub_problems(record, rehash=True)))
+        for name, record in from_hub.items()
+    ]
     bad = 0
-    for model in models:
-        problems = list(store.problems(model, rehash=True))
+    for name, problems in found:
         bad += bool(problems)
-        print(f"{model.name}: {'as it should be' if not problems else 'WRONG'}")
+        print(f"{name}: {'as it should be' if not problems else 'WRONG'}")
         for problem in problems:
             print(f"  {problem}")
     if bad:

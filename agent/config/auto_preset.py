@@ -23,10 +23,8 @@ AUTO: Final = "auto"
 
 FILE_NAME: Final = "machine.json"
 
-GPU_PRESET: Final = "gpu-8b"
-GPU_MB: Final = 20_000
-"""Memory for a model of 8 billion parameters in 8 bits, its cache and the recognizer."""
 GPU_CAPABILITY: Final = 8.9
+"""Compute capability from which a GPU calculates in FP8, the number format of these presets."""
 MAX_THREADS: Final = 8
 """More threads than that wait for each other."""
 _GPU_DEVICE: Final = Path("/dev/nvidia0")
@@ -72,6 +70,31 @@ RUNGS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
+class GpuRung:
+    """A preset for NVIDIA GPUs, and the memory that it takes."""
+
+    preset: str
+    memory_mb: int
+    """Weights in 8 bits, cache, workspace, the recognizer beside them, and CUDA's own."""
+
+
+GPU_RUNGS: Final = (GpuRung("gpu-8b", 20_000), GpuRung("gpu-4b", 12_000))
+"""The largest first. `llm_engine.cuda.memory` plans 17.7 and 8.7 GB for the language models; the
+recognizer takes 2."""
+
+
+SMALLER: Final[Mapping[str, str]] = {
+    "gpu-70b": "gpu-8b",
+    "gpu-8b": "gpu-4b",
+    "gpu-4b": "embedded-1.5b",
+    "cpu": "embedded-1.5b",
+    "embedded-1.5b": "embedded-0.5b",
+    "embedded-0.5b": "embedded",
+}
+"""The next smaller preset, for a model that does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """An NVIDIA GPU."""
 
@@ -103,14 +126,21 @@ class PresetChoice:
     """Threads for the language model."""
 
 
-def choose(here: Machine, num_calls: int) -> PresetChoice:
-    """Choose for a machine that holds `num_calls` calls at once."""
-    passed = []
-    if here.gpu is not None:
-        problem = _gpu_problem(here.gpu)
+Obstacle = Callable[[str], str]
+"""Says why the models of a preset can't be had here, in a clause; "": they can."""
+
+
+def choose(here: Machine, num_calls: int, obstacle: Obstacle = lambda preset: "") -> PresetChoice:
+    """Choose for a machine that holds `num_calls` calls at once. `obstacle` is asked about presets
+    whose models come from the Hugging Face hub."""
+    passed: list[str] = []
+    for gpu_rung in GPU_RUNGS if here.gpu is not None else ():
+        assert here.gpu is not None
+        problem = _gpu_problem(gpu_rung, here.gpu) or obstacle(gpu_rung.preset)
         if not problem:
-            return PresetChoice(GPU_PRESET, f"{here.gpu.name}, {here.gpu.memory_mb} MB")
-        passed.append(f"not {GPU_PRESET}: {problem}")
+            reason = f"{here.gpu.name}, {here.gpu.memory_mb} MB"
+            return PresetChoice(gpu_rung.preset, "; ".join([reason, *passed]))
+        passed.append(f"not {gpu_rung.preset}: {problem}")
     num_threads = num_threads_of(here.cores)
     for rung in RUNGS:
         token_ms = rung.token_ms(here.mb_per_ms)
@@ -137,9 +167,9 @@ def _problem(rung: Rung, token_ms: float, here: Machine, num_calls: int) -> str:
     return ""
 
 
-def _gpu_problem(gpu: Gpu) -> str:
-    if gpu.memory_mb < GPU_MB:
-        return f"{gpu.name} has {gpu.memory_mb} MB, and it needs {GPU_MB}"
+def _gpu_problem(rung: GpuRung, gpu: Gpu) -> str:
+    if gpu.memory_mb < rung.memory_mb:
+        return f"{gpu.name} has {gpu.memory_mb} MB, and it needs {rung.memory_mb}"
     if gpu.capability < GPU_CAPABILITY:
         return f"{gpu.name} has no FP8: compute capability {gpu.capability:g}"
     return ""
@@ -155,10 +185,13 @@ Measure = Callable[[int], tuple[float, Gpu | None]]
 
 
 def preset_for_here(
-    num_calls: int, measure: Measure | None, env: Mapping[str, str] | None = None
+    num_calls: int,
+    measure: Measure | None,
+    env: Mapping[str, str] | None = None,
+    obstacle: Obstacle = lambda preset: "",
 ) -> PresetChoice:
-    """Choose for this machine. It is measured once, and again when it changes; without `measure` a
-    machine that was never measured is taken for a slow one."""
+    """Choose for this machine; `obstacle` as in `choose`. It is measured once, and again when it
+    changes; without `measure` a machine that was never measured is taken for a slow one."""
     name, cores, memory = machine(), usable_cores(), memory_mb()
     path = halfsec_home(env) / FILE_NAME
     saved = _saved(path)
@@ -170,7 +203,7 @@ def preset_for_here(
         _save(path, here)
     else:
         here = Machine(name, cores, memory, _SLOW_MB_PER_MS * cores)
-    return choose(here, num_calls)
+    return choose(here, num_calls, obstacle)
 
 
 def _keeps_gpu(saved: Machine) -> bool:

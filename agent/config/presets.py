@@ -172,14 +172,33 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     },
     "cpu": {
         "asr": {"model": "Systran/faster-whisper-base.en", "language": "en"},
-        "llm_engine": {"model": "Qwen/Qwen2.5-0.5B-Instruct", "temperature": 0.7},
+        "llm_engine": {
+            "model": "qwen3-1.7b",
+            "temperature": 0.7,
+            "top_p": 0.8,
+            "max_tokens": 96,
+            "context": 4096,
+        },
+        "agents": {"default": _LARGE_MODEL_PROMPT},
+    },
+    "gpu-4b": {
+        "asr": _LARGE_RECOGNIZER,
+        "llm_engine": {
+            "model": "qwen3-4b-instruct-2507",
+            "temperature": 0.7,
+            "top_p": 0.8,
+            "dtype": "fp8",
+            "context": 8192,
+            "cache_mb": 3072,
+        },
         "agents": {"default": _LARGE_MODEL_PROMPT},
     },
     "gpu-8b": {
         "asr": _LARGE_RECOGNIZER,
         "llm_engine": {
-            "model": "Qwen/Qwen3-8B",
+            "model": "qwen3-8b",
             "temperature": 0.7,
+            "top_p": 0.8,
             "dtype": "fp8",
             "context": 8192,
             "cache_mb": 8192,

@@ -172,6 +172,9 @@ class LlmSettings:
     reply_tool: bool = False
     """While tools are offered, offers the reply in words as one more tool, and has the model choose
     one. Small models then call when they should, and tell what a tool answered."""
+    thinking: bool = False
+    """Lets a model think before it answers, where its chat template has a switch for that (Qwen3).
+    Thoughts are never spoken, count for `max_tokens`, and the caller waits for them."""
     context: Annotated[int, Between(256, 1_048_576)] = 2048
     """Context length of the model, in tokens."""
     cache_mb: Annotated[int, Between(16, 1_048_576)] = 1024

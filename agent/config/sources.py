@@ -8,7 +8,7 @@ from typing import Final
 
 from agent.errors import ConfigError
 
-from .auto_preset import Measure, preset_for_here
+from .auto_preset import Measure, Obstacle, preset_for_here
 from .layers import load_config
 from .schema import Config
 
@@ -20,15 +20,16 @@ def read_config(
     path: str | None = None,
     env: Mapping[str, str] | None = None,
     measure: Measure | None = None,
+    obstacle: Obstacle = lambda preset: "",
 ) -> Config:
-    """Read the settings of this process. `measure`: for the preset "auto" on a machine that was
-    never measured.
+    """Read the settings of this process. For the preset "auto": `measure` on a machine that was
+    never measured, and `obstacle` to a preset whose models come from the hub.
 
     The file is `path`, else HALFSEC_CONFIG, else halfsec.toml in the working directory where there
     is one. Raises ConfigError, also for a file that was named and can't be read.
     """
     env = os.environ if env is None else env
-    choose = partial(preset_for_here, measure=measure, env=env)
+    choose = partial(preset_for_here, measure=measure, env=env, obstacle=obstacle)
     named = path or env.get("HALFSEC_CONFIG")
     file = Path(named or FILE_NAME)
     if not named and not file.exists():

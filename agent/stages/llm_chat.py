@@ -157,7 +157,8 @@ class EngineChat:
         chunks = conversation.generate(turn, deadline_ns, max_tokens=max_tokens, use=use)
         async with aclosing(chunks):
             while (chunk := await self._answer(anext(chunks, None))) is not None:
-                if is_first:
+                # The model's thoughts are not the beginning of its reply.
+                if is_first and (chunk.text or chunk.finish_reason is not None):
                     on_mark(MarkName.LLM_FIRST_TOKEN, self._clock.now_ns())
                     is_first = False
                 counted, num_ids = chunk.usage, num_ids + len(chunk.token_ids)

@@ -10,6 +10,7 @@ from pathlib import Path
 import asr
 import llm_engine
 import tts
+from agent.config.auto_preset import SMALLER
 from agent.config.schema import Config
 from agent.stages.model_store.catalogue import ModelStore
 from latency_budget.account.clock import Clock
@@ -87,17 +88,25 @@ class Loading:
             calibration=Path(settings.calibration).expanduser() if settings.calibration else None,
             kv_precision=llm_engine.Precision(settings.kv_dtype),
             num_gpus=num_gpus,
+            thinks=settings.thinking,
             draft_model=draft,
             draft_heads=heads,
         )
         factor = self._rehearsal.llm_factor
-        return llm_engine.Engine.load(
-            self._models.locate(model),
-            engine_config,
-            clock=self._clock,
-            on_progress=on_progress,
-            wrap=lambda it: it if factor == 1 else SlowBackend(it, factor, self._clock),
-        )
+        try:
+            return llm_engine.Engine.load(
+                self._models.locate(model),
+                engine_config,
+                clock=self._clock,
+                on_progress=on_progress,
+                wrap=lambda it: it if factor == 1 else SlowBackend(it, factor, self._clock),
+            )
+        except llm_engine.MemoryShortageError as error:
+            problem = str(error).replace("kv_cache_mb", "llm_engine.cache_mb")
+            smaller = SMALLER.get(self._config.agent.preset)
+            if smaller is not None:
+                problem += f", such as that of: halfsec serve --preset {smaller}"
+            raise llm_engine.MemoryShortageError(problem) from None
 
     def voice(self, name: str) -> Callable[[], tts.Voice]:
         def load() -> tts.Voice:

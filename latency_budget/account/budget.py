@@ -207,10 +207,25 @@ _CPU = Budget(
         _CAPTURE,
         Allowance(Stage.ENDPOINT, 100, "as on the embedded models"),
         Allowance(Stage.ASR, 300, "estimate: Whisper base costs twice what tiny does"),
-        Allowance(Stage.LLM_PREFILL, 100, "estimate: 0.5 B parameters, 3-4 times the embedded"),
-        Allowance(Stage.LLM_CLAUSE, 250, "estimate: 0.5 GB a token at 12 GB/s, 6 tokens"),
+        Allowance(Stage.LLM_PREFILL, 100, "estimate: 1.7 B parameters, the prefix is warm"),
+        Allowance(Stage.LLM_CLAUSE, 250, "estimate: a clause of 5 tokens at 45-50 ms a token"),
         _TOOL,
         Allowance(Stage.TTS, 70, "estimate: the same voice beside a busier decoder"),
+        _PACING,
+        _TRANSPORT,
+    ),
+)
+_GPU_4B = Budget(
+    "gpu-4b",
+    TARGET_MS,
+    (
+        _CAPTURE,
+        Allowance(Stage.ENDPOINT, 170, "what the chain leaves: a longer wait cuts in less often"),
+        Allowance(Stage.ASR, 60, "as for gpu-8b"),
+        Allowance(Stage.LLM_PREFILL, 30, "as for gpu-8b"),
+        Allowance(Stage.LLM_CLAUSE, 100, "estimate: 4.6 GB a token at 0.5 TB/s, 10 tokens"),
+        _TOOL,
+        Allowance(Stage.TTS, 60, "as for gpu-8b"),
         _PACING,
         _TRANSPORT,
     ),
@@ -249,7 +264,10 @@ _GPU_70B = Budget(
 PROFILES: Mapping[str, Budget] = MappingProxyType(
     {
         budget.name: budget
-        for budget in (EMBEDDED, _EMBEDDED_HALF_BILLION, _EMBEDDED_BILLION, _CPU, _GPU_8B, _GPU_70B)
+        for budget in (
+            *(EMBEDDED, _EMBEDDED_HALF_BILLION, _EMBEDDED_BILLION),
+            *(_CPU, _GPU_4B, _GPU_8B, _GPU_70B),
+        )
     }
 )
 """Budgets by the name of their preset."""

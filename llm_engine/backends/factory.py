@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from llm_engine.backends.base import Backend
+from llm_engine.backends.cpu_memory import require_memory
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.config import BackendName, EngineConfig, backend_for
 
@@ -22,6 +23,7 @@ def make_backend(
         from llm_engine.cuda.loading import load_backend
 
         return load_backend(checkpoint, config, context_length, on_progress)
+    require_memory(checkpoint, config, context_length)
     if name is BackendName.ONNX:
         from llm_engine.backends.onnx_cpu import OnnxBackend
 

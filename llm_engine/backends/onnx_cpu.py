@@ -34,6 +34,7 @@ from llm_engine.errors import ModelError
 
 from .base import CacheLayout, DoneStep, Plan, SequenceRows, Slot, StepHandle, StepResult
 from .batch_invariance import ensure_batch_invariance
+from .cpu_memory import converted_bytes
 from .int8_saturation import check_products
 from .onnx_attention import stored_size
 from .onnx_calibration import Calibration, read_text, torch_threads
@@ -96,6 +97,7 @@ class OnnxBackend:
                     checkpoint.path,
                     f"{kind} {packing()}",
                     lambda: with_packed(arrays()),
+                    expected_bytes=converted_bytes(checkpoint, config),
                 ) as weights,
             ):
                 self._sessions = [

@@ -10,7 +10,6 @@ keys differ and the session keeps its copy: more memory, the same results.
 A matrix is packed by a model of one node, so that no more than one is in memory and on disk twice.
 """
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from latency_budget.host import machine
-from llm_engine.checkpoints.packed_cache import Array
+from llm_engine.checkpoints.packed_cache import Array, scratch_directory
 from llm_engine.errors import ModelError
 
 from .onnx_graph import PREPACKED, block_format, linear_attributes, make_model, packed_name
@@ -79,8 +78,8 @@ def pack(matrix: str, parts: Mapping[str, Array], scales: Array) -> tuple[str, A
             *zeros,
         ],
     )
-    with tempfile.TemporaryDirectory(prefix="halfsec-") as temporary:
-        saved = Path(temporary) / "packed.onnx"
+    with scratch_directory(3 * (codes.nbytes + scales.nbytes)) as temporary:
+        saved = temporary / "packed.onnx"
         options = ort.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.optimized_model_filepath = str(saved)

@@ -8,6 +8,7 @@ bracket closes.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .thinking import overlap
 from .tool_calls import Dialect, Tool
 
 
@@ -94,7 +95,7 @@ class CallReader:
             before = before.removesuffix("\n")  # which stands before a call that follows words
         else:
             marker = f"\n{self._opening}"
-            held = max(_overlap(self._held, marker), _overlap(self._held, self._opening))
+            held = max(overlap(self._held, marker), overlap(self._held, self._opening))
             before = self._held[: len(self._held) - held]
             self._held = self._held[len(before) :]
         return [TextDelta(before)] if before and not self.num_calls else []
@@ -183,9 +184,3 @@ class _ObjectEnd:
                 if self._depth == 0:
                     return index + 1
         return None
-
-
-def _overlap(text: str, marker: str) -> int:
-    """Number of last characters that may be the first of a marker."""
-    longest = min(len(text), len(marker) - 1)
-    return next((n for n in range(longest, 0, -1) if marker.startswith(text[-n:])), 0)

@@ -22,6 +22,7 @@ from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.structured_output.grammar import Grammar
 
 from .template import ChatMessage, ChatTemplate, Role
+from .thinking import ThoughtReader, WordIds
 from .token_history import TokenHistory
 from .tool_calls import CallingMessage, Dialect, Tool, ToolCall, ToolUse
 
@@ -260,7 +261,8 @@ class Conversation:
 
         `deadline_ns` (monotonic) orders prompts that wait for the engine; a late reply still comes.
         `sampling` replaces the conversation's own for this reply. `use`: tools that the reply may
-        call, in the form that `llm_engine.chat.call_reader` reads.
+        call, in the form that `llm_engine.chat.call_reader` reads. Thoughts come apart from the
+        text, count for `max_tokens`, and are not part of the history.
         Raises RequestError when a reply is already under way, EngineError when the engine fails.
         """
         sampling = await self._tool_prompts.constrained(sampling or self._sampling, use)
@@ -284,14 +286,17 @@ class Conversation:
         )
         generation = self._generation = _Generation(turn, self._thread.submit(request))
         reply = self._history.begin_reply()
+        thoughts = self._thoughts(sampling.grammar)
         try:
-            async for chunk in chunks(generation.stream, turn, on_mark):
+            async for whole in chunks(generation.stream, turn, on_mark):
+                chunk, word_ids = thoughts.split(whole)
                 if generation is self._generation:
                     assert reply.fixed_ids is not None
-                    reply.fixed_ids.extend(chunk.token_ids)
-                    if chunk.finish_reason is not None:
+                    reply.fixed_ids.extend(word_ids)
+                    if chunk is not None and chunk.finish_reason is not None:
                         self._generation = None
-                yield chunk
+                if chunk is not None:
+                    yield chunk
         finally:
             if generation is self._generation:
                 self._stop()
@@ -316,6 +321,15 @@ class Conversation:
             sequence, close_sequence = self._sequence, self._close_sequence
             self._thread.post(lambda: close_sequence(sequence))
 
+    def _thoughts(self, grammar: Grammar | None) -> "_Thoughts":
+        """What separates the thoughts of a reply with this grammar."""
+        history = self._history
+        if grammar is not None and not grammar.has_text:
+            return _Thoughts(None, history.word_ids())
+        calls = None if grammar is None else self._tool_prompts.dialect.opening
+        reader = ThoughtReader(is_open=history.opens_thought, calls=calls)
+        return _Thoughts(reader, history.word_ids())
+
     def _message(self, text: str, role: str, calls: Sequence[ToolCall] = ()) -> ChatMessage:
         """A message as the model reads it; a system prompt with the present tools."""
         dialect = self._tool_prompts.dialect
@@ -330,6 +344,44 @@ class Conversation:
         if generation is not None:
             generation.stream.cut()
             self._thread.abort(generation.stream)
+
+
+class _Thoughts:
+    """Separates the thoughts of one reply from its words."""
+
+    def __init__(self, reader: ThoughtReader | None, word_ids: WordIds) -> None:
+        """`reader` None: the reply has no thoughts."""
+        self._reader = reader
+        self._word_ids = word_ids
+        self._num_chunks = 0
+        self._ids: tuple[int, ...] = ()
+        self._usage: Usage | None = None
+        """Ids and counts of chunks whose text is held back."""
+
+    def split(self, chunk: TokenChunk) -> tuple[TokenChunk | None, Sequence[int]]:
+        """The chunk with its thoughts apart, None while its text is held back; and more ids of
+        words."""
+        if self._reader is None:
+            return chunk, chunk.token_ids
+        is_last = chunk.finish_reason is not None
+        pieces = [*self._reader.push(chunk.text), *(self._reader.flush() if is_last else ())]
+        word_ids = self._word_ids.push(chunk.token_ids, pieces, is_last=is_last)
+        text = "".join(piece.text for piece in pieces if piece.kind == "words")
+        thought = "".join(piece.text for piece in pieces if piece.kind == "thought")
+        self._ids += chunk.token_ids
+        self._usage = chunk.usage or self._usage
+        if not (text or thought or is_last):
+            return None, word_ids
+        whole = replace(
+            chunk,
+            index=self._num_chunks,
+            text=text,
+            token_ids=self._ids,
+            usage=self._usage,
+            thought=thought,
+        )
+        self._num_chunks, self._ids, self._usage = self._num_chunks + 1, (), None
+        return whole, word_ids
 
 
 async def _prepare(history: TokenHistory, messages: Sequence[ChatMessage]) -> None:

@@ -21,11 +21,13 @@ evicted when others need it."""
 
 @dataclass(frozen=True, slots=True)
 class ConversationKey:
-    """System prompt and tools that a request must share with a pooled conversation."""
+    """System prompt, tools and switch that a request must share with a pooled conversation."""
 
     system: str
     tools: tuple[str, ...] = ()
     """Tool definitions in JSON, for the chat template."""
+    thinks: bool = False
+    """The model's thoughts are switched on."""
 
 
 Open = Callable[[ConversationKey], Awaitable[Conversation]]
@@ -39,7 +41,11 @@ class ConversationPool:
         self._idle: list[tuple[ConversationKey, Conversation]] = []
 
     async def resume(
-        self, messages: Sequence[ChatMessage], tools: tuple[str, ...] = ()
+        self,
+        messages: Sequence[ChatMessage],
+        tools: tuple[str, ...] = (),
+        *,
+        thinks: bool = False,
     ) -> tuple[ConversationKey, Conversation]:
         """Take or open a conversation and make it hold exactly these messages; returns its key too.
 
@@ -51,7 +57,7 @@ class ConversationPool:
             raise RequestError("messages", "must not end with an empty one")
         system = messages[0].text if messages[0].role == "system" else ""
         turns = messages[1:] if messages[0].role == "system" else messages
-        key = ConversationKey(system, tools)
+        key = ConversationKey(system, tools, thinks)
         conversation = self._take(key, turns) or await self._open(key)
         try:
             await conversation.reset(turns)

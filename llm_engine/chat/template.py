@@ -33,6 +33,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llm_engine.errors import ModelError, RequestError
 
+from .thinking import opens_thought
+
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
@@ -68,6 +70,8 @@ _PROBE: tuple[tuple[Role, str], ...] = (
 _OTHER = {"user": "assistant", "assistant": "user"}
 _START, _END = "start", "end"
 """Pseudo-roles for the beginning and for the generation prompt."""
+_THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which templates switch thoughts: Qwen3, SmolLM3 and GLM; DeepSeek and Granite."""
 _CUT = "\ue002"
 """Mark that separates the halves of a control token's name."""
 _PROBE_CALL: Any = {
@@ -86,7 +90,8 @@ _PROBE_TOOL: Any = {
 
 
 class ChatTemplate:
-    """A compiled template and its gaps. Any thread may use it."""
+    """A compiled template and its gaps, with the model's thoughts switched off. Any thread may use
+    it."""
 
     def __init__(
         self,
@@ -103,11 +108,11 @@ class ChatTemplate:
         self._control_texts = frozenset(control_texts)
         self._encode_template = encode_template
         self._encode = encode
-        self._gap_ids: Callable[[str], tuple[int, ...]] = self._encode_gap
+        self._gap_ids: Callable[[str], tuple[int, ...]]
         self._constants: dict[str, Any] = {
             "bos_token": bos,
             "eos_token": eos,
-            "enable_thinking": False,
+            **dict.fromkeys(_THINKING_SWITCHES, False),
         }
         try:
             self._template = _compiled(source)
@@ -116,11 +121,9 @@ class ChatTemplate:
             )
             # Llama 3 writes what a tool returned as a string of JSON.
             self._quotes_results = not self._keeps("tool", 'x"\ue000')
-            self._table = self._build_table()
-            self.is_incremental = self._proves_incremental()
+            self._read_gaps()
         except jinja2.TemplateError as error:
             raise ModelError(f"the model's chat template fails: {error}") from None
-        self._rendered_gaps = lru_cache(maxsize=64)(self._render_gaps)
 
     def probe_calls(self) -> str:
         """Render a tool definition and a call of `probe_call` with {"key": "value"}; "" where the
@@ -134,6 +137,19 @@ class ChatTemplate:
         except jinja2.TemplateError:
             return ""
         return text if "probe_tool" in text else ""
+
+    def with_thinking(self, thinks: bool) -> "ChatTemplate":
+        """This template with the model's thoughts switched on or off, where it has a switch.
+
+        Takes some milliseconds, on any thread. Raises RequestError where the template then fails.
+        """
+        switched = copy.copy(self)
+        switched._constants = {**self._constants, **dict.fromkeys(_THINKING_SWITCHES, thinks)}
+        try:
+            switched._read_gaps()
+        except jinja2.TemplateError as error:
+            raise RequestError("thinking", f"the model's chat template fails: {error}") from None
+        return switched
 
     def with_tools(self, definitions: Sequence[str]) -> "ChatTemplate":
         """This template with these tools in it, each in JSON as in OpenAI's API.
@@ -230,6 +246,16 @@ class ChatTemplate:
                 merged.append(Gap(joined, gap.lead))
                 carried = ()
         return merged
+
+    def _read_gaps(self) -> None:
+        """Find out what stands between messages. Raises TemplateError."""
+        self._gap_ids = lru_cache(maxsize=256)(self._encode_gap)
+        self._rendered_gaps = lru_cache(maxsize=64)(self._render_gaps)
+        self._table = self._build_table()
+        self.is_incremental = self._proves_incremental()
+        question = [{"role": "user", "content": "\ue000"}]
+        self.opens_thought = opens_thought(self._render(question, True).partition("\ue000")[2])
+        """True if the prompt ends inside a thought, which the reply has to close."""
 
     def _build_table(self) -> dict[tuple[str, str], Gap]:
         """Table of gaps by the roles on both sides, for the pairs that the template accepts."""

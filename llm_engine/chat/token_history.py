@@ -1,8 +1,9 @@
 """History of a conversation as token ids: the state, without an engine.
 
 A message keeps its first ids: a reply those that the model chose, a user message those that it was
-first encoded to. A prompt is these ids with the template's gaps between them, and stays the same,
-id for id, as long as the messages do. What the caller did not hear of a reply is cut off its ids.
+first encoded to. The model's thoughts are no part of a reply (`thinking`). A prompt is
+these ids with the template's gaps between them, and stays the same, id for id, as long as the
+messages do. What the caller did not hear of a reply is cut off its ids.
 
 When a prompt grows beyond the context, the oldest exchanges are dropped (never the system prompt or
 the examples), and enough of them at once that the next turns need not drop again: everything after
@@ -18,6 +19,7 @@ from llm_engine.errors import RequestError
 
 from .message_encoder import EncodedMessage, MessageEncoder, PromptLayout
 from .template import ChatMessage, ChatTemplate, Gap
+from .thinking import WordIds
 
 _log = logging.getLogger(__name__)
 
@@ -128,6 +130,18 @@ class TokenHistory:
         self._turns.append(reply)
         self._last_reply = reply
         return reply
+
+    @property
+    def opens_thought(self) -> bool:
+        """True if the prompt ends inside a thought."""
+        return self._template.opens_thought
+
+    def word_ids(self) -> WordIds:
+        """What chooses the ids of a reply that stay in the history: those of its words."""
+        gap = Gap(())
+        return WordIds(
+            self._token_bytes, lambda text: self._template.content("assistant", text, gap)
+        )
 
     def forget_if_empty(self, reply: EncodedMessage) -> None:
         """Remove a reply that never got a token."""

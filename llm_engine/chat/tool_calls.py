@@ -190,7 +190,7 @@ def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
     if use.replies_by_call and answer is None:
         return _reply_grammar(dialect, use)
     if not use.callable:
-        plain = Grammar(f"start: TEXT\nTEXT: /{_WORDS}/\n")
+        plain = Grammar(f"start: TEXT\nTEXT: /{_WORDS}/\n", has_text=True)
         return plain if answer is None else Grammar.fitting(answer)
     rules = _call_rules("call", dialect, use)
     opening = _quoted(dialect.opening) if dialect.opening else ""
@@ -214,6 +214,7 @@ def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
     return Grammar(
         "\n".join([f"start: {start}", *rules, ""]),
         schemas if answer is None else (answer, *schemas),
+        has_text=answer is None and not use.must_call,
     )
 
 

@@ -15,8 +15,8 @@ their time of access, and
 partial files of killed processes are removed after a while. Removal is safe: a process that has
 mapped a file keeps it, and one that needs it again converts again.
 
-Without a directory, or where it can't be written to, the same file is made in the system's
-temporary one and removed once it is mapped.
+Without a directory, or where it can't be written to or has too little room, the same file is made
+in the system's temporary one, or in memory (`/dev/shm`), and removed once it is mapped.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -56,6 +57,9 @@ _NAME_DIGITS = 32
 """Digits of the model's fingerprint in a file's name."""
 
 _WEIGHTS = re.compile(rf"[0-9a-f]{{{_NAME_DIGITS}}}{re.escape(_SUFFIX)}")
+
+_IN_MEMORY = Path("/dev/shm")
+"""A file system in memory, where the platform has one."""
 
 MAX_MODELS = 4
 """Models whose files are kept. Lower: switching between some models waits for conversions. Higher:
@@ -104,14 +108,14 @@ def _model_files(path: Path) -> list[Path]:
 
 @contextmanager
 def stored_weights(
-    directory: Path | None, source: Path, kind: str, convert: Convert
+    directory: Path | None, source: Path, kind: str, convert: Convert, *, expected_bytes: int = 0
 ) -> Iterator[WeightFile]:
     """Provide a file with the arrays of `convert` for the model at `source`: cached, or new.
 
     `kind` names the conversion and its version; another kind's file is never taken. The file may
-    be gone after the context: map it inside. A directory that can't be written to is reported in
-    the log, and costs only the next start's time. Raises OSError without room in the temporary
-    directory.
+    be gone after the context: map it inside. A directory that can't be written to, or has no room
+    for the `expected_bytes` of a new file, is reported in the log, and costs only the next start's
+    time. Raises OSError where there is no room elsewhere either.
     """
     key = kind
     if directory is not None:
@@ -124,16 +128,46 @@ def stored_weights(
         file = _known_file(path, key, verified)
         if file is None:
             try:
+                _require_room(directory, expected_bytes)
                 file = write(path, key, convert())
             except OSError as error:
-                _LOG.warning("converted weights cannot be kept in %s: %s", directory, error)
+                _LOG.warning(
+                    "converted weights cannot be kept in %s: %s; the next start converts anew",
+                    directory,
+                    error,
+                )
         if file is not None:
             with suppress(OSError):
                 tidy(directory)
             yield file
             return
-    with tempfile.TemporaryDirectory(prefix="halfsec-") as temporary:
-        yield write(Path(temporary) / "model.weights", key, convert())
+    with scratch_directory(expected_bytes) as temporary:
+        yield write(temporary / "model.weights", key, convert())
+
+
+@contextmanager
+def scratch_directory(num_bytes: int) -> Iterator[Path]:
+    """Provide a directory with room for so many bytes, removed at the end: the system's temporary
+    one, or in memory. Raises OSError where neither has room."""
+    places = [Path(tempfile.gettempdir()), *([_IN_MEMORY] if _IN_MEMORY.is_dir() else [])]
+    for place in places:
+        try:
+            _require_room(place, num_bytes)
+        except OSError:
+            if place == places[-1]:
+                raise
+        else:
+            with tempfile.TemporaryDirectory(prefix="halfsec-", dir=place) as temporary:
+                yield Path(temporary)
+            return
+
+
+def _require_room(directory: Path, num_bytes: int) -> None:
+    """Raise OSError where a directory's disk has no room for so many bytes."""
+    existing = next(each for each in (directory, *directory.absolute().parents) if each.exists())
+    free = shutil.disk_usage(existing).free
+    if free < num_bytes:
+        raise OSError(f"they take about {num_bytes >> 20} MB, and {free >> 20} MB are free")
 
 
 def _known_fingerprint(source: Path, verified: VerifiedFiles) -> str:

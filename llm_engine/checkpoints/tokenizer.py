@@ -23,6 +23,11 @@ LONG_TEXT_CHARS = 2_000
 """Length beyond which a text, at about 1 us a character, is encoded as a batch of one: only that
 call releases the GIL. For short ones it costs more than it saves."""
 
+THOUGHT_TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+"""Texts that stand before and after a model's thoughts: those of Qwen3 and DeepSeek-R1, and of
+Magistral, whose are control tokens. They are spelled, so that a reply shows what is a thought."""
+_SPELLED_CONTROLS = frozenset(tag for pair in THOUGHT_TAGS for tag in pair)
+
 
 class Detokenizer:
     """Converts one reply's ids to text. Not thread-safe."""
@@ -37,6 +42,11 @@ class Detokenizer:
         """Characters released so far. The next token's text starts here, and so does a character
         that the last token left unfinished."""
         return self._num_chars
+
+    @property
+    def is_inside_character(self) -> bool:
+        """True if the last token left a character unfinished."""
+        return bool(self._decoder.getstate()[0])
 
     def push(self, token_id: int) -> str:
         """Add a token; returns the characters that it completes, perhaps none.
@@ -68,7 +78,7 @@ class Tokenizer:
     full: Bpe
     """Encoder with all tokens."""
     token_bytes: tuple[bytes, ...]
-    """Bytes that each id adds to the text; control tokens add none."""
+    """Bytes that each id adds to the text; control tokens add none, except for `THOUGHT_TAGS`."""
     control_ids: frozenset[int]
     end_ids: frozenset[int]
     """Tokens that end the model's turn, as its file declares them."""
@@ -148,7 +158,8 @@ def bytes_of_tokens(
 
     def spell(index: int, token: str) -> bytes:
         if index in added:
-            return b"" if added[index] else token.encode(errors="ignore")
+            is_hidden = added[index] and token not in _SPELLED_CONTROLS
+            return b"" if is_hidden else token.encode(errors="ignore")
         if not byte_level:
             return _sentencepiece_bytes(token)
         if is_spelled(token):

@@ -76,7 +76,8 @@ class TokenChunk:
     index: int
     """Index of the chunk in its reply, from 0."""
     text: str
-    """Text in whole characters, never part of a stop string. Empty only on the last chunk."""
+    """Text in whole characters, never part of a stop string. Empty on the last chunk, and where the
+    chunk is part of a thought."""
     token_ids: tuple[int, ...]
     """Tokens that begin in the text released so far and were not in an earlier chunk."""
     finish_reason: FinishReason | None = None
@@ -84,6 +85,9 @@ class TokenChunk:
     usage: Usage | None = None
     """Set on the last chunk, unless the reply was cancelled before it began, and on the first, with
     the counts up to then."""
+    thought: str = ""
+    """What the model thinks before `text`: neither spoken nor part of the history. Only in replies
+    of conversations; elsewhere thoughts are part of the text."""
 
 
 class OutputText:

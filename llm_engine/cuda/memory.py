@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from llm_engine.config import MAX_STEP_ROWS, ModelConfig
-from llm_engine.errors import ModelError
+from llm_engine.errors import MemoryShortageError
 
 MAX_PROMPT_ROWS: Final = 512
 """Rows of the largest prefill step. Longer prompts are computed in several. Workspace grows with
@@ -89,10 +89,10 @@ class MemoryBudget:
 def plan_memory(
     config: ModelConfig, storage: Storage, budget: MemoryBudget, *, name: str = "the model"
 ) -> MemoryPlan:
-    """Plan the memory. Raises ModelError with the arithmetic, and with what would fit."""
+    """Plan the memory. Raises MemoryShortageError with the arithmetic, and with what would fit."""
     plan = _plan(config, storage, budget)
     if plan.num_pages < 1 or plan.total > budget.free_bytes:
-        raise ModelError(
+        raise MemoryShortageError(
             f"{name} ({storage}) does not fit: weights {_gib(plan.weights)} + cache "
             f"{_gib(max(plan.cache, plan.page))} + workspace {_gib(plan.workspace)} + graphs "
             f"{_gib(plan.graphs)} > {_gib(budget.free_bytes)} GiB free; "

@@ -76,6 +76,8 @@ class Grammar:
     """Text of the grammar, with a rule `start`."""
     schemas: tuple[Schema, ...] = ()
     """Schemas inside `lark`: when compiling fails, the one at fault is looked for."""
+    has_text: bool = False
+    """True if the reply may be free text, or begin with it; then it may have thoughts."""
 
     @classmethod
     def fitting(cls, schema: Schema) -> Self:

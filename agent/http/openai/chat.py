@@ -91,7 +91,8 @@ class ChatCompletions:
         async with self._turns:
             engine = await self._engine()
             messages, tools, sampling = asked.prompt(engine.dialect)
-            async with aclosing(engine.chat(messages, sampling, tools=tools)) as reply:
+            chunks = engine.chat(messages, sampling, tools=tools, thinks=asked.thinks)
+            async with aclosing(chunks) as reply:
                 hung = partial(until_hung, self._stages.llm, engine)
                 while True:
                     chunk = await first_of(anext(reply, None), hung())

@@ -14,6 +14,7 @@ from agent.stages.openai_tools import parse_answer, parse_calls, parse_tools, sh
 from agent.stages.tool_call_adapter import ToolLimits, num_tool_rounds
 from llm_engine.chat.call_reader import CallReader
 from llm_engine.chat.template import ChatMessage, Role
+from llm_engine.chat.thinking import words_of
 from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolUse
 from llm_engine.config import SamplingParams
 from llm_engine.errors import RequestError
@@ -32,6 +33,8 @@ _ROLES: Final[Mapping[str, Role]] = {
     "assistant": "assistant",
     "tool": "tool",
 }
+_THINKING: Final = ("enable_thinking", "thinking")
+"""Names of the switch in `chat_template_kwargs`, by families of models."""
 _SAMPLING: Final = (
     "temperature",
     "top_k",
@@ -72,6 +75,8 @@ class ChatRequest:
     """Format that the answer must have."""
     stream: bool
     include_usage: bool
+    thinks: bool | None = None
+    """Switches the model's thoughts; None: as the settings say."""
 
     def limited(self, limits: ToolLimits) -> Self:
         """The request with no more calls than the model may make."""
@@ -130,7 +135,31 @@ def parse_chat_request(body: object, defaults: SamplingParams) -> ChatRequest:
         answer=answer,
         stream=_flag(body, "stream"),
         include_usage=_flag(options, "include_usage"),
+        thinks=_thinks(body),
     )
+
+
+def _thinks(body: Mapping[str, Any]) -> bool | None:
+    """The switch of the model's thoughts, as vLLM and SGLang take it, or as Alibaba Cloud does."""
+    switches = body.get("chat_template_kwargs")
+    if switches is None:
+        switches = {}
+    if not isinstance(switches, dict):
+        raise RequestError("chat_template_kwargs", "must be an object")
+    given: dict[str, bool] = {}
+    for name, value in switches.items():
+        field = f"chat_template_kwargs.{name}"
+        if name not in _THINKING:
+            listed = " and ".join(_THINKING)
+            problem = f"{short(name)} is not supported; {listed} are"
+            raise RequestError("chat_template_kwargs", problem)
+        if value is not None:
+            given[field] = _flag({field: value}, field)
+    if body.get("enable_thinking") is not None:
+        given["enable_thinking"] = _flag(body, "enable_thinking")
+    if len(set(given.values())) > 1:
+        raise RequestError("chat_template_kwargs", f"{' and '.join(given)} contradict each other")
+    return next(iter(given.values()), None)
 
 
 def _messages(values: object) -> list[ChatMessage | CallingMessage]:
@@ -150,8 +179,10 @@ def _messages(values: object) -> list[ChatMessage | CallingMessage]:
         text = _text(value.get("content"), f"{name}.content")
         calls = parse_calls(value, name, call_ids)
         if calls:
-            messages.append(CallingMessage(text, calls))
+            messages.append(CallingMessage(words_of(text), calls))
             continue
+        if role == "assistant":
+            text = words_of(text)  # some clients send the thoughts back in it
         if role == "tool" and value.get("tool_call_id") not in call_ids:
             raise RequestError(f"{name}.tool_call_id", "must name a call of an earlier message")
         if not text.strip() and role != "tool":

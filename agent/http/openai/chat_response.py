@@ -1,4 +1,8 @@
-"""Chat completion responses, whole or as chunks of a stream. Pure."""
+"""Chat completion responses, whole or as chunks of a stream. Pure.
+
+The model's thoughts stand beside the content, as `reasoning_content`: so do vLLM, SGLang and
+DeepSeek's API.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -33,6 +37,8 @@ class Completion:
 
         The last chunk also brings the reason why it ends.
         """
+        if chunk.thought:
+            yield self._delta({"reasoning_content": chunk.thought})
         for event in self._events(chunk):
             yield self._delta(self._written(event))
         if chunk.finish_reason is not None:
@@ -59,6 +65,9 @@ class Completion:
             else:
                 calls[-1]["function"]["arguments"] += event.text
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        thought = "".join(chunk.thought for chunk in chunks)
+        if thought:
+            message["reasoning_content"] = thought
         if calls:
             message |= {"content": text or None, "tool_calls": calls}
         choice = {

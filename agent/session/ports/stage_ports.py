@@ -52,7 +52,7 @@ class ReplyToken:
     """Next piece of a generated reply."""
 
     text: str
-    """Safe to show."""
+    """Safe to show. Empty while the model thinks or writes a call."""
     usage: Usage
     """Tokens of the reply so far."""
     finish_reason: str | None = None

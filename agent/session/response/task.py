@@ -274,7 +274,7 @@ class ResponseTask:
                 if first.speaks:
                     for piece in chunker.push(token.text):
                         await self._put(piece, base)
-                else:
+                elif token.text or token.finish_reason is not None:
                     await self._show_text()
         if first.speaks:
             for piece in chunker.flush():

@@ -3,7 +3,8 @@
 `models.toml` lists the models that halfsec knows by name; a user's own list of the same form may
 stand in $HALFSEC_HOME. A model's files lie in $HALFSEC_HOME/models/NAME/. Settings may also name a
 path, or a repository on the Hugging Face hub ("owner/name", "owner/name/file.gguf", either with
-"@revision"), which lies in $HALFSEC_HOME/models/hub/.
+"@revision"), which lies in $HALFSEC_HOME/models/hub/. Of these the revision and hashes of the first
+fetch are recorded, and compared from then on.
 
 Hashing 250 MB takes a second, so each verified file leaves a stamp (size, time of change, hash);
 as long as the stamp fits, a file is trusted without being read.
@@ -31,6 +32,8 @@ CATALOGUE_PATH: Final = Path(__file__).with_name("models.toml")
 STAMPS_NAME: Final = ".verified.json"
 HUB_COMPLETE_NAME: Final = ".complete"
 """Marker in a hub model's directory: all of it is there."""
+HUB_RECORD_NAME: Final = ".fetched.json"
+"""`HubRecord` in a hub model's directory."""
 
 _HUB_REFERENCE: Final = re.compile(
     r"(?P<repo>[\w.-]+/[\w.-]+)(?P<file>(/[\w.-]+)*)(@(?P<revision>[\w./-]+))?"
@@ -111,6 +114,38 @@ class HubReference:
     def directory(self) -> str:
         suffix = f"@{self.revision.replace('/', '--')}" if self.revision else ""
         return self.repo.replace("/", "--") + suffix
+
+
+@dataclass(frozen=True, slots=True)
+class HubRecord:
+    """What was fetched from the hub without a list entry: it is compared with this later on."""
+
+    directory: Path
+    revision: str
+    """Commit that was resolved at the first fetch; fetched again, it is the same one."""
+    files: Mapping[str, ModelFile]
+
+    @classmethod
+    def read(cls, directory: Path) -> "HubRecord | None":
+        """The record of a directory; None without one, or where it is damaged."""
+        try:
+            text = (directory / HUB_RECORD_NAME).read_text(encoding="utf-8")
+            value = json.loads(text)
+            files = {
+                name: ModelFile(name, int(size), str(sha256))
+                for name, (size, sha256) in value["files"].items()
+            }
+            return cls(directory, str(value["revision"]), files)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def write(self) -> None:
+        """Keep the record. Raises OSError."""
+        files = {name: [file.size_bytes, file.sha256] for name, file in self.files.items()}
+        text = json.dumps({"revision": self.revision, "files": files}, indent=1)
+        temporary = self.directory / f"{HUB_RECORD_NAME}.{os.getpid()}"
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(self.directory / HUB_RECORD_NAME)
 
 
 def turn_store_path() -> Path:
@@ -209,6 +244,9 @@ class ModelStore:
             )
         directory = self.hub_directory(hub)
         found = directory / hub.file if hub.file else directory
+        record = HubRecord.read(directory)
+        for problem in self.hub_problems(record) if record else ():
+            raise ModelStoreError(f"{problem} To get it again: halfsec models fetch {reference}")
         if not (found if hub.file else directory / HUB_COMPLETE_NAME).exists():
             raise ModelStoreError(
                 f"{reference} is not on this machine, neither as a path nor from the Hugging Face "
@@ -231,6 +269,30 @@ class ModelStore:
 
     def hub_directory(self, reference: HubReference) -> Path:
         return self.directory / "hub" / reference.directory
+
+    def hub_records(self) -> dict[str, HubRecord]:
+        """Records of what was fetched by hub ids, by directory name."""
+        records = {
+            path.parent.name: HubRecord.read(path.parent)
+            for path in sorted((self.directory / "hub").glob(f"*/{HUB_RECORD_NAME}"))
+        }
+        return {name: record for name, record in records.items() if record is not None}
+
+    def hub_problems(self, record: HubRecord, *, rehash: bool = False) -> Iterator[str]:
+        """One sentence for each file that differs from what was fetched; with `rehash` every file
+        is read, else only sizes are compared."""
+        for name, file in record.files.items():
+            path = record.directory / name
+            try:
+                size_bytes = path.stat().st_size
+                actual = file_sha256(path) if rehash else file.sha256
+            except OSError as error:
+                yield f"{path} can't be read: {error.strerror}."
+                continue
+            if size_bytes != file.size_bytes:
+                yield f"{path} has {size_bytes} bytes, not {file.size_bytes}: it is damaged."
+            elif actual != file.sha256:
+                yield f"{path} is damaged: its sha256 is {actual}, not {file.sha256}."
 
     def presence(self, reference: str) -> Presence:
         """State of a name, path or hub id on this machine; "wrong": damaged."""

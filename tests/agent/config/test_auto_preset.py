@@ -10,6 +10,8 @@ from agent.config import auto_preset
 from agent.config.auto_preset import Gpu, Machine, PresetChoice, choose, preset_for_here
 from agent.config.layers import load_config
 from agent.config.sources import read_config
+from agent.stages.model_store.catalogue import load_catalogue
+from latency_budget.account.budget import budget_profile
 
 TWO_CORES = Machine("Xeon", 2.0, 16_000, 15.0)
 FOUR_CORES = Machine("Xeon", 4.0, 16_000, 30.0)
@@ -27,6 +29,7 @@ GPU = Gpu("NVIDIA H100", 81_000, 9.0)
         (replace(TWO_CORES, mb_per_ms=0.1), 1, "embedded", "2 cores"),
         (TWO_CORES, 20, "embedded", "20 calls speak 48 tokens a second, and it makes"),
         (replace(TWO_CORES, gpu=GPU), 4, "gpu-8b", "NVIDIA H100, 81000 MB"),
+        (replace(TWO_CORES, gpu=replace(GPU, memory_mb=16_000)), 4, "gpu-4b", "needs 20000"),
         (replace(TWO_CORES, gpu=replace(GPU, memory_mb=8000)), 4, "embedded-0.5b", "has 8000 MB"),
         (replace(TWO_CORES, gpu=replace(GPU, capability=8.0)), 4, "embedded-0.5b", "no FP8"),
     ],
@@ -37,6 +40,25 @@ def test_the_largest_model_that_keeps_up(
     choice = choose(here, num_calls)
     assert choice.preset == preset
     assert why in choice.reason
+
+
+def test_without_the_hub_the_largest_model_from_pypi(tmp_path: Path) -> None:
+    def obstacle(preset: str) -> str:
+        return f"the models of {preset} are not here, and the hub does not answer"
+
+    choice = choose(replace(FOUR_CORES, gpu=GPU), 4, obstacle)
+    assert choice.preset == "embedded-1.5b"
+    assert "not gpu-8b: the models of gpu-8b are not here" in choice.reason
+    assert "\n" not in choice.reason
+    only_8b = choose(replace(FOUR_CORES, gpu=GPU), 4, lambda it: "" if it == "gpu-4b" else "x")
+    assert only_8b.preset == "gpu-4b"
+
+
+def test_presets_for_this_machine_have_models_and_a_budget() -> None:
+    catalogue = load_catalogue(Path("/nowhere"))
+    for rung in (*auto_preset.RUNGS, *auto_preset.GPU_RUNGS):
+        assert load_config({"agent.preset": rung.preset}).llm_engine.model in catalogue
+        assert budget_profile(rung.preset).name == rung.preset
 
 
 def test_threads_follow_the_cores() -> None:

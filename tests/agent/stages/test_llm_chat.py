@@ -215,6 +215,27 @@ async def test_a_reply_by_call_is_cut_behind_its_words() -> None:
     assert conversation.truncated == [len(head) + 5, 0]
 
 
+async def test_a_thought_is_not_the_first_token() -> None:
+    """The model's thoughts are counted as tokens, and neither spoken nor taken for its reply."""
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "Hello"))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    conversation.chunks = [
+        llm_engine.TokenChunk(TurnId(1), 0, "", (1, 2), None, None, thought="The caller"),
+        llm_engine.TokenChunk(TurnId(1), 1, "", (3,), None, None, thought=" said"),
+        llm_engine.TokenChunk(TurnId(1), 2, "Hi!", (4, 5), None, None),
+        llm_engine.TokenChunk(TurnId(1), 3, "", (), llm_engine.FinishReason.STOP, None),
+    ]
+    marks: list[str] = []
+    tokens = chat.generate(
+        TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda name, at_ns: marks.append(name)
+    )
+    said = [(token.text, token.usage.output_tokens, len(marks)) async for token in tokens]
+    assert said == [("", 2, 0), ("", 3, 0), ("Hi!", 5, 1), ("", 5, 1)]
+
+
 async def test_tokens_are_counted_while_they_come() -> None:
     """A reply that is cut has cost something as well."""
     stage = StubStage()

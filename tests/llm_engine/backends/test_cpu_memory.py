@@ -1,0 +1,77 @@
+"""Memory plan of the processor's backends, and models that do not fit."""
+
+from pathlib import Path
+
+import pytest
+
+from llm_engine.backends import cpu_memory
+from llm_engine.backends.cpu_memory import plan_memory
+from llm_engine.config import EngineConfig, ModelConfig, Precision
+from llm_engine.engine import Engine
+from llm_engine.errors import MemoryShortageError
+from tests.support.fakes.llm_models import save_tiny_model
+
+QWEN_HALF_BILLION = ModelConfig(
+    architecture="qwen2",
+    num_layers=24,
+    hidden_size=896,
+    intermediate_size=4864,
+    num_heads=14,
+    num_kv_heads=2,
+    head_dim=64,
+    vocab_size=151936,
+    context_length=32768,
+    norm_eps=1e-6,
+    rope_theta=1e6,
+)
+INT8 = EngineConfig(precision=Precision.INT8, max_batch=4)
+INT4 = EngineConfig(precision=Precision.INT4, max_batch=4)
+
+
+def test_weights_are_the_published_number_of_parameters() -> None:
+    # 357,826,560 in matrices of layers, 136,134,656 in the vocabulary, which is there twice.
+    plan = plan_memory(QWEN_HALF_BILLION, INT8, 4096)
+    assert plan.weights_mb == round(
+        (1.0625 * (357_826_560 + 136_134_656) + 2 * 136_134_656) / 2**20
+    )
+    stored = plan_memory(QWEN_HALF_BILLION, INT4, 4096, is_stored_int4=True)
+    assert plan.weights_mb - stored.weights_mb == round(0.5 * 357_826_560 / 2**20)
+    assert plan_memory(QWEN_HALF_BILLION, INT4, 4096) == plan
+
+
+def test_the_cache_counts_with_a_batch_and_its_limit() -> None:
+    token = 24 * 2 * 2 * 64 * 4
+    plan = plan_memory(QWEN_HALF_BILLION, INT8, 4096)
+    assert plan.cache_mb == 4 * 4096 * token >> 20
+    small = EngineConfig(precision=Precision.INT8, max_batch=4, kv_cache_mb=100)
+    assert plan_memory(QWEN_HALF_BILLION, small, 4096).cache_mb == 100
+    assert plan_memory(QWEN_HALF_BILLION, small, 4096).sessions_mb == plan.sessions_mb
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FLOAT32])
+def test_a_model_without_room_is_refused_before_it_is_loaded(
+    precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tiny_model(tmp_path / "tiny", "llama", num_hidden_layers=1, head_dim=16)
+    monkeypatch.setattr(cpu_memory, "available_mb", lambda: 100)
+    config = EngineConfig(precision=precision, num_threads=1, cache_dir=tmp_path / "converted")
+    with pytest.raises(MemoryShortageError) as refused:
+        Engine.load(tmp_path / "tiny", config)
+    message = str(refused.value)
+    assert "does not fit: weights 0 MB + cache 1 MB + sessions 100 MB = 101 MB > 100 MB" in message
+    assert message.endswith("take a smaller model")
+    assert not (tmp_path / "converted").exists()
+    monkeypatch.setattr(cpu_memory, "available_mb", lambda: None)
+    Engine.load(tmp_path / "tiny", config).close()
+
+
+def test_a_smaller_cache_is_offered_where_it_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_tiny_model(
+        tmp_path, "llama", num_hidden_layers=3, head_dim=16, max_position_embeddings=100_000
+    )
+    monkeypatch.setattr(cpu_memory, "available_mb", lambda: 130)
+    config = EngineConfig(precision=Precision.INT8, num_threads=1, max_batch=4)
+    with pytest.raises(MemoryShortageError, match="lower kv_cache_mb to 29 or take a smaller"):
+        Engine.load(tmp_path, config)
