@@ -172,6 +172,10 @@ class LlmSettings:
     reply_tool: bool = False
     """While tools are offered, offers the reply in words as one more tool, and has the model choose
     one. Small models then call when they should, and tell what a tool answered."""
+    grounded_calls: bool = False
+    """Holds the arguments of tool calls to what the caller or an earlier result said: numbers,
+    times, dates and names. Where an argument was not said, the model asks for it. Small models make
+    arguments up."""
     context: Annotated[int, Between(256, 1_048_576)] = 2048
     """Context length of the model, in tokens."""
     cache_mb: Annotated[int, Between(16, 1_048_576)] = 1024

@@ -81,6 +81,9 @@ class ToolUse:
     """The reply may make several calls."""
     replies_by_call: bool = False
     """The reply is one call: of `REPLY_TOOL`, which is among those shown, or of another tool."""
+    lacking: tuple[Tool, ...] = ()
+    """Tools without ground for their arguments: see `grounding`. A reply by call can begin to call
+    one, and then asks the caller instead."""
 
 
 REPLY_TOOL: Final = Tool(
@@ -109,6 +112,8 @@ REPLY_TOOL: Final = Tool(
 )
 """The reply in words, as a tool."""
 _WORDS_HEAD: Final = '{"words": "'
+_QUESTION_HEAD: Final = '{"ask_caller": "'
+"""Stands in a call of a tool of `ToolUse.lacking` instead of its arguments."""
 _WORDS_TAIL: Final = '"}'
 _SPOKEN: Final = r"[\p{L}\p{N}'(¿¡][^\"\\\x00-\x1f`*#{}<>|_]*"
 """Words as they stand in JSON and in speech alike: nothing in them needs an escape, and nothing is
@@ -133,10 +138,13 @@ class Dialect:
         """The same form without its tags, as a whole reply."""
         return Dialect("", self.head.strip(), self.middle, self.tail.strip(), "", self.in_template)
 
-    @property
-    def reply_head(self) -> str:
-        """What stands before the words of a `REPLY_TOOL` call, behind the opening."""
-        return f"{self.head}{REPLY_TOOL.name}{self.middle}{_WORDS_HEAD}"
+    def reply_heads(self, use: ToolUse) -> tuple[str, ...]:
+        """What may stand before the words of a reply by call, behind the opening."""
+        if not use.replies_by_call:
+            return ()
+        heads = [f"{self.head}{REPLY_TOOL.name}{self.middle}{_WORDS_HEAD}"]
+        heads += [f"{self.head}{tool.name}{self.middle}{_QUESTION_HEAD}" for tool in use.lacking]
+        return tuple(heads)
 
     def written(self, message: CallingMessage) -> ChatMessage:
         """The reply as the model wrote it, or with the tags that it left out."""
@@ -218,10 +226,12 @@ def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
 
 
 def _reply_grammar(dialect: Dialect, use: ToolUse) -> Grammar:
-    """Grammar of one call: of a tool that may be called, or of `REPLY_TOOL`."""
+    """Grammar of one call: of a tool that may be called, or of `REPLY_TOOL`; or of a question in
+    the form of one."""
     opening = _quoted(dialect.opening) if dialect.opening else ""
     end = _quoted(_WORDS_TAIL + dialect.tail + dialect.closing)
-    rules = [f"reply: {_quoted(dialect.reply_head)} SPOKEN {end}", f"SPOKEN: /{_SPOKEN}/"]
+    heads = " | ".join(map(_quoted, dialect.reply_heads(use)))
+    rules = [f"reply: ({heads}) SPOKEN {end}", f"SPOKEN: /{_SPOKEN}/"]
     if use.callable:
         rules += _call_rules("call", dialect, use)
     start = f"start: {opening} ({'call | ' if use.callable else ''}reply)"

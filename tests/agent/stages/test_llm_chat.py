@@ -14,7 +14,7 @@ from agent.session.ports.stage_ports import ChatMessage, Tools
 from agent.stages import llm_chat
 from agent.stages.llm_chat import EngineChat
 from agent.stages.model_thread import ModelThread
-from agent.stages.tool_call_adapter import ToolLimits
+from agent.stages.tool_call_adapter import ToolLimits, tool_use
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.chat.tool_calls import HERMES, CallingMessage, ToolCall, ToolUse
@@ -194,7 +194,8 @@ async def test_a_reply_by_call_is_cut_behind_its_words() -> None:
     await chat.commit(ChatMessage("user", "What time is it?"))
     conversation = stage.engine.opened[0]
     conversation.answering.set()
-    head = f"{HERMES.opening}{HERMES.reply_head}"
+    use = limits.limited(tool_use(Tools(('{"name": "clock"}',))), 0)
+    head = f"{HERMES.opening}{HERMES.reply_heads(use)[0]}"
     conversation.chunks = [
         llm_engine.TokenChunk(TurnId(1), 0, text, (1,), reason, None)
         for text, reason in (

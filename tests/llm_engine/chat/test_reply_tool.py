@@ -114,7 +114,7 @@ def test_the_words_are_the_text(size: int, dialect: Dialect, text: str) -> None:
 def test_calls_are_read_as_ever() -> None:
     use = limited().tools
     assert use is not None
-    reader = CallReader(HERMES, use.callable, replies_by_call=True)
+    reader = CallReader(HERMES, use.callable, reply_heads=HERMES.reply_heads(use))
     events = reader.push(CALL)
     assert events == [CallStarted("clock"), ArgumentsDelta('{"zone": "UTC"}')]
     assert reader.num_hidden == 0

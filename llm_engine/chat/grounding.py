@@ -1,0 +1,436 @@
+"""Grounded tool calls: arguments come from what was said, or the call is not made. Pure.
+
+A small model asked for a name writes "John Doe", and for a time "8:00 PM" where the tool wants
+"20:00". So before each reply the schemas of the tools are narrowed to the values that the
+conversation grounds, in the form that the schema asks for:
+
+- an integer or a number to the numbers that were said ("a hundred and fifty" is 150);
+- a time or a date to those that were said, spelled as the schema's `format`, `pattern` or
+  description wants it ("half past nine in the morning" is 09:30, "tomorrow" is a date where the
+  instructions give today's);
+- a string of digits to what was said, joined ("four four seven one" is 4471);
+- a day of the week to the days that were named;
+- any other string to words of the caller in their order, or to a value of an earlier result.
+
+Booleans, values of an enum, nested objects and lists are left to the model. An optional argument
+without ground is left out. A tool with a required argument without ground can't be called: it is
+returned as one about which the reply can ask. The grammar enforces all of it, so that a value costs
+no second generation and no token more.
+
+What grounds: the caller's messages and the results of tools, of the whole conversation; numbers,
+times and dates also of the assistant's last reply, which may have offered them; digits also of the
+instructions, where an agent is given the caller's account.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from llm_engine.structured_output.grammar import Schema
+
+from .spoken_values import WEEKDAYS, SpokenValues, Today
+from .template import ChatMessage
+from .tool_calls import CallingMessage, Tool, ToolUse
+
+MAX_WORDS: Final = 80
+"""Newest words of the caller that may be copied into an argument. Each can begin a value of up to
+`MAX_SPAN` words; grammars of more took longer to compile than a token takes to compute."""
+MAX_SPAN: Final = 8
+"""Words of a copied value. A whole sentence may be copied, too."""
+MIN_GIVEN_DIGITS: Final = 3
+"""Digits of a number in the instructions that grounds an argument. Shorter ones are counts and
+hours; the caller's account has more."""
+MAX_VALUES: Final = 400
+"""Values of one argument; the newest stay."""
+
+_EMPTY: Final = frozenset(
+    "a an and are as at be been but by can can't could did do does don't for from get give going "
+    "gonna got had has have hello here hey hi how i i'd i'll i'm i've if in into is it it's its "
+    "just know let like made make may me mind mine my need needs no not now of off oh ok okay on "
+    "one or our out over please put right say see set she should so some somebody someone sorry "
+    "sure tell thank thanks that that's the them then there they thing this time to today tomorrow "
+    "tonight too uh um up us very want wanted wants was way we we'd we're well were what what's "
+    "when where which who why will with won't would yeah yes you you're your morning afternoon "
+    "evening "
+    "night noon midnight o'clock am pm".split()
+)
+"""Words that are no value by themselves: "I'd like to" names no guest."""
+_EDGE: Final = frozenset(
+    "a an the my our your his her to at in on for from of and or please is with".split()
+)
+"""Words that no copied value begins or ends with: "to the airport" is "airport"."""
+_LEAD: Final = frozenset(
+    "i i'd i'm i've i'll me we we'd we're you he she it it's this that that's there can could will "
+    "would do does did am are was want wanted need like have had got get give let tell how what "
+    "what's when where which who why hello hi hey yes no okay so well um uh some just".split()
+)
+"""Words that no copied value begins with, beside `_EDGE`."""
+_PARTICLES: Final = frozenset("de da del den der di du la le of ten van von y".split())
+"""Small words within a person's name."""
+_NUMBER_WORDS: Final = frozenset(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety "
+    "hundred thousand million half quarter past".split()
+)
+_PLAIN: Final = re.compile(r"[^\W_]+(?:['’.@&+/:-][^\W_]+)*")
+_SENTENCE_END: Final = re.compile(r"(?<!\b[A-Z])(?<!\b[ap]\.m)(?<!\b(?:Mr|Ms|Dr|St))[.!?;]+(?:\s+|$)|\n+")
+
+_DIGITS_MEANT: Final = re.compile(
+    r"\b(?:digits?|number|phone|code|pin|zip|postcode|account|id)\b", re.IGNORECASE
+)
+_NUM_DIGITS: Final = re.compile(
+    r"\b(\d+|two|three|four|five|six|seven|eight|nine|ten)[- ]digits?\b|"
+    r"\b(?:last|first) (\d+|two|three|four|five|six) digits?\b|"
+    r"\b(\d+|two|three|four|five|six|seven|eight|nine|ten) digits?\b",
+    re.IGNORECASE,
+)
+_COUNT_WORDS: Final = {
+    word: count
+    for count, word in enumerate("two three four five six seven eight nine ten".split(), start=2)
+}
+_TIME_MEANT: Final = re.compile(r"\bHH:MM\b|\b24[- ]hour\b|\bH:MM\b", re.IGNORECASE)
+_HALF_DAY_MEANT: Final = re.compile(r"\b\d{1,2}(?::\d\d)? ?[AP]M\b", re.IGNORECASE)
+_DATE_MEANT: Final = re.compile(r"\bYYYY-MM-DD\b|\bISO(?:[- ]8601)? date\b", re.IGNORECASE)
+_PERSON_MEANT: Final = re.compile(
+    r"\b(?:full_?name|name of the (?:guest|caller|customer|patient|person|client)"
+    r"|(?:guest|caller|customer|patient|person|client)(?:'s)? name|first and last name)\b"
+    r"|^(?:patient|guest|customer|client)$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a conversation grounds."""
+
+    values: SpokenValues
+    said: tuple[str, ...]
+    """Messages of the caller, the newest last."""
+    results: tuple[str, ...]
+    """Strings in results of tools."""
+    today: Today
+    is_cased: bool
+    """The caller's messages have capital letters, so that a name can be told by them."""
+
+    @classmethod
+    def of(cls, messages: Sequence[ChatMessage | CallingMessage], instructions: str) -> "Ground":
+        """Read the messages of a conversation, oldest first; system messages among them count as
+        instructions."""
+        said: list[str] = []
+        results: list[str] = []
+        values = SpokenValues()
+        given = [instructions]
+        replies: list[str] = []
+        for message in messages:
+            role = message.role if isinstance(message, ChatMessage) else "assistant"
+            if role == "user" and not message.text.startswith("<tool_response>"):
+                said.append(message.text)
+            elif role in ("user", "tool"):
+                results += _scalars(message.text)
+            elif role == "system":
+                given.append(message.text)
+            elif message.text and not message.text.startswith(("<tool_call>", "{")):
+                replies.append(message.text)
+        today = Today.of(" ".join(given))
+        for text in (*said, *results, *replies[-1:]):
+            values.read(text, today)
+        known = SpokenValues()
+        known.read("\n".join(given), today)
+        for digits in known.digits:
+            if len(digits) >= MIN_GIVEN_DIGITS:
+                values.digits[digits] = None
+                values.numbers[float(digits)] = None
+        is_cased = any(each != each.casefold() for each in said)
+        return cls(values, tuple(said), tuple(results), today, is_cased)
+
+
+def grounded(use: ToolUse, ground: Ground) -> ToolUse:
+    """The tools with their arguments narrowed to what is grounded. Those that lack ground for a
+    required argument are in `lacking` and can't be called, unless a call must be made."""
+    callable_tools: list[Tool] = []
+    lacking: list[Tool] = []
+    for tool in use.callable:
+        narrowed = _narrowed(tool, ground)
+        if narrowed is not None:
+            callable_tools.append(narrowed)
+        elif use.must_call:
+            callable_tools.append(tool)
+        else:
+            lacking.append(tool)
+    return replace(use, callable=tuple(callable_tools), lacking=tuple(lacking))
+
+
+def _narrowed(tool: Tool, ground: Ground) -> Tool | None:
+    """The tool with narrowed parameters; None where a required one has no ground."""
+    schema = _parsed(tool.parameters.text)
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return tool
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    own_words = _plain_words(re.sub(r"[_-]", " ", " ".join((tool.name, *properties))))
+    kept: dict[str, Any] = {}
+    for name, value in properties.items():
+        fitting = _fitting(name, value, ground, own_words) if isinstance(value, Mapping) else None
+        if fitting is None:
+            kept[name] = value
+        elif fitting:
+            kept[name] = {"enum": fitting}
+        elif name in needed:
+            return None
+    text = json.dumps({**schema, "properties": kept}, ensure_ascii=False)
+    return replace(tool, parameters=Schema(tool.parameters.field, text))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Mapping[str, Any]:
+    schema: Mapping[str, Any] = json.loads(text)
+    return schema
+
+
+def _fitting(
+    name: str, schema: Mapping[str, Any], ground: Ground, own_words: frozenset[str]
+) -> list[Any] | None:
+    """Values that are grounded, the newest last; None where any value is."""
+    if "enum" in schema:
+        return _fitting_days(schema["enum"], ground)
+    if "const" in schema or "$ref" in schema:
+        return None
+    kind = schema.get("type")
+    if kind in ("integer", "number"):
+        return _fitting_numbers(schema, ground)
+    if kind != "string":
+        return None
+    about = f"{name.replace('_', ' ')} {schema.get('description') or ''}"
+    form, pattern = schema.get("format"), _pattern(schema)
+    values: list[str]
+    if form == "date-time":
+        values = [
+            f"{day.isoformat()}T{clock}:00"
+            for day in ground.values.dates
+            for clock in map(_clock, ground.values.times)
+        ]
+    elif form == "date" or _DATE_MEANT.search(about):
+        if ground.today.date is None and not ground.values.dates:
+            return None
+        values = [day.isoformat() for day in ground.values.dates]
+    elif form == "time" or _is_time(name, about, pattern):
+        values = _spelled_times(form, about, pattern, ground)
+    elif _is_digits(about, pattern):
+        values = _fitting_digits(about, ground)
+    else:
+        values = _copied(name, about, ground, own_words)
+    if pattern is not None:
+        values = [each for each in values if pattern.search(each)]
+    longest = schema.get("maxLength")
+    if isinstance(longest, int):
+        values = [each for each in values if len(each) <= longest]
+    return list(dict.fromkeys(values))[-MAX_VALUES:]
+
+
+def _fitting_days(values: Any, ground: Ground) -> list[Any] | None:
+    """Days of the week that were named, of an enum of such days; None for another enum."""
+    if not isinstance(values, list) or not values:
+        return None
+    days = [str(value).casefold() for value in values]
+    if not set(days) <= set(WEEKDAYS):
+        return None
+    return [
+        value
+        for value, day in zip(values, days, strict=True)
+        if WEEKDAYS.index(day) in ground.values.weekdays
+    ]
+
+
+def _fitting_numbers(schema: Mapping[str, Any], ground: Ground) -> list[Any]:
+    is_whole = schema["type"] == "integer"
+    numbers: list[float] = [
+        int(number) if number == int(number) else number
+        for number in ground.values.numbers
+        if not is_whole or number == int(number)
+    ]
+    for keyword, holds in _BOUNDS:
+        bound = schema.get(keyword)
+        if isinstance(bound, int | float) and not isinstance(bound, bool):
+            numbers = [number for number in numbers if holds(number, bound)]
+    return numbers
+
+
+_BOUNDS: Final = (
+    ("minimum", lambda number, bound: number >= bound),
+    ("maximum", lambda number, bound: number <= bound),
+    ("exclusiveMinimum", lambda number, bound: number > bound),
+    ("exclusiveMaximum", lambda number, bound: number < bound),
+    ("multipleOf", lambda number, bound: bound == 0 or number % bound == 0),
+)
+
+
+def _pattern(schema: Mapping[str, Any]) -> re.Pattern[str] | None:
+    try:
+        return re.compile(schema["pattern"]) if isinstance(schema.get("pattern"), str) else None
+    except re.error:  # of another dialect: the grammar enforces it
+        return None
+
+
+# --- times ---
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02}:{minutes % 60:02}"
+
+
+def _is_time(name: str, about: str, pattern: re.Pattern[str] | None) -> bool:
+    if pattern is not None:
+        accepts = pattern.search
+        return bool(accepts("19:30") or accepts("19:30:00")) and not accepts("abc")
+    return bool(_TIME_MEANT.search(about)) or name == "time" or name.endswith("_time")
+
+
+def _spelled_times(
+    form: Any, about: str, pattern: re.Pattern[str] | None, ground: Ground
+) -> list[str]:
+    spelled: list[str] = []
+    for minutes in ground.values.times:
+        clock = _clock(minutes)
+        half = f"{(minutes // 60 + 11) % 12 + 1}:{minutes % 60:02} {'PM' if minutes >= 720 else 'AM'}"
+        forms = [clock, f"{clock}:00", half, clock.removeprefix("0"), f"{clock}:00Z"]
+        if pattern is not None:
+            forms = [each for each in forms if pattern.search(each)]
+        elif form == "time":
+            forms = [f"{clock}:00"]
+        elif _HALF_DAY_MEANT.search(about) and not _TIME_MEANT.search(about):
+            forms = [half]
+        spelled += forms[:1]
+    return spelled
+
+
+# --- strings of digits ---
+
+
+def _is_digits(about: str, pattern: re.Pattern[str] | None) -> bool:
+    if pattern is not None:
+        return not pattern.search("abcdef") and any(
+            pattern.search("1234567890123456"[:length]) for length in range(1, 17)
+        )
+    return bool(_DIGITS_MEANT.search(about))
+
+
+def _fitting_digits(about: str, ground: Ground) -> list[str]:
+    digits = list(ground.values.digits)
+    found = _NUM_DIGITS.search(about)
+    if found is not None:
+        named = next(filter(None, found.groups())).casefold()
+        count = int(named) if named.isdecimal() else _COUNT_WORDS[named]
+        digits = [each[-count:] for each in digits if len(each) >= count]
+    # As it was said where it has letters, too: "LH 442".
+    mixed = [
+        token
+        for text in (*ground.results, *ground.said)
+        for token in re.findall(r"[^\W_]+(?:[-/][^\W_]+)*", text)
+        if re.search(r"\d", token) and re.search(r"[^\W\d]", token) and found is None
+        and not re.fullmatch(r"\d+(?:st|nd|rd|th|am|pm)", token, re.IGNORECASE)
+    ]
+    return [*mixed, *digits]
+
+
+# --- copied words ---
+
+
+def _copied(
+    name: str, about: str, ground: Ground, own_words: frozenset[str]
+) -> list[str]:
+    """Words of the caller, and strings of results, that can be a value."""
+    is_person = bool(_PERSON_MEANT.search(about) or _PERSON_MEANT.search(name))
+    values = [each for each in ground.results if _plain_words(each) - _EMPTY]
+    fragments = [
+        part for text in ground.said for part in _SENTENCE_END.split(text) if part and part.strip()
+    ]
+    num_words = 0
+    kept: list[str] = []
+    for fragment in reversed(fragments):
+        words = list(_PLAIN.finditer(fragment))
+        if num_words + len(words) > MAX_WORDS:
+            break
+        num_words += len(words)
+        kept = [*_spans(fragment, words, own_words, ground, is_person=is_person), *kept]
+    return [*values, *kept]
+
+
+def _spans(
+    fragment: str,
+    words: Sequence[re.Match[str]],
+    own_words: frozenset[str],
+    ground: Ground,
+    *,
+    is_person: bool,
+) -> Iterator[str]:
+    """Spans of a sentence's words that hold more than empty ones."""
+    plain = [word[0].casefold().replace("’", "'") for word in words]
+    is_full = [_is_full(word, own_words) for word in plain]
+    by_case = is_person and ground.is_cased
+    for first in range(len(words)):
+        if plain[first] in _EDGE or plain[first] in _LEAD:
+            continue
+        for last in range(first, min(first + MAX_SPAN, len(words))):
+            if last > first and _is_apart(fragment, words[last - 1], words[last]):
+                break
+            is_named = is_full[last] and words[last][0][0].isupper()
+            if by_case and not is_named:
+                if last > first and plain[last] in _PARTICLES:
+                    continue
+                break
+            if plain[last] not in _EDGE and any(is_full[first : last + 1]):
+                yield fragment[words[first].start() : words[last].end()]
+    if not is_person and any(is_full):
+        yield fragment.strip()
+
+
+def _is_apart(fragment: str, word: re.Match[str], follower: re.Match[str]) -> bool:
+    """True for a comma between two words, unless it may stand in an address or a title."""
+    between = fragment[word.end() : follower.start()]
+    is_in_name = not word[0][0].islower() and not follower[0][0].islower()
+    return ("," in between or ":" in between) and not is_in_name
+
+
+def _is_full(word: str, own_words: frozenset[str]) -> bool:
+    """True if a word can be a value by itself."""
+    return not (
+        word in _EMPTY
+        or word in _NUMBER_WORDS
+        or word.removesuffix("s") in WEEKDAYS
+        or _stem(word) in own_words
+        or word[0].isdecimal()
+        or word in ("a.m", "p.m")
+    )
+
+
+def _plain_words(text: str) -> frozenset[str]:
+    return frozenset(_stem(word[0].casefold()) for word in _PLAIN.finditer(text))
+
+
+def _stem(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def _scalars(text: str) -> Iterable[str]:
+    """Strings and numbers of a tool's result, each as text."""
+    text = re.sub(r"</?tool_response>", "", text).strip()
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return [text]
+    return list(_leaves(value))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from _leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)
