@@ -65,13 +65,19 @@ MAX_ANSWER_WORDS: Final = 4
 """Words of a message that can be nothing but the answer to a question: its number may be a time. In
 longer ones "a table for two" would name two o'clock."""
 
+_DAY_MINUTES: Final = 24 * 60
 _MAX_NUMBER_DIGITS: Final = 9
 """Longest string of digits that is a number, too: longer ones are a telephone's or a card's."""
 
 _WORD: Final = re.compile(
-    r"\d{4}-\d\d-\d\d|\d{1,2}[:.]\d\d(?!\d)|\d+(?:,\d{3})+(?:\.\d+)?|\d+\.\d+"
-    r"|\d+(?:st|nd|rd|th)\b|[ap]\.\s?m\b\.?|[^\W\d_]+(?:['’][^\W\d_]+)*|\d+|[-–]|[,.;!?$%]"
+    r"(?<![^\W_])(?:\d{4}-\d\d-\d\d|\d{1,2}[:.]\d\d(?!\d)|\d+(?:,\d{3})+(?:\.\d+)?|\d+\.\d+"
+    r"|\d+(?:st|nd|rd|th)\b|\d+)|[ap]\.\s?m\b\.?|[^\W\d_]+(?:['’][^\W\d_]+)*|[-–]|[,.;!?$%]"
 )
+"""A word, figure or sign. The figures of "LH442" are not a number."""
+_NO_NUMBER_BEFORE: Final = frozenset(
+    "that this the which another no any some each every last next first".split()
+)
+"""Words before "one" that make it a pronoun."""
 _PAUSE: Final = frozenset(",;")
 
 
@@ -214,7 +220,10 @@ class _Reader:
             if not self._is_used(group) and group.value == int(group.value):
                 self._read_time(place, group)
         for group in self._groups if len(words) <= MAX_ANSWER_WORDS else ():
-            if not self._is_used(group) and group.value in range(25) and not self._into.times:
+            follower = _at(words, group.end)
+            is_last = not follower[:1].isalnum() or follower in _AFTER_TIME
+            is_hour = group.value in range(25) and not self._into.times
+            if is_hour and is_last and not self._is_used(group):
                 self._add_time(int(group.value) % 24, 0, group.end)
 
     def _read_clock(self, index: int) -> None:
@@ -236,9 +245,8 @@ class _Reader:
                 if last and minutes is not None:
                     self._used.update(range(last.first, last.end))
             if minutes is not None:
-                total = 60 * hour + (minutes if before == "past" else -minutes)
                 self._used.update(range(group.first - 1, group.end))
-                self._add_time(total // 60 % 24, total % 60, group.end)
+                self._add_time(hour, minutes if before == "past" else -minutes, group.end)
                 return
         follower = self._groups[place + 1] if place + 1 < len(self._groups) else None
         minute, end = 0, group.end
@@ -265,18 +273,17 @@ class _Reader:
             self._add_time(hour, minute, end)
 
     def _add_time(self, hour: int, minute: int, end: int) -> None:
-        """Add a time; `end`: the word behind it, which may say which half of the day."""
-        times = self._into.times
+        """Add a time, `minute` past the hour or, below 0, to it; `end`: the word behind it, which
+        may say which half of the day."""
         half = _half(self._words, end) or _daypart(self._words)
         if hour > 12 or hour == 0:
-            times[60 * hour + minute] = None
-        elif half == "am":
-            times[60 * (hour % 12) + minute] = None
-        elif half == "pm":
-            times[60 * (hour % 12 + 12) + minute] = None
+            hours = [hour]
+        elif half:
+            hours = [hour % 12 + (12 if half == "pm" else 0)]
         else:
-            times[60 * hour + minute] = None
-            times[60 * ((hour + 12) % 24) + minute] = None
+            hours = [hour, (hour + 12) % 24]
+        for each in hours:
+            self._into.times[(60 * each + minute) % _DAY_MINUTES] = None
 
     # --- numbers ---
 
@@ -350,6 +357,9 @@ def _number(words: Sequence[str], first: int) -> tuple[float, int, str, bool] | 
         if scale > 1:
             return float(plain) * scale, end, f"{float(plain) * scale:g}", False
         return float(plain), end, plain if plain.isdecimal() else "", False
+    is_pronoun = _at(words, first - 1) in _NO_NUMBER_BEFORE or _at(words, first + 1) == "of"
+    if word == "one" and is_pronoun:
+        return None
     if word in ("oh", "o") and first and words[first - 1] in (*_UNITS, *_TENS, "oh"):
         return 0.0, first + 1, "0", False
     return _spelled_number(words, first)
