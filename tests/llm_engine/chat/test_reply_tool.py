@@ -118,3 +118,36 @@ def test_calls_are_read_as_ever() -> None:
     events = reader.push(CALL)
     assert events == [CallStarted("clock"), ArgumentsDelta('{"zone": "UTC"}')]
     assert reader.num_hidden == 0
+
+
+def asking(**fields: Any) -> ChatRequest:
+    """A request whose caller has not said what the tool `clock` needs."""
+    zone = {"type": "string", "pattern": "^[A-Z]{3}[0-9]$"}
+    schema = {"type": "object", "properties": {"zone": zone}, "required": ["zone"]}
+    tools = [{"type": "function", "function": {"name": "clock", "parameters": schema}}]
+    body = {"messages": [said("What time is it there?")], "tools": tools, **fields}
+    limits = ToolLimits(replies_by_call=True, is_grounded=True)
+    return parse_chat_request(body, SamplingParams()).limited(limits)
+
+
+QUESTION = '<tool_call>\n{"name": "clock", "arguments": {"ask_caller": "Which zone?"}}\n</tool_call>'
+
+
+def test_a_tool_without_ground_for_its_arguments_asks(model: Path) -> None:
+    request = asking()
+    assert is_admitted(model, QUESTION, request)
+    assert is_admitted(model, REPLY, request)
+    assert not is_admitted(model, CALL.replace("UTC", "UTC1"), request)
+    grounded = asking(messages=[said("What time is it in UTC1?")])
+    assert is_admitted(model, CALL.replace("UTC", "UTC1"), grounded)
+    assert not is_admitted(model, QUESTION, grounded)
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_a_question_is_the_text(size: int) -> None:
+    reader = asking().reader(HERMES)
+    assert reader is not None
+    pieces = [QUESTION[start : start + size] for start in range(0, len(QUESTION), size)]
+    events = [event for piece in pieces for event in reader.push(piece)]
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "Which zone?"
+    assert (reader.num_calls, QUESTION[reader.num_hidden :][:5]) == (0, "Which")
