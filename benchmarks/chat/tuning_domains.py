@@ -95,7 +95,9 @@ TAXI: Final = Domain(
             _looked_up("cars", "car"),
         ),
         DomainTool(
-            "cancel_taxi", "Cancel a ride.", {"car": _integer("number of the car")},
+            "cancel_taxi",
+            "Cancel a ride.",
+            {"car": _integer("number of the car")},
             _noted("cancelled"),
         ),
         DomainTool(
@@ -112,7 +114,9 @@ CINEMA: Final = Domain(
     {"tickets": [], "refunds": [], "members": [], "films": {"dune": "at 18:00 and 21:15"}},
     (
         DomainTool(
-            "show_times", "Get the times of a film.", {"film": _text("title of the film")},
+            "show_times",
+            "Get the times of a film.",
+            {"film": _text("title of the film")},
             _looked_up("films", "film"),
         ),
         DomainTool(
@@ -178,11 +182,15 @@ CAR: Final = Domain(
     {"routes": [], "played": [], "climate": [], "windows": [], "calls": [], "volume": []},
     (
         DomainTool(
-            "navigate_to", "Guide the driver to a place.", {"place": _text("the destination")},
+            "navigate_to",
+            "Guide the driver to a place.",
+            {"place": _text("the destination")},
             _noted("routes"),
         ),
         DomainTool(
-            "play_music", "Play music.", {"artist_or_style": _text("artist or style of music")},
+            "play_music",
+            "Play music.",
+            {"artist_or_style": _text("artist or style of music")},
             _noted("played"),
         ),
         DomainTool(
@@ -204,11 +212,16 @@ CAR: Final = Domain(
             _noted("windows"),
         ),
         DomainTool(
-            "call_contact", "Call a person of the address book.", {"contact": _text("the person")},
+            "call_contact",
+            "Call a person of the address book.",
+            {"contact": _text("the person")},
             _noted("calls"),
         ),
         DomainTool(
-            "set_volume", "Set the volume.", {"percent": _integer("0 to 100")}, _noted("volume"),
+            "set_volume",
+            "Set the volume.",
+            {"percent": _integer("0 to 100")},
+            _noted("volume"),
         ),
     ),
 )

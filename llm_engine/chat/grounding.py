@@ -35,6 +35,11 @@ from .spoken_values import WEEKDAYS, SpokenValues, Today
 from .template import ChatMessage
 from .tool_calls import CallingMessage, Tool, ToolUse
 
+
+def _word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 MAX_WORDS: Final = 80
 """Newest words of the caller that may be copied into an argument. Each can begin a value of up to
 `MAX_SPAN` words; grammars of more took longer to compile than a token takes to compute."""
@@ -46,7 +51,7 @@ hours; the caller's account has more."""
 MAX_VALUES: Final = 400
 """Values of one argument; the newest stay."""
 
-_EMPTY: Final = frozenset(
+_EMPTY: Final = _word_set(
     "a an and are as at be been but by can can't could did do does don't for from get give going "
     "gonna got had has have hello here hey hi how i i'd i'll i'm i've if in into is it it's its "
     "just know let like made make may me mind mine my need needs no not now of off oh ok okay on "
@@ -55,28 +60,30 @@ _EMPTY: Final = frozenset(
     "tonight too uh um up us very want wanted wants was way we we'd we're well were what what's "
     "when where which who why will with won't would yeah yes you you're your morning afternoon "
     "evening "
-    "night noon midnight o'clock am pm".split()
+    "night noon midnight o'clock am pm"
 )
 """Words that are no value by themselves: "I'd like to" names no guest."""
-_EDGE: Final = frozenset(
-    "a an the my our your his her to at in on for from of and or please is with".split()
+_EDGE: Final = _word_set(
+    "a an the my our your his her to at in on for from of and or please is with"
 )
 """Words that no copied value begins or ends with: "to the airport" is "airport"."""
-_LEAD: Final = frozenset(
+_LEAD: Final = _word_set(
     "i i'd i'm i've i'll me we we'd we're you he she it it's this that that's there can could will "
     "would do does did am are was want wanted need like have had got get give let tell how what "
-    "what's when where which who why hello hi hey yes no okay so well um uh some just".split()
+    "what's when where which who why hello hi hey yes no okay so well um uh some just"
 )
 """Words that no copied value begins with, beside `_EDGE`."""
-_PARTICLES: Final = frozenset("de da del den der di du la le of ten van von y".split())
+_PARTICLES: Final = _word_set("de da del den der di du la le of ten van von y")
 """Small words within a person's name."""
-_NUMBER_WORDS: Final = frozenset(
+_NUMBER_WORDS: Final = _word_set(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety "
-    "hundred thousand million half quarter past".split()
+    "hundred thousand million half quarter past"
 )
 _PLAIN: Final = re.compile(r"[^\W_]+(?:['’.@&+/:-][^\W_]+)*")
-_SENTENCE_END: Final = re.compile(r"(?<!\b[A-Z])(?<!\b[ap]\.m)(?<!\b(?:Mr|Ms|Dr|St))[.!?;]+(?:\s+|$)|\n+")
+_SENTENCE_END: Final = re.compile(
+    r"(?<!\b[A-Z])(?<!\b[ap]\.m)(?<!\b(?:Mr|Ms|Dr|St))[.!?;]+(?:\s+|$)|\n+"
+)
 
 _DIGITS_MEANT: Final = re.compile(
     r"\b(?:digits?|number|phone|code|pin|zip|postcode|account|id)\b", re.IGNORECASE
@@ -89,7 +96,9 @@ _NUM_DIGITS: Final = re.compile(
 )
 _COUNT_WORDS: Final = {
     word: count
-    for count, word in enumerate("two three four five six seven eight nine ten".split(), start=2)
+    for count, word in enumerate(
+        ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2
+    )
 }
 _TIME_MEANT: Final = re.compile(r"\bHH:MM\b|\b24[- ]hour\b|\bH:MM\b", re.IGNORECASE)
 _HALF_DAY_MEANT: Final = re.compile(r"\b\d{1,2}(?::\d\d)? ?[AP]M\b", re.IGNORECASE)
@@ -295,7 +304,9 @@ def _spelled_times(
     spelled: list[str] = []
     for minutes in ground.values.times:
         clock = _clock(minutes)
-        half = f"{(minutes // 60 + 11) % 12 + 1}:{minutes % 60:02} {'PM' if minutes >= 720 else 'AM'}"
+        half = (
+            f"{(minutes // 60 + 11) % 12 + 1}:{minutes % 60:02} {'PM' if minutes >= 720 else 'AM'}"
+        )
         forms = [clock, f"{clock}:00", half, clock.removeprefix("0"), f"{clock}:00Z"]
         if pattern is not None:
             forms = [each for each in forms if pattern.search(each)]
@@ -330,7 +341,9 @@ def _fitting_digits(about: str, ground: Ground) -> list[str]:
         token
         for text in (*ground.results, *ground.said)
         for token in re.findall(r"[^\W_]+(?:[-/][^\W_]+)*", text)
-        if re.search(r"\d", token) and re.search(r"[^\W\d]", token) and found is None
+        if re.search(r"\d", token)
+        and re.search(r"[^\W\d]", token)
+        and found is None
         and not re.fullmatch(r"\d+(?:st|nd|rd|th|am|pm)", token, re.IGNORECASE)
     ]
     return [*mixed, *digits]
@@ -339,9 +352,7 @@ def _fitting_digits(about: str, ground: Ground) -> list[str]:
 # --- copied words ---
 
 
-def _copied(
-    name: str, about: str, ground: Ground, own_words: frozenset[str]
-) -> list[str]:
+def _copied(name: str, about: str, ground: Ground, own_words: frozenset[str]) -> list[str]:
     """Words of the caller, and strings of results, that can be a value."""
     is_person = bool(_PERSON_MEANT.search(about) or _PERSON_MEANT.search(name))
     values = [each for each in ground.results if _plain_words(each) - _EMPTY]
@@ -375,7 +386,11 @@ def _spans(
         if plain[first] in _EDGE or plain[first] in _LEAD:
             continue
         for last in range(first, min(first + MAX_SPAN, len(words))):
-            if last > first and _is_apart(fragment, words[last - 1], words[last]):
+            if (
+                is_person
+                and last > first
+                and "," in fragment[words[last - 1].end() : words[last].start()]
+            ):
                 break
             is_named = is_full[last] and words[last][0][0].isupper()
             if by_case and not is_named:
@@ -386,13 +401,6 @@ def _spans(
                 yield fragment[words[first].start() : words[last].end()]
     if not is_person and any(is_full):
         yield fragment.strip()
-
-
-def _is_apart(fragment: str, word: re.Match[str], follower: re.Match[str]) -> bool:
-    """True for a comma between two words, unless it may stand in an address or a title."""
-    between = fragment[word.end() : follower.start()]
-    is_in_name = not word[0][0].islower() and not follower[0][0].islower()
-    return ("," in between or ":" in between) and not is_in_name
 
 
 def _is_full(word: str, own_words: frozenset[str]) -> bool:

@@ -1,30 +1,34 @@
 """Values that spoken words name: numbers, digit strings, times of day and dates. Pure.
 
-A value is a candidate, not a verdict: "at seven" may be 07:00 or 19:00, "two twenty" a room, a price
-or half past two's neighbour. All readings are returned, and the model chooses among them. That is
-also why no library does this: the ones there are (`dateparser`, `text2num`) decide on one reading.
+A value is a candidate, not a verdict: "at seven" may be 07:00 or 19:00, and "two twenty" a room or
+a time. All readings are returned, and the model chooses among them. The libraries there are
+(`dateparser`, `text2num`) decide on one reading.
 
 English words; digits and clock times in figures are read in any language.
 """
 
+import datetime
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-import datetime
 from datetime import timedelta
 from typing import Final
 
-_UNITS: Final = {
-    word: value
-    for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-        "fifteen sixteen seventeen eighteen nineteen".split()
-    )
-}
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_SMALL: Final = _split(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+)
+_UNITS: Final = {word: value for value, word in enumerate(_SMALL) if value < 10}
+_TEENS: Final = {word: value for value, word in enumerate(_SMALL) if value >= 10}
 _TENS: Final = {
     word: 10 * value
     for value, word in enumerate(
-        "twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2
+        _split("twenty thirty forty fifty sixty seventy eighty ninety"), start=2
     )
 }
 _SCALES: Final = {"thousand": 1000, "million": 1_000_000}
@@ -32,14 +36,25 @@ _ORDINALS: Final = {
     **{
         word: value
         for value, word in enumerate(
-            "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth "
-            "thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth".split(),
+            _split(
+                "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth "
+                "thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth"
+            ),
             start=1,
         )
     },
     "twentieth": 20,
     "thirtieth": 30,
 }
+_KINDS: Final = (
+    ("unit", _UNITS, ("", "tens", "hundred", "scale", "and")),
+    ("teen", _TEENS, ("", "hundred", "scale", "and")),
+    ("tens", _TENS, ("", "hundred", "scale", "and")),
+    ("ordinal", _ORDINALS, ("", "tens", "hundred", "scale", "and")),
+    ("hundred", {"hundred": 100}, ("unit", "teen", "tens")),
+    ("scale", _SCALES, ("unit", "teen", "tens", "hundred")),
+)
+"""Kinds of words in a spelled number, their values, and the kinds that may stand before each."""
 _COUNTS: Final = {"dozen": 12, "couple": 2, "pair": 2, "both": 2, "once": 1, "twice": 2}
 """Words that name a number without being one. "A" is not among them: "a table" names no number of
 people."""
@@ -49,16 +64,16 @@ _FEW_PEOPLE: Final = (
 )
 
 WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_MONTHS: Final = (
-    "january february march april may june july august september october november december".split()
+_MONTHS: Final = _split(
+    "january february march april may june july august september october november december"
 )
 
 _NIGHT_WORDS: Final = frozenset(("evening", "tonight", "night", "afternoon", "dinner"))
 _MORNING_WORDS: Final = frozenset(("morning", "breakfast"))
 _BEFORE_TIME: Final = frozenset(("at", "by", "around", "about", "until", "till", "from", "after"))
-_NO_TIME_AFTER: Final = frozenset(
-    "percent degrees degree dollars euros pounds people persons guests minutes hours days "
-    "street road avenue lane".split()
+_NO_TIME_AFTER: Final = _split(
+    "percent degrees degree dollars euros pounds people persons guests minutes hours days street "
+    "road avenue lane"
 )
 """Words after "at" and a number that make it no time."""
 MAX_ANSWER_WORDS: Final = 4
@@ -74,8 +89,8 @@ _WORD: Final = re.compile(
     r"|\d+(?:st|nd|rd|th)\b|\d+)|[ap]\.\s?m\b\.?|[^\W\d_]+(?:['’][^\W\d_]+)*|[-–]|[,.;!?$%]"
 )
 """A word, figure or sign. The figures of "LH442" are not a number."""
-_NO_NUMBER_BEFORE: Final = frozenset(
-    "that this the which another no any some each every last next first".split()
+_NO_NUMBER_BEFORE: Final = _split(
+    "that this the which another no any some each every last next first"
 )
 """Words before "one" that make it a pronoun."""
 _PAUSE: Final = frozenset(",;")
@@ -258,9 +273,12 @@ class _Reader:
         is_marked = after in ("o'clock", "o’clock") or bool(_half(words, end))
         is_hour = hour <= 24 and not group.is_ordinal
         is_placed = before in _BEFORE_TIME and after not in _NO_TIME_AFTER
-        if is_hour and (is_marked or (is_placed and not after[:1].isalpha()) or (
-            is_placed and after in _AFTER_TIME
-        ) or (minute and _daypart(words))):
+        if is_hour and (
+            is_marked
+            or (is_placed and not after[:1].isalpha())
+            or (is_placed and after in _AFTER_TIME)
+            or (minute and _daypart(words))
+        ):
             self._used.update(range(group.first, end))
             self._add_time(hour % 24, minute, end)
         elif group.value > 99 and group.digits and (is_marked or is_placed):
@@ -301,17 +319,22 @@ class _Reader:
                     self._add_number(group, is_alone=len(part) == 1)
             if all(group.digits for group in run):
                 into.digits["".join(group.digits for group in run)] = None
+        self._read_counts()
+
+    def _read_counts(self) -> None:
+        numbers = self._into.numbers
         for word in self._words:
             if word in _COUNTS:
-                into.numbers[_COUNTS[word]] = None
+                numbers[_COUNTS[word]] = None
         for pattern, number in _FEW_PEOPLE:
             if pattern.search(self._text):
-                into.numbers[number] = None
+                numbers[number] = None
         if "half an hour" in self._text:
-            into.numbers[30] = None
-        if re.search(r"\ban hour\b", self._text):
-            into.numbers[90 if "hour and a half" in self._text else 60] = None
-            into.numbers[1.5 if "hour and a half" in self._text else 1] = None
+            numbers[30] = None
+        elif re.search(r"\ban hour\b", self._text):
+            is_longer = "hour and a half" in self._text
+            numbers[90 if is_longer else 60] = None
+            numbers[1.5 if is_longer else 1] = None
 
     def _add_number(self, group: _Group, *, is_alone: bool) -> None:
         into, words = self._into, self._words
@@ -331,9 +354,10 @@ class _Reader:
         return any(index in self._used for index in range(group.first, group.end))
 
 
-_AFTER_TIME: Final = frozenset(
-    ["in", "on", "for", "please", "today", "tonight", "tomorrow", "if", "and", "or", "to", "next"]
-    + ["this", "sharp", "with", "under", "then", "is", "would", "that", *WEEKDAYS]
+_AFTER_TIME: Final = (
+    *_split("in on for please today tonight tomorrow if and or to next this sharp with under then"),
+    *_split("is would that"),
+    *WEEKDAYS,
 )
 """Words that may follow a time after "at". Others, such as a street's name, make it a number."""
 
@@ -367,52 +391,51 @@ def _number(words: Sequence[str], first: int) -> tuple[float, int, str, bool] | 
 
 def _spelled_number(words: Sequence[str], first: int) -> tuple[float, int, str, bool] | None:
     total = part = 0
-    index = first
-    last = ""  # kind of the word before
-    if words[index] == "a" and words[index + 1 : index + 2] in (["hundred"], ["thousand"]):
-        part, last, index = 1, "unit", index + 1
-    start = index if last else first
-    while index < len(words):
-        word = words[index]
-        follows = words[index + 1] if index + 1 < len(words) else ""
-        if word in _UNITS and last in ("", "hundred", "scale", "and"):
-            part, last = part + _UNITS[word], "unit"
-        elif word in _UNITS and last == "tens" and 1 <= _UNITS[word] <= 9:
-            part, last = part + _UNITS[word], "unit"
-        elif word in _TENS and last in ("", "hundred", "scale", "and"):
-            part, last = part + _TENS[word], "tens"
-        elif word in _ORDINALS and last in ("", "tens", "hundred", "and"):
-            if last == "tens" and _ORDINALS[word] > 9:
-                break
-            value = total + part + _ORDINALS[word]
-            return float(value), index + 1, str(value), True
-        elif word == "hundred" and last in ("unit", "tens") and 0 < part < 100:
-            part, last = part * 100, "hundred"
-        elif word in _SCALES and last in ("unit", "tens", "hundred") and part:
-            total, part, last = total + part * _SCALES[word], 0, "scale"
-        elif (
-            word == "and"
-            and last in ("hundred", "scale")
-            and (follows in _UNITS or follows in _TENS)
-        ):
-            last = "and"
-        elif (
-            word == "-" and last == "tens" and (follows in _UNITS or follows in _ORDINALS)
-        ):
-            pass
-        elif word == "point" and last and follows in _UNITS:
-            decimals = ""
+    last = ""
+    index = end = first
+    if words[first] == "a" and _at(words, first + 1) in ("hundred", *_SCALES):
+        part, last, index = 1, "unit", first + 1
+    while index < len(words) and last != "ordinal":
+        kind, value = _kind(words[index], last)
+        if kind in ("and", "hyphen"):
+            last = kind if kind == "and" else last
             index += 1
-            while index < len(words) and _UNITS.get(words[index], 10) < 10:
-                decimals += str(_UNITS[words[index]])
-                index += 1
-            return float(f"{total + part}.{decimals}"), index, "", False
-        else:
+            continue
+        if not kind:
             break
-        index += 1
-    if not last or index <= start and not part:
+        if kind == "hundred":
+            part *= value
+        elif kind == "scale":
+            total, part = total + part * value, 0
+        else:
+            part += value
+        last = kind
+        index = end = index + 1
+    if end == first:
         return None
-    return float(total + part), index, str(total + part), False
+    whole = total + part
+    if last != "ordinal" and _at(words, end) == "point":
+        decimals = ""
+        while (word := _at(words, end + 1 + len(decimals))) in _UNITS:
+            decimals += str(_UNITS[word])
+        if decimals:
+            return float(f"{whole}.{decimals}"), end + 1 + len(decimals), "", False
+    return float(whole), end, str(whole), last == "ordinal"
+
+
+def _kind(word: str, last: str) -> tuple[str, int]:
+    """Kind and value of a word that continues a number after a word of kind `last`; "" for one that
+    does not."""
+    if word == "and" and last in ("hundred", "scale"):
+        return "and", 0
+    if word == "-" and last == "tens":
+        return "hyphen", 0
+    for kind, values, before in _KINDS:
+        if word in values and last in before:
+            is_too_large = last == "tens" and kind == "ordinal" and values[word] > 9
+            is_nothing = last == "tens" and values[word] == 0
+            return ("", 0) if is_too_large or is_nothing else (kind, values[word])
+    return "", 0
 
 
 def _groups(words: Sequence[str]) -> Iterator[_Group]:
@@ -441,7 +464,9 @@ def _runs(groups: Sequence[_Group], words: Sequence[str]) -> Iterator[list[_Grou
     """Numbers with nothing but pauses and hyphens between them."""
     run: list[_Group] = []
     for group in groups:
-        if run and not all(word in _PAUSE or word in "-–" for word in words[run[-1].end : group.first]):
+        if run and not all(
+            word in _PAUSE or word in "-–" for word in words[run[-1].end : group.first]
+        ):
             yield run
             run = []
         run.append(group)
@@ -469,7 +494,7 @@ def _minute(group: _Group, words: Sequence[str]) -> int:
 
 
 def _half(words: Sequence[str], index: int) -> str:
-    """"am" or "pm" where the word at `index` says so."""
+    """ "am" or "pm" where the word at `index` says so."""
     word = words[index] if index < len(words) else ""
     word = re.sub(r"[\s.]", "", word)
     return word if word in ("am", "pm") else ""

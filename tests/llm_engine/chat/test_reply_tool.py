@@ -130,7 +130,9 @@ def asking(**fields: Any) -> ChatRequest:
     return parse_chat_request(body, SamplingParams()).limited(limits)
 
 
-QUESTION = '<tool_call>\n{"name": "clock", "arguments": {"ask_caller": "Which zone?"}}\n</tool_call>'
+QUESTION = (
+    '<tool_call>\n{"name": "clock", "arguments": {"ask_caller": "Which zone?"}}\n</tool_call>'
+)
 
 
 def test_a_tool_without_ground_for_its_arguments_asks(model: Path) -> None:
