@@ -33,7 +33,7 @@ from llm_engine.structured_output.grammar import Schema
 
 from .spoken_values import WEEKDAYS, SpokenValues, Today
 from .template import ChatMessage
-from .tool_calls import CallingMessage, Tool, ToolUse
+from .tool_calls import CallingMessage, LackingTool, Tool, ToolUse
 
 
 def _word_set(text: str) -> frozenset[str]:
@@ -160,28 +160,29 @@ def grounded(use: ToolUse, ground: Ground) -> ToolUse:
     """The tools with their arguments narrowed to what is grounded. Those that lack ground for a
     required argument are in `lacking` and can't be called, unless a call must be made."""
     callable_tools: list[Tool] = []
-    lacking: list[Tool] = []
+    lacking: list[LackingTool] = []
     for tool in use.callable:
-        narrowed = _narrowed(tool, ground)
-        if narrowed is not None:
+        narrowed, missing = _narrowed(tool, ground)
+        if not missing:
             callable_tools.append(narrowed)
         elif use.must_call:
             callable_tools.append(tool)
         else:
-            lacking.append(tool)
+            lacking.append(LackingTool(tool.name, missing))
     return replace(use, callable=tuple(callable_tools), lacking=tuple(lacking))
 
 
-def _narrowed(tool: Tool, ground: Ground) -> Tool | None:
-    """The tool with narrowed parameters; None where a required one has no ground."""
+def _narrowed(tool: Tool, ground: Ground) -> tuple[Tool, tuple[str, ...]]:
+    """The tool with narrowed parameters, and the names of required ones without ground."""
     schema = _parsed(tool.parameters.text)
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
-        return tool
+        return tool, ()
     required = schema.get("required")
     needed = set(required) if isinstance(required, list) else set()
     own_words = _plain_words(re.sub(r"[_-]", " ", " ".join((tool.name, *properties))))
     kept: dict[str, Any] = {}
+    missing: list[str] = []
     for name, value in properties.items():
         fitting = _fitting(name, value, ground, own_words) if isinstance(value, Mapping) else None
         if fitting is None:
@@ -189,9 +190,9 @@ def _narrowed(tool: Tool, ground: Ground) -> Tool | None:
         elif fitting:
             kept[name] = {"enum": fitting}
         elif name in needed:
-            return None
+            missing.append(name)
     text = json.dumps({**schema, "properties": kept}, ensure_ascii=False)
-    return replace(tool, parameters=Schema(tool.parameters.field, text))
+    return replace(tool, parameters=Schema(tool.parameters.field, text)), tuple(missing)
 
 
 @lru_cache(maxsize=256)

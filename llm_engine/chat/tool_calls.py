@@ -69,6 +69,15 @@ class CallingMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class LackingTool:
+    """A tool that can't be called: nothing that was said is a value of a required argument."""
+
+    name: str
+    arguments: tuple[str, ...]
+    """Names of those arguments."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolUse:
     """Tools of one reply."""
 
@@ -81,9 +90,8 @@ class ToolUse:
     """The reply may make several calls."""
     replies_by_call: bool = False
     """The reply is one call: of `REPLY_TOOL`, which is among those shown, or of another tool."""
-    lacking: tuple[Tool, ...] = ()
-    """Tools without ground for their arguments: see `grounding`. A reply by call can begin to call
-    one, and then asks the caller instead."""
+    lacking: tuple[LackingTool, ...] = ()
+    """See `grounding`. A reply by call can begin to call one, and then asks the caller instead."""
 
 
 REPLY_TOOL: Final = Tool(
@@ -112,8 +120,11 @@ REPLY_TOOL: Final = Tool(
 )
 """The reply in words, as a tool."""
 _WORDS_HEAD: Final = '{"words": "'
-_QUESTION_HEAD: Final = '{"ask_caller": "'
-"""Stands in a call of a tool of `ToolUse.lacking` instead of its arguments."""
+_QUESTION: Final = (
+    r"(What|Which|How|Who|When|Where|Could|Can|May|Would|Do|Is|For|At) "
+    r"[^\"\\\x00-\x1f`*#{}<>|_?]+\?"
+)
+"""A question, in the characters of `_SPOKEN`. Free words often repeat the caller's line."""
 _WORDS_TAIL: Final = '"}'
 _SPOKEN: Final = r"[\p{L}\p{N}'(¿¡][^\"\\\x00-\x1f`*#{}<>|_]*"
 """Words as they stand in JSON and in speech alike: nothing in them needs an escape, and nothing is
@@ -143,8 +154,12 @@ class Dialect:
         if not use.replies_by_call:
             return ()
         heads = [f"{self.head}{REPLY_TOOL.name}{self.middle}{_WORDS_HEAD}"]
-        heads += [f"{self.head}{tool.name}{self.middle}{_QUESTION_HEAD}" for tool in use.lacking]
-        return tuple(heads)
+        return (*heads, *map(self._question_head, use.lacking))
+
+    def _question_head(self, tool: LackingTool) -> str:
+        """What stands in a reply instead of a call that lacks arguments, before the question."""
+        missing = json.dumps(list(tool.arguments), ensure_ascii=False)
+        return f'{self.head}{tool.name}{self.middle}{{"missing": {missing}, "ask_caller": "'
 
     def written(self, message: CallingMessage) -> ChatMessage:
         """The reply as the model wrote it, or with the tags that it left out."""
@@ -230,11 +245,16 @@ def _reply_grammar(dialect: Dialect, use: ToolUse) -> Grammar:
     the form of one."""
     opening = _quoted(dialect.opening) if dialect.opening else ""
     end = _quoted(_WORDS_TAIL + dialect.tail + dialect.closing)
-    heads = " | ".join(map(_quoted, dialect.reply_heads(use)))
-    rules = [f"reply: ({heads}) SPOKEN {end}", f"SPOKEN: /{_SPOKEN}/"]
+    reply, *questions = map(_quoted, dialect.reply_heads(use))
+    rules = [f"reply: {reply} SPOKEN {end}", f"SPOKEN: /{_SPOKEN}/"]
+    choices = ["reply"]
     if use.callable:
         rules += _call_rules("call", dialect, use)
-    start = f"start: {opening} ({'call | ' if use.callable else ''}reply)"
+        choices.append("call")
+    if questions:
+        rules += [f"question: ({' | '.join(questions)}) QUESTION {end}", f"QUESTION: /{_QUESTION}/"]
+        choices.append("question")
+    start = f"start: {opening} ({' | '.join(choices)})"
     return Grammar("\n".join([start, *rules, ""]), tuple(tool.parameters for tool in use.callable))
 
 

@@ -131,7 +131,8 @@ def asking(**fields: Any) -> ChatRequest:
 
 
 QUESTION = (
-    '<tool_call>\n{"name": "clock", "arguments": {"ask_caller": "Which zone?"}}\n</tool_call>'
+    '<tool_call>\n{"name": "clock", "arguments": {"missing": ["zone"], '
+    '"ask_caller": "Which zone?"}}\n</tool_call>'
 )
 
 
@@ -140,6 +141,8 @@ def test_a_tool_without_ground_for_its_arguments_asks(model: Path) -> None:
     assert is_admitted(model, QUESTION, request)
     assert is_admitted(model, REPLY, request)
     assert not is_admitted(model, CALL.replace("UTC", "UTC1"), request)
+    for words in ("Which zone.", "The zone?", "Which zone? Why?"):
+        assert not is_admitted(model, QUESTION.replace("Which zone?", words), request)
     grounded = asking(messages=[said("What time is it in UTC1?")])
     assert is_admitted(model, CALL.replace("UTC", "UTC1"), grounded)
     assert not is_admitted(model, QUESTION, grounded)
