@@ -121,7 +121,7 @@ REPLY_TOOL: Final = Tool(
 """The reply in words, as a tool."""
 _WORDS_HEAD: Final = '{"words": "'
 _QUESTION: Final = (
-    r"(What|Which|How|Who|When|Where|Could|Can|May|Would|Do|Is|For|At) "
+    r"(What|Which|How|Who|When|Where|Could you|Can you|May I|Would you) "
     r"[^\"\\\x00-\x1f`*#{}<>|_?]+\?"
 )
 """A question, in the characters of `_SPOKEN`. Free words often repeat the caller's line."""
