@@ -59,7 +59,7 @@ _EMPTY: Final = _word_set(
     "sure tell thank thanks that that's the them then there they thing this time to today tomorrow "
     "tonight too uh um up us very want wanted wants was way we we'd we're well were what what's "
     "when where which who why will with won't would yeah yes you you're your morning afternoon "
-    "evening "
+    "evening still already again back soon yet much many long take also only really actually maybe "
     "night noon midnight o'clock am pm"
 )
 """Words that are no value by themselves: "I'd like to" names no guest."""

@@ -89,6 +89,9 @@ _WORD: Final = re.compile(
     r"|\d+(?:st|nd|rd|th)\b|\d+)|[ap]\.\s?m\b\.?|[^\W\d_]+(?:['’][^\W\d_]+)*|[-–]|[,.;!?$%]"
 )
 """A word, figure or sign. The figures of "LH442" are not a number."""
+_STREETS: Final = _split("street road avenue lane drive square boulevard way st rd ave")
+"""Words after a number, at most `_MAX_STREET_WORDS` on, that make it a house's: it is no count."""
+_MAX_STREET_WORDS: Final = 3
 _NO_NUMBER_BEFORE: Final = _split(
     "that this the which another no any some each every last next first"
 )
@@ -343,7 +346,9 @@ class _Reader:
             value = -value
         if words[group.end : group.end + 3] == ["and", "a", "half"]:
             into.numbers[value + 0.5] = None
-        into.numbers[value] = None
+        address = words[group.end : group.end + _MAX_STREET_WORDS]
+        if not any(word in _STREETS for word in address):
+            into.numbers[value] = None
         if group.digits and is_alone:
             into.digits[group.digits] = None
         after = words[group.end] if group.end < len(words) else ""

@@ -43,6 +43,7 @@ def clocks(values: SpokenValues) -> list[str]:
         ("room three oh five", {305}),
         ("room two twenty", {220, 2, 20}),
         ("a table, please", set()),
+        ("from 14 Station Road for two", {2}),
         ("at seven in the evening", set()),
         ("on the twentieth of March", set()),
         ("hundred thousand and", set()),
