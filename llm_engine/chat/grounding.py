@@ -44,7 +44,8 @@ MAX_WORDS: Final = 80
 """Newest words of the caller that may be copied into an argument. Each can begin a value of up to
 `MAX_SPAN` words; grammars of more took longer to compile than a token takes to compute."""
 MAX_SPAN: Final = 8
-"""Words of a copied value. A whole sentence may be copied, too."""
+"""Words of a copied value. An argument that holds a text may be a whole sentence, too; offered to
+every argument, a whole sentence was taken for both ends of a taxi ride."""
 MIN_GIVEN_DIGITS: Final = 3
 """Digits of a number in the instructions that grounds an argument. Shorter ones are counts and
 hours; the caller's account has more."""
@@ -103,6 +104,11 @@ _COUNT_WORDS: Final = {
 _TIME_MEANT: Final = re.compile(r"\bHH:MM\b|\b24[- ]hour\b|\bH:MM\b", re.IGNORECASE)
 _HALF_DAY_MEANT: Final = re.compile(r"\b\d{1,2}(?::\d\d)? ?[AP]M\b", re.IGNORECASE)
 _DATE_MEANT: Final = re.compile(r"\bYYYY-MM-DD\b|\bISO(?:[- ]8601)? date\b", re.IGNORECASE)
+_TEXT_MEANT: Final = re.compile(
+    r"\b(?:message|text|notes?|reason|why|problem|what|details?|comments?|content|body|question|issue"
+    r"|description|summary|subject|complaint)\b",
+    re.IGNORECASE,
+)
 _PERSON_MEANT: Final = re.compile(
     r"\b(?:full_?name|name of the (?:guest|caller|customer|patient|person|client)"
     r"|(?:guest|caller|customer|patient|person|client)(?:'s)? name|first and last name)\b"
@@ -356,6 +362,7 @@ def _fitting_digits(about: str, ground: Ground) -> list[str]:
 def _copied(name: str, about: str, ground: Ground, own_words: frozenset[str]) -> list[str]:
     """Words of the caller, and strings of results, that can be a value."""
     is_person = bool(_PERSON_MEANT.search(about) or _PERSON_MEANT.search(name))
+    is_text = bool(_TEXT_MEANT.search(about)) and not is_person
     values = [each for each in ground.results if _plain_words(each) - _EMPTY]
     fragments = [
         part for text in ground.said for part in _SENTENCE_END.split(text) if part and part.strip()
@@ -367,7 +374,10 @@ def _copied(name: str, about: str, ground: Ground, own_words: frozenset[str]) ->
         if num_words + len(words) > MAX_WORDS:
             break
         num_words += len(words)
-        kept = [*_spans(fragment, words, own_words, ground, is_person=is_person), *kept]
+        spans = list(_spans(fragment, words, own_words, ground, is_person=is_person))
+        if spans and is_text:
+            spans.append(fragment.strip())
+        kept = [*spans, *kept]
     return [*values, *kept]
 
 
@@ -400,8 +410,6 @@ def _spans(
                 break
             if plain[last] not in _EDGE and any(is_full[first : last + 1]):
                 yield fragment[words[first].start() : words[last].end()]
-    if not is_person and any(is_full):
-        yield fragment.strip()
 
 
 def _is_full(word: str, own_words: frozenset[str]) -> bool:
