@@ -53,7 +53,8 @@ MAX_VALUES: Final = 400
 """Values of one argument; the newest stay."""
 
 _EMPTY: Final = _word_set(
-    "a an and are as at be been but by can can't could did do does don't for from get give going "
+    "go goes come a an and are as at be been but by can can't could did do does don't for from get "
+    "give going "
     "gonna got had has have hello here hey hi how i i'd i'll i'm i've if in into is it it's its "
     "just know let like made make may me mind mine my need needs no not now of off oh ok okay on "
     "one or our out over please put right say see set she should so some somebody someone sorry "
@@ -189,14 +190,23 @@ def _narrowed(tool: Tool, ground: Ground) -> tuple[Tool, tuple[str, ...]]:
     own_words = _plain_words(re.sub(r"[_-]", " ", " ".join((tool.name, *properties))))
     kept: dict[str, Any] = {}
     missing: list[str] = []
+    copied: list[str] = []
+    full_words: set[str] = set()
     for name, value in properties.items():
-        fitting = _fitting(name, value, ground, own_words) if isinstance(value, Mapping) else None
+        kind = _kind(name, value) if isinstance(value, Mapping) else "any"
+        fitting = _fitting(kind, name, value, ground, own_words)
         if fitting is None:
             kept[name] = value
         elif fitting:
             kept[name] = {"enum": fitting}
+            if kind == "words" and name in needed:
+                copied.append(name)
+                full_words.update(*map(_plain_words, fitting))
         elif name in needed:
             missing.append(name)
+    # "A taxi to the museum" names one of two places.
+    num_words = sum(_is_full(word, own_words) for word in full_words)
+    missing += copied[num_words:]
     text = json.dumps({**schema, "properties": kept}, ensure_ascii=False)
     return replace(tool, parameters=Schema(tool.parameters.field, text)), tuple(missing)
 
@@ -207,35 +217,58 @@ def _parsed(text: str) -> Mapping[str, Any]:
     return schema
 
 
+def _about(name: str, schema: Mapping[str, Any]) -> str:
+    return f"{name.replace('_', ' ')} {schema.get('description') or ''}"
+
+
+def _kind(name: str, schema: Mapping[str, Any]) -> str:
+    """What an argument is: "day", "number", "date-time", "date", "time", "digits" or "words"; "any"
+    for what is left to the model."""
+    if "const" in schema or "$ref" in schema:
+        return "any"
+    values = schema.get("enum")
+    if values is not None:
+        days = isinstance(values, list) and {str(each).casefold() for each in values}
+        return "day" if days and days <= set(WEEKDAYS) else "any"
+    if schema.get("type") in ("integer", "number"):
+        return "number"
+    if schema.get("type") != "string":
+        return "any"
+    about, form, pattern = _about(name, schema), schema.get("format"), _pattern(schema)
+    if form in ("date-time", "date", "time"):
+        return str(form)
+    if _DATE_MEANT.search(about):
+        return "date"
+    if _is_time(name, about, pattern):
+        return "time"
+    return "digits" if _is_digits(about, pattern) else "words"
+
+
 def _fitting(
-    name: str, schema: Mapping[str, Any], ground: Ground, own_words: frozenset[str]
+    kind: str, name: str, schema: Any, ground: Ground, own_words: frozenset[str]
 ) -> list[Any] | None:
     """Values that are grounded, the newest last; None where any value is."""
-    if "enum" in schema:
-        return _fitting_days(schema["enum"], ground)
-    if "const" in schema or "$ref" in schema:
+    if kind == "any":
         return None
-    kind = schema.get("type")
-    if kind in ("integer", "number"):
+    if kind == "day":
+        return [each for each in schema["enum"] if _weekday(each) in ground.values.weekdays]
+    if kind == "number":
         return _fitting_numbers(schema, ground)
-    if kind != "string":
-        return None
-    about = f"{name.replace('_', ' ')} {schema.get('description') or ''}"
-    form, pattern = schema.get("format"), _pattern(schema)
+    about, pattern = _about(name, schema), _pattern(schema)
     values: list[str]
-    if form == "date-time":
+    if kind == "date-time":
         values = [
             f"{day.isoformat()}T{clock}:00"
             for day in ground.values.dates
             for clock in map(_clock, ground.values.times)
         ]
-    elif form == "date" or _DATE_MEANT.search(about):
+    elif kind == "date":
         if ground.today.date is None and not ground.values.dates:
             return None
         values = [day.isoformat() for day in ground.values.dates]
-    elif form == "time" or _is_time(name, about, pattern):
-        values = _spelled_times(form, about, pattern, ground)
-    elif _is_digits(about, pattern):
+    elif kind == "time":
+        values = _spelled_times(schema.get("format"), about, pattern, ground)
+    elif kind == "digits":
         values = _fitting_digits(about, ground)
     else:
         values = _copied(name, about, ground, own_words)
@@ -247,18 +280,8 @@ def _fitting(
     return list(dict.fromkeys(values))[-MAX_VALUES:]
 
 
-def _fitting_days(values: Any, ground: Ground) -> list[Any] | None:
-    """Days of the week that were named, of an enum of such days; None for another enum."""
-    if not isinstance(values, list) or not values:
-        return None
-    days = [str(value).casefold() for value in values]
-    if not set(days) <= set(WEEKDAYS):
-        return None
-    return [
-        value
-        for value, day in zip(values, days, strict=True)
-        if WEEKDAYS.index(day) in ground.values.weekdays
-    ]
+def _weekday(value: Any) -> int:
+    return WEEKDAYS.index(str(value).casefold())
 
 
 def _fitting_numbers(schema: Mapping[str, Any], ground: Ground) -> list[Any]:

@@ -148,6 +148,14 @@ def test_an_optional_argument_without_ground_is_left_out() -> None:
     assert list(json.loads(tool.parameters.text)["properties"]) == ["what"]
 
 
+def test_every_copied_argument_needs_a_word_of_its_own() -> None:
+    use = use_of({"pickup": STRING, "destination": STRING})
+    ground = Ground.of([ChatMessage("user", "I'd like to go to the museum.")], "")
+    assert [each.arguments for each in grounded(use, ground).lacking] == [("destination",)]
+    ground = Ground.of([ChatMessage("user", "From the station to the museum.")], "")
+    assert not grounded(use, ground).lacking
+
+
 def test_a_demanded_call_stays_possible() -> None:
     use = use_of({"count": {"type": "integer"}}, tool_choice="required")
     found = grounded(use, Ground.of([ChatMessage("user", "Do it.")], ""))
