@@ -57,7 +57,8 @@ class ToolLimits:
         if not self.replies_by_call or any(tool.name == REPLY_TOOL.name for tool in use.shown):
             return use
         # First in the list: a small model that saw it last called some tool to every greeting.
-        return replace(use, shown=(REPLY_TOOL, *use.shown), replies_by_call=True)
+        shown = (REPLY_TOOL, *use.shown)
+        return replace(use, shown=shown, replies_by_call=True, tells_result=num_rounds > 0)
 
     def grounded(
         self,

@@ -90,6 +90,8 @@ class ToolUse:
     """The reply may make several calls."""
     replies_by_call: bool = False
     """The reply is one call: of `REPLY_TOOL`, which is among those shown, or of another tool."""
+    tells_result: bool = False
+    """The reply follows the result of a call."""
     lacking: tuple[LackingTool, ...] = ()
     """See `grounding`. A reply by call can begin to call one, and then asks the caller instead."""
 
@@ -120,6 +122,10 @@ REPLY_TOOL: Final = Tool(
 )
 """The reply in words, as a tool."""
 _WORDS_HEAD: Final = '{"words": "'
+_RESULT_HEAD: Final = '{"result": "'
+"""Before the words that follow a tool's result. After "words" a half-billion model said "I'm sorry,
+but I can't assist with that" to the result of 6 of 13 calls, after "result" to 3, and told all
+figures that were asked for."""
 _QUESTION: Final = (
     r"(What|Which|How|Who|When|Where|Could you|Can you|May I|Would you) "
     r"[^\"\\\x00-\x1f`*#{}<>|_?]+\?"
@@ -153,7 +159,8 @@ class Dialect:
         """What may stand before the words of a reply by call, behind the opening."""
         if not use.replies_by_call:
             return ()
-        heads = [f"{self.head}{REPLY_TOOL.name}{self.middle}{_WORDS_HEAD}"]
+        words = _RESULT_HEAD if use.tells_result else _WORDS_HEAD
+        heads = [f"{self.head}{REPLY_TOOL.name}{self.middle}{words}"]
         return (*heads, *map(self._question_head, use.lacking))
 
     def _question_head(self, tool: LackingTool) -> str:

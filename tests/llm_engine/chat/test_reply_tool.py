@@ -156,3 +156,19 @@ def test_a_question_is_the_text(size: int) -> None:
     events = [event for piece in pieces for event in reader.push(piece)]
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "Which zone?"
     assert (reader.num_calls, QUESTION[reader.num_hidden :][:5]) == (0, "Which")
+
+
+def test_words_after_a_result_are_its_telling(model: Path) -> None:
+    called = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    messages = [
+        said("What time is it?"),
+        {"role": "assistant", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "1", "content": "12:30"},
+    ]
+    request = limited(messages=messages)
+    told = REPLY.replace("words", "result")
+    assert is_admitted(model, told, request)
+    assert not is_admitted(model, REPLY, request)
+    reader = request.reader(HERMES)
+    assert reader is not None
+    assert reader.push(told) == [TextDelta("It's 12:30.")]
