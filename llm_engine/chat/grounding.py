@@ -127,6 +127,8 @@ class Ground:
     """Messages of the caller, the newest last."""
     results: tuple[str, ...]
     """Strings in results of tools."""
+    latest: SpokenValues
+    """What the caller's last message names, of `values`."""
     today: Today
     is_cased: bool
     """The caller's messages have capital letters, so that a name can be told by them."""
@@ -159,24 +161,33 @@ class Ground:
             if len(digits) >= MIN_GIVEN_DIGITS:
                 values.digits[digits] = None
                 values.numbers[float(digits)] = None
+        latest = SpokenValues()
+        latest.read(said[-1] if said else "", today)
         is_cased = any(each != each.casefold() for each in said)
-        return cls(values, tuple(said), tuple(results), today, is_cased)
+        return cls(values, tuple(said), tuple(results), latest, today, is_cased)
 
 
 def grounded(use: ToolUse, ground: Ground) -> ToolUse:
     """The tools with their arguments narrowed to what is grounded. Those that lack ground for a
-    required argument are in `lacking` and can't be called, unless a call must be made."""
+    required argument can't be called, unless a call must be made. They are in `lacking`, except
+    those for which the caller's last message names fewer values than for a tool that can be
+    called."""
     callable_tools: list[Tool] = []
-    lacking: list[LackingTool] = []
+    lacking: list[tuple[int, LackingTool]] = []
+    most = 0
     for tool in use.callable:
         narrowed, missing = _narrowed(tool, ground)
+        num_named = _num_named(tool, ground)
         if not missing:
             callable_tools.append(narrowed)
+            most = max(most, num_named)
         elif use.must_call:
             callable_tools.append(tool)
         else:
-            lacking.append(LackingTool(tool.name, missing))
-    return replace(use, callable=tuple(callable_tools), lacking=tuple(lacking))
+            lacking.append((num_named, LackingTool(tool.name, _question(tool, missing[0]))))
+    # "Wake me on Monday at seven" names all that an alarm takes and nothing that a timer does.
+    asking = tuple(tool for num_named, tool in lacking if num_named >= most)
+    return replace(use, callable=tuple(callable_tools), lacking=asking)
 
 
 def _narrowed(tool: Tool, ground: Ground) -> tuple[Tool, tuple[str, ...]]:
@@ -209,6 +220,35 @@ def _narrowed(tool: Tool, ground: Ground) -> tuple[Tool, tuple[str, ...]]:
     missing += copied[num_words:]
     text = json.dumps({**schema, "properties": kept}, ensure_ascii=False)
     return replace(tool, parameters=Schema(tool.parameters.field, text)), tuple(missing)
+
+
+def _properties(tool: Tool) -> Mapping[str, Any]:
+    found = _parsed(tool.parameters.text).get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _num_named(tool: Tool, ground: Ground) -> int:
+    """Number of the tool's arguments, copied words apart, that the last message has values for."""
+    latest = replace(ground, values=ground.latest, results=(), said=ground.said[-1:])
+    num_named = 0
+    for name, value in _properties(tool).items():
+        kind = _kind(name, value) if isinstance(value, Mapping) else "any"
+        if kind not in ("any", "words"):
+            num_named += bool(_fitting(kind, name, value, latest, frozenset()))
+    return num_named
+
+
+def _question(tool: Tool, name: str) -> str:
+    """Beginning of a question for an argument."""
+    kind = _kind(name, _properties(tool)[name])
+    words = re.sub(r"[_-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).casefold().strip()
+    if kind in ("time", "date-time"):
+        return "What time"
+    if kind in ("date", "day"):
+        return "Which day"
+    words = re.sub(r"^num(ber)?( of)? (?=.)", "", words)
+    is_many = words == "people" or (words.endswith("s") and not words.endswith("ss"))
+    return f"How many {words}" if kind == "number" and is_many else f"What is the {words}"
 
 
 @lru_cache(maxsize=256)

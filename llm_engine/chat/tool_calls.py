@@ -73,8 +73,8 @@ class LackingTool:
     """A tool that can't be called: nothing that was said is a value of a required argument."""
 
     name: str
-    arguments: tuple[str, ...]
-    """Names of those arguments."""
+    question: str
+    """Beginning of the question for the first of those arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,11 @@ _RESULT_HEAD: Final = '{"result": "'
 """Before the words that follow a tool's result. After "words" a half-billion model said "I'm sorry,
 but I can't assist with that" to the result of 6 of 13 calls, after "result" to 3, and told all
 figures that were asked for."""
-_QUESTION: Final = (
-    r"(What|Which|How|Who|When|Where|Could you|Can you|May I|Would you) "
-    r"[^\"\\\x00-\x1f`*#{}<>|_?]+\?"
-)
-"""A question, in the characters of `_SPOKEN`. Free words often repeat the caller's line."""
+_QUESTION_HEAD: Final = '{"ask_caller": "'
+"""Stands in a reply instead of the arguments of a call that lacks some."""
+_QUESTION_REST: Final = r"([ ,][^\"\\\x00-\x1f`*#{}<>|_?]*)?\?"
+"""Rest of a question, in the characters of `_SPOKEN`. Left to itself, a half-billion model repeats
+the caller's line; shown that something is missing, it asks "What is missing?"."""
 _WORDS_TAIL: Final = '"}'
 _SPOKEN: Final = r"[\p{L}\p{N}'(¿¡][^\"\\\x00-\x1f`*#{}<>|_]*"
 """Words as they stand in JSON and in speech alike: nothing in them needs an escape, and nothing is
@@ -161,12 +161,8 @@ class Dialect:
             return ()
         words = _RESULT_HEAD if use.tells_result else _WORDS_HEAD
         heads = [f"{self.head}{REPLY_TOOL.name}{self.middle}{words}"]
-        return (*heads, *map(self._question_head, use.lacking))
-
-    def _question_head(self, tool: LackingTool) -> str:
-        """What stands in a reply instead of a call that lacks arguments, before the question."""
-        missing = json.dumps(list(tool.arguments), ensure_ascii=False)
-        return f'{self.head}{tool.name}{self.middle}{{"missing": {missing}, "ask_caller": "'
+        heads += [f"{self.head}{tool.name}{self.middle}{_QUESTION_HEAD}" for tool in use.lacking]
+        return tuple(heads)
 
     def written(self, message: CallingMessage) -> ChatMessage:
         """The reply as the model wrote it, or with the tags that it left out."""
@@ -259,7 +255,11 @@ def _reply_grammar(dialect: Dialect, use: ToolUse) -> Grammar:
         rules += _call_rules("call", dialect, use)
         choices.append("call")
     if questions:
-        rules += [f"question: ({' | '.join(questions)}) QUESTION {end}", f"QUESTION: /{_QUESTION}/"]
+        begun = [
+            f"{head} {_quoted(tool.question)}"
+            for head, tool in zip(questions, use.lacking, strict=True)
+        ]
+        rules += [f"question: ({' | '.join(begun)}) REST {end}", f"REST: /{_QUESTION_REST}/"]
         choices.append("question")
     start = f"start: {opening} ({' | '.join(choices)})"
     return Grammar("\n".join([start, *rules, ""]), tuple(tool.parameters for tool in use.callable))

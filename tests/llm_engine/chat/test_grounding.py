@@ -151,9 +151,54 @@ def test_an_optional_argument_without_ground_is_left_out() -> None:
 def test_every_copied_argument_needs_a_word_of_its_own() -> None:
     use = use_of({"pickup": STRING, "destination": STRING})
     ground = Ground.of([ChatMessage("user", "I'd like to go to the museum.")], "")
-    assert [each.arguments for each in grounded(use, ground).lacking] == [("destination",)]
+    assert [each.question for each in grounded(use, ground).lacking] == ["What is the destination"]
     ground = Ground.of([ChatMessage("user", "From the station to the museum.")], "")
     assert not grounded(use, ground).lacking
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "question"),
+    [
+        ("time", STRING, "What time"),
+        ("start", {"type": "string", "format": "date-time"}, "What time"),
+        ("day", {"enum": ["Monday"]}, "Which day"),
+        ("people", {"type": "integer"}, "How many people"),
+        ("num_seats", {"type": "integer"}, "How many seats"),
+        ("amount", {"type": "number"}, "What is the amount"),
+        ("orderNumber", {"type": "string", "pattern": "^[0-9]+$"}, "What is the order number"),
+    ],
+)
+def test_questions(name: str, schema: dict[str, Any], question: str) -> None:
+    found = grounded(use_of({name: schema}), Ground.of([ChatMessage("user", "Hello.")], ""))
+    assert [each.question for each in found.lacking] == [question]
+
+
+def test_no_question_for_a_tool_that_the_last_message_names_less_for() -> None:
+    day, time = {"enum": ["Monday", "Sunday"]}, {"type": "string", "description": "HH:MM"}
+    tools = [
+        ("set_alarm", {"day": day, "time": time}),
+        ("set_timer", {"minutes": {"type": "integer"}}),
+        ("book", {"day": day, "time": time, "people": {"type": "integer"}}),
+    ]
+    definitions = [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "parameters": {
+                    "type": "object",
+                    "properties": properties,
+                    "required": list(properties),
+                },
+            },
+        }
+        for name, properties in tools
+    ]
+    use = parse_tools({"tools": definitions})
+    assert use is not None
+    found = grounded(use, Ground.of([ChatMessage("user", "On Monday at seven a.m.")], ""))
+    assert [each.name for each in found.callable] == ["set_alarm"]
+    assert [each.name for each in found.lacking] == ["book"]
 
 
 def test_a_demanded_call_stays_possible() -> None:

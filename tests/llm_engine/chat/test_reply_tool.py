@@ -130,9 +130,10 @@ def asking(**fields: Any) -> ChatRequest:
     return parse_chat_request(body, SamplingParams()).limited(limits)
 
 
+WORDS = "What is the zone, please?"
 QUESTION = (
-    '<tool_call>\n{"name": "clock", "arguments": {"missing": ["zone"], '
-    '"ask_caller": "Which zone?"}}\n</tool_call>'
+    '<tool_call>\n{"name": "clock", "arguments": {"ask_caller": "What is the zone, please?"}}\n'
+    "</tool_call>"
 )
 
 
@@ -141,8 +142,9 @@ def test_a_tool_without_ground_for_its_arguments_asks(model: Path) -> None:
     assert is_admitted(model, QUESTION, request)
     assert is_admitted(model, REPLY, request)
     assert not is_admitted(model, CALL.replace("UTC", "UTC1"), request)
-    for words in ("Which zone.", "The zone?", "Which zone? Why?"):
-        assert not is_admitted(model, QUESTION.replace("Which zone?", words), request)
+    for words in ("What is the zone.", "The zone?", "What is the zone? Why?", "What is the zones?"):
+        question = QUESTION.replace(WORDS, words)
+        assert not is_admitted(model, question, request)
     grounded = asking(messages=[said("What time is it in UTC1?")])
     assert is_admitted(model, CALL.replace("UTC", "UTC1"), grounded)
     assert not is_admitted(model, QUESTION, grounded)
@@ -154,8 +156,8 @@ def test_a_question_is_the_text(size: int) -> None:
     assert reader is not None
     pieces = [QUESTION[start : start + size] for start in range(0, len(QUESTION), size)]
     events = [event for piece in pieces for event in reader.push(piece)]
-    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "Which zone?"
-    assert (reader.num_calls, QUESTION[reader.num_hidden :][:5]) == (0, "Which")
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == WORDS
+    assert (reader.num_calls, QUESTION[reader.num_hidden :].startswith(WORDS)) == (0, True)
 
 
 def test_words_after_a_result_are_its_telling(model: Path) -> None:
