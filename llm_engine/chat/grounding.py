@@ -240,7 +240,8 @@ def _num_named(tool: Tool, ground: Ground) -> int:
 
 def _question(tool: Tool, name: str) -> str:
     """Beginning of a question for an argument."""
-    kind = _kind(name, _properties(tool)[name])
+    schema = _properties(tool)[name]
+    kind = _kind(name, schema)
     words = re.sub(r"[_-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).casefold().strip()
     if kind in ("time", "date-time"):
         return "What time"
@@ -248,7 +249,12 @@ def _question(tool: Tool, name: str) -> str:
         return "Which day"
     words = re.sub(r"^num(ber)?( of)? (?=.)", "", words)
     is_many = words == "people" or (words.endswith("s") and not words.endswith("ss"))
-    return f"How many {words}" if kind == "number" and is_many else f"What is the {words}"
+    if kind == "number" and is_many:
+        return f"How many {words}"
+    is_numbered = kind in ("number", "digits") and re.search(
+        r"\bnumber\b(?! of)", _about("", schema)
+    )
+    return f"What is the {words}{' number' if is_numbered and 'number' not in words else ''}"
 
 
 @lru_cache(maxsize=256)

@@ -165,6 +165,7 @@ def test_every_copied_argument_needs_a_word_of_its_own() -> None:
         ("people", {"type": "integer"}, "How many people"),
         ("num_seats", {"type": "integer"}, "How many seats"),
         ("amount", {"type": "number"}, "What is the amount"),
+        ("phone", PHONE, "What is the phone number"),
         ("orderNumber", {"type": "string", "pattern": "^[0-9]+$"}, "What is the order number"),
     ],
 )
