@@ -252,7 +252,7 @@ def _question(tool: Tool, name: str) -> str:
     if kind == "number" and is_many:
         return f"How many {words}"
     is_numbered = kind in ("number", "digits") and re.search(
-        r"\bnumber\b(?! of)", _about("", schema)
+        r"\bnumber\b(?! of (?!the\b))", _about("", schema)
     )
     return f"What is the {words}{' number' if is_numbered and 'number' not in words else ''}"
 
