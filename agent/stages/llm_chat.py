@@ -151,7 +151,8 @@ class EngineChat:
         use = None
         if tools is not None:
             use = self._limits.limited(tool_use(tools), self._num_rounds)
-            use = self._limits.grounded(use, conversation.messages, self._instructions)
+            messages = conversation.messages
+            use = await asyncio.to_thread(self._limits.grounded, use, messages, self._instructions)
         collector = None if use is None else CallCollector(self._engine.dialect, use)
         self._collector = collector
         usage = Usage()

@@ -40,6 +40,10 @@ def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+MAX_MESSAGES: Final = 64
+"""Newest messages that ground. 20 take 2 ms to read, on two busy cores."""
+MAX_CHARS: Final = 4000
+"""Last characters of a message that are read: four minutes of speech."""
 MAX_WORDS: Final = 80
 """Newest words of the caller that may be copied into an argument. Each can begin a value of up to
 `MAX_SPAN` words; grammars of more took longer to compile than a token takes to compute."""
@@ -135,14 +139,14 @@ class Ground:
 
     @classmethod
     def of(cls, messages: Sequence[ChatMessage | CallingMessage], instructions: str) -> "Ground":
-        """Read the messages of a conversation, oldest first; system messages among them count as
-        instructions."""
+        """Read the newest messages of a conversation, oldest first, in some milliseconds. System
+        messages among them count as instructions."""
         said: list[str] = []
         results: list[str] = []
         values = SpokenValues()
         given = [instructions]
         replies: list[str] = []
-        for message in messages:
+        for message in (*messages[:1], *messages[1:][-MAX_MESSAGES:]):
             role = message.role if isinstance(message, ChatMessage) else "assistant"
             if role == "user" and not message.text.startswith("<tool_response>"):
                 said.append(message.text)
@@ -152,6 +156,9 @@ class Ground:
                 given.append(message.text)
             elif message.text and not message.text.startswith(("<tool_call>", "{")):
                 replies.append(message.text)
+        given, said, results, replies = (
+            [text[-MAX_CHARS:] for text in texts] for texts in (given, said, results, replies)
+        )
         today = Today.of(" ".join(given))
         for text in (*said, *results, *replies[-1:]):
             values.read(text, today)

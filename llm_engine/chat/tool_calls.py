@@ -123,9 +123,9 @@ REPLY_TOOL: Final = Tool(
 """The reply in words, as a tool."""
 _WORDS_HEAD: Final = '{"words": "'
 _RESULT_HEAD: Final = '{"result": "'
-"""Before the words that follow a tool's result. In tuning dialogues a half-billion model told 7 of 7
-figures after it, and 2 of 5 in plain text ("Mark the response as ..."). After "words" it apologized
-for 7 of 26 results, after "result" for 3 of 12."""
+"""Before the words that follow a tool's result. In tuning dialogues a half-billion model told 7 of
+7 figures after it, and 2 of 5 in plain text ("Mark the response as ..."). After "words" it
+apologized for 7 of 26 results, after "result" for 3 of 12."""
 _QUESTION_HEAD: Final = '{"ask_caller": "'
 """Stands in a reply instead of the arguments of a call that lacks some."""
 _QUESTION_REST: Final = r"([ ,][^\"\\\x00-\x1f`*#{}<>|_?]*)?\?"

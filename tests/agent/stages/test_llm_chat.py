@@ -1,6 +1,7 @@
 """A chat over an engine that answers when the test lets it."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
@@ -182,6 +183,27 @@ async def test_after_the_last_tool_round_the_model_has_to_answer() -> None:
     call = ModelCall("clock", "{}")
     await chat.reset([ChatMessage("user", "And now?"), ChatMessage("assistant", "", (call,))])
     assert await callable_tools() == []
+
+
+async def test_a_tool_can_be_called_once_its_arguments_were_said() -> None:
+    stage = StubStage()
+    lent = cast(ModelThread[llm_engine.Engine], stage)
+    limits = ToolLimits(is_grounded=True)
+    chat = EngineChat(
+        lent, SystemClock(), llm_engine.SamplingParams(), "Be brief.", (), limits=limits
+    )
+    await chat.commit(ChatMessage("user", "A timer, please."))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    minutes = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = Tools((json.dumps({"name": "timer", "parameters": minutes}),))
+    for said, callable_tools in (("A timer, please.", []), ("Ten minutes.", ["timer"])):
+        conversation.messages.append(llm_engine.ChatMessage("user", said))
+        async for _ in chat.generate(
+            TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None, tools=tools
+        ):
+            pass
+        assert conversation.callable == callable_tools
 
 
 async def test_a_reply_by_call_is_cut_behind_its_words() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.stages.openai_tools import parse_tools
-from llm_engine.chat.grounding import Ground, grounded
+from llm_engine.chat.grounding import MAX_CHARS, MAX_MESSAGES, Ground, grounded
 from llm_engine.chat.template import ChatMessage
 from llm_engine.chat.tool_calls import CallingMessage, ToolCall, ToolUse
 
@@ -133,6 +133,15 @@ def test_a_time_that_the_agent_offered_grounds_but_not_its_names() -> None:
     (tool,) = grounded(use, ground).callable
     assert json.loads(tool.parameters.text)["properties"]["time"]["enum"] == ["19:30"]
     assert grounded(use_of({"name": STRING}), ground).lacking
+
+
+def test_what_was_said_long_ago_no_longer_grounds() -> None:
+    use = use_of({"count": {"type": "integer"}})
+    later = [ChatMessage("user", "Go on.")] * MAX_MESSAGES
+    messages = [ChatMessage("system", ""), ChatMessage("user", "For three.")]
+    assert grounded(use, Ground.of([*messages, *later[1:]], "")).callable
+    assert grounded(use, Ground.of([*messages, *later], "")).lacking
+    assert grounded(use, Ground.of([ChatMessage("user", "3 " + MAX_CHARS * ".")], "")).lacking
 
 
 def test_an_account_in_the_instructions_grounds_and_todays_date_does_not() -> None:
