@@ -140,6 +140,7 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "context": 4096,
             "examples_with_tools": False,
             "reply_tool": True,
+            "grounded_calls": True,
             **_ONE_CALL,
         },
         "agents": {
@@ -161,6 +162,7 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "max_tool_rounds": 3,
             "examples_with_tools": False,
             "reply_tool": True,
+            "grounded_calls": True,
         },
         "agents": {
             "default": {

@@ -175,6 +175,10 @@ class LlmSettings:
     thinking: bool = False
     """Lets a model think before it answers, where its chat template has a switch for that (Qwen3).
     Thoughts are never spoken, count for `max_tokens`, and the caller waits for them."""
+    grounded_calls: bool = False
+    """Holds the arguments of tool calls to what the caller or an earlier result said: numbers,
+    times, dates and names. Where an argument was not said, the model asks for it. Small models make
+    arguments up."""
     context: Annotated[int, Between(256, 1_048_576)] = 2048
     """Context length of the model, in tokens."""
     cache_mb: Annotated[int, Between(16, 1_048_576)] = 1024

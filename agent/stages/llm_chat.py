@@ -148,7 +148,11 @@ class EngineChat:
         """See `ChatPort.generate`. Raises StageError where the engine fails or hangs."""
         conversation = await self._open()
         assert self._engine is not None
-        use = None if tools is None else self._limits.limited(tool_use(tools), self._num_rounds)
+        use = None
+        if tools is not None:
+            use = self._limits.limited(tool_use(tools), self._num_rounds)
+            messages = conversation.messages
+            use = await asyncio.to_thread(self._limits.grounded, use, messages, self._instructions)
         collector = None if use is None else CallCollector(self._engine.dialect, use)
         self._collector = collector
         usage = Usage()

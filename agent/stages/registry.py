@@ -242,6 +242,7 @@ def tool_limits_of(settings: LlmSettings) -> ToolLimits:
         settings.max_tool_rounds,
         settings.examples_with_tools,
         settings.reply_tool,
+        settings.grounded_calls,
     )
 
 

@@ -10,6 +10,7 @@ import llm_engine
 from agent.session.api.conversation import ModelCall
 from agent.session.ports.stage_ports import ChatMessage, Tools
 from llm_engine.chat.call_reader import ArgumentsDelta, CallReader, CallStarted
+from llm_engine.chat.grounding import Ground, grounded
 from llm_engine.chat.tool_calls import REPLY_TOOL, CallingMessage, Dialect, ToolCall, ToolUse
 
 from .openai_tools import parse_tools
@@ -37,12 +38,13 @@ def tool_use(tools: Tools) -> ToolUse:
 @dataclass(frozen=True, slots=True)
 class ToolLimits:
     """What a model can do with tools: `llm_engine.parallel_tool_calls`, `max_tool_rounds`,
-    `examples_with_tools` and `reply_tool`."""
+    `examples_with_tools`, `reply_tool` and `grounded_calls`."""
 
     in_parallel: bool = True
     max_rounds: int = 5
     with_examples: bool = True
     replies_by_call: bool = False
+    is_grounded: bool = False
 
     def limited(self, use: ToolUse, num_rounds: int) -> ToolUse:
         """The tools that a reply may call after this many tool rounds since the caller's last
@@ -55,7 +57,20 @@ class ToolLimits:
         if not self.replies_by_call or any(tool.name == REPLY_TOOL.name for tool in use.shown):
             return use
         # First in the list: a small model that saw it last called some tool to every greeting.
-        return replace(use, shown=(REPLY_TOOL, *use.shown), replies_by_call=True)
+        shown = (REPLY_TOOL, *use.shown)
+        return replace(use, shown=shown, replies_by_call=True, tells_result=num_rounds > 0)
+
+    def grounded(
+        self,
+        use: ToolUse,
+        messages: Sequence[llm_engine.ChatMessage | CallingMessage],
+        instructions: str = "",
+    ) -> ToolUse:
+        """The tools with their arguments narrowed to what these messages ground, the oldest
+        first."""
+        if not self.is_grounded or not use.callable:
+            return use
+        return grounded(use, Ground.of(messages, instructions))
 
 
 NO_LIMITS: Final = ToolLimits()
@@ -76,7 +91,7 @@ class CallCollector:
     """Separates the words and the calls of one reply."""
 
     def __init__(self, dialect: Dialect, use: ToolUse) -> None:
-        self._reader = CallReader(dialect, use.callable, replies_by_call=use.replies_by_call)
+        self._reader = CallReader(dialect, use.callable, reply_heads=dialect.reply_heads(use))
         self._begun: list[tuple[str, str]] = []
         """Name and arguments so far of each call."""
         self._num_returned = 0

@@ -11,8 +11,10 @@ from typing import Any, Final
 from agent.errors import BenchError
 
 from .domains import DOMAINS, Domain
+from .tuning_domains import TUNING_DOMAINS
 
 FOLDER: Final = Path(__file__).resolve().parent / "dialogues"
+_DOMAINS: Final = {**DOMAINS, **TUNING_DOMAINS}
 
 PAUSE: Final = "|"
 """Mark of a hesitation in a caller's line; `pause_ms` has the lengths."""
@@ -98,7 +100,7 @@ def read_dialogues(paths: Iterable[Path] = (FOLDER,)) -> list[Dialogue]:
 def _dialogue(table: Mapping[str, Any], file: Path) -> Dialogue:
     try:
         _refuse_others(table, {"id", "category", "domain", "turn", "state"})
-        domain = DOMAINS[table["domain"]] if "domain" in table else None
+        domain = _DOMAINS[table["domain"]] if "domain" in table else None
         turns = tuple(_turn(each) for each in table["turn"])
         _check_interruptions(turns)
         return Dialogue(table["id"], table["category"], turns, domain, table.get("state"))

@@ -5,7 +5,7 @@ form of a call, so its arguments are the JSON object after the name: they end wh
 bracket closes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .thinking import overlap
@@ -41,12 +41,12 @@ class CallReader:
     where text and arguments are cut."""
 
     def __init__(
-        self, dialect: Dialect, tools: Iterable[Tool], *, replies_by_call: bool = False
+        self, dialect: Dialect, tools: Iterable[Tool], *, reply_heads: Sequence[str] = ()
     ) -> None:
-        """`replies_by_call`: as in `ToolUse`."""
+        """`reply_heads`: `Dialect.reply_heads`."""
         self._tools = tuple(tool.name for tool in tools)
         self._bare = dialect.bare
-        self._reply_head = dialect.reply_head if replies_by_call else ""
+        self._reply_heads = tuple(reply_heads)
         self.num_hidden = 0
         """Characters before the words of a reply by call."""
         self._use(dialect)
@@ -101,11 +101,12 @@ class CallReader:
         return [TextDelta(before)] if before and not self.num_calls else []
 
     def _name(self) -> list[ReplyEvent]:
-        if self._reply_head and self._held.startswith(self._reply_head):
-            self.num_hidden = len(self._opening) + len(self._reply_head)
-            self._held = self._held[len(self._reply_head) :]
-            self._step, self.is_whole = self._words, True
-            return []
+        for head in self._reply_heads:
+            if self._held.startswith(head):
+                self.num_hidden = len(self._opening) + len(head)
+                self._held = self._held[len(head) :]
+                self._step, self.is_whole = self._words, True
+                return []
         for head, name in self._heads.items():
             if self._held.startswith(head):
                 self._held = self._held[len(head) :]
@@ -113,7 +114,7 @@ class CallReader:
                 self.num_calls += 1
                 self.is_whole = False
                 return [CallStarted(name)]
-        heads = [*self._heads, self._reply_head]
+        heads = [*self._heads, *self._reply_heads]
         if self._opening or any(head.startswith(self._held) for head in heads):
             return []
         self._step = self._only_text

@@ -27,6 +27,7 @@ from agent.http.responses import CLIENT_GONE, WorkStream, event, refused
 from agent.stages.llm_chat import LOAD_TIMEOUT_S, until_hung
 from agent.stages.registry import Stages, tool_limits_of
 from agent.stages.stall_timeout import first_of
+from agent.stages.tool_call_adapter import ToolLimits
 from latency_budget.account.clock import unix_ns
 
 from .chat_request import ChatRequest, parse_chat_request
@@ -53,9 +54,8 @@ class ChatCompletions:
             return refused(RefusedError(503, "model", "is still loading; try again shortly"))
         try:
             async with self._bodies.read(request) as body:
-                # On a thread: large schemas take a while to be looked through.
-                asked = await asyncio.to_thread(_parsed, body, self._defaults)
-                asked = asked.limited(self._limits)
+                # On a thread: large schemas and long conversations take a while to be read.
+                asked = await asyncio.to_thread(_parsed, body, self._defaults, self._limits)
                 dialect = (await self._engine()).dialect
                 chunks = self._chunks(asked)
                 # Refusals come before the first token.
@@ -101,10 +101,10 @@ class ChatCompletions:
                     yield chunk
 
 
-def _parsed(body: object, defaults: llm_engine.SamplingParams) -> ChatRequest:
+def _parsed(body: object, defaults: llm_engine.SamplingParams, limits: ToolLimits) -> ChatRequest:
     """Raises RequestError."""
     try:
-        return parse_chat_request(body, defaults)
+        return parse_chat_request(body, defaults).limited(limits)
     except RecursionError:  # JSON as deep as the reader allows can be too deep for a message
         raise llm_engine.RequestError("body", "is nested too deeply") from None
 

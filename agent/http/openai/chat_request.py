@@ -82,7 +82,8 @@ class ChatRequest:
         """The request with no more calls than the model may make."""
         if self.tools is None:
             return self
-        return replace(self, tools=limits.limited(self.tools, num_tool_rounds(self.messages)))
+        use = limits.limited(self.tools, num_tool_rounds(self.messages))
+        return replace(self, tools=limits.grounded(use, self.messages))
 
     def prompt(self, dialect: Dialect) -> tuple[list[ChatMessage], tuple[str, ...], SamplingParams]:
         """Messages, definitions of tools and sampling, as `Engine.chat` takes them."""
@@ -99,8 +100,8 @@ class ChatRequest:
         """A parser of the calls in the answer; None without tools."""
         if self.tools is None:
             return None
-        by_call = self.tools.replies_by_call and self.answer is None
-        return CallReader(dialect, self.tools.callable, replies_by_call=by_call)
+        heads = dialect.reply_heads(self.tools) if self.answer is None else ()
+        return CallReader(dialect, self.tools.callable, reply_heads=heads)
 
 
 def parse_chat_request(body: object, defaults: SamplingParams) -> ChatRequest:

@@ -1,6 +1,7 @@
 """A chat over an engine that answers when the test lets it."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from agent.session.ports.stage_ports import ChatMessage, Tools
 from agent.stages import llm_chat
 from agent.stages.llm_chat import EngineChat
 from agent.stages.model_thread import ModelThread
-from agent.stages.tool_call_adapter import ToolLimits
+from agent.stages.tool_call_adapter import ToolLimits, tool_use
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.chat.tool_calls import HERMES, CallingMessage, ToolCall, ToolUse
@@ -184,6 +185,27 @@ async def test_after_the_last_tool_round_the_model_has_to_answer() -> None:
     assert await callable_tools() == []
 
 
+async def test_a_tool_can_be_called_once_its_arguments_were_said() -> None:
+    stage = StubStage()
+    lent = cast(ModelThread[llm_engine.Engine], stage)
+    limits = ToolLimits(is_grounded=True)
+    chat = EngineChat(
+        lent, SystemClock(), llm_engine.SamplingParams(), "Be brief.", (), limits=limits
+    )
+    await chat.commit(ChatMessage("user", "A timer, please."))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    minutes = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = Tools((json.dumps({"name": "timer", "parameters": minutes}),))
+    for said, callable_tools in (("A timer, please.", []), ("Ten minutes.", ["timer"])):
+        conversation.messages.append(llm_engine.ChatMessage("user", said))
+        async for _ in chat.generate(
+            TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None, tools=tools
+        ):
+            pass
+        assert conversation.callable == callable_tools
+
+
 async def test_a_reply_by_call_is_cut_behind_its_words() -> None:
     stage = StubStage()
     lent = cast(ModelThread[llm_engine.Engine], stage)
@@ -194,7 +216,8 @@ async def test_a_reply_by_call_is_cut_behind_its_words() -> None:
     await chat.commit(ChatMessage("user", "What time is it?"))
     conversation = stage.engine.opened[0]
     conversation.answering.set()
-    head = f"{HERMES.opening}{HERMES.reply_head}"
+    use = limits.limited(tool_use(Tools(('{"name": "clock"}',))), 0)
+    head = f"{HERMES.opening}{HERMES.reply_heads(use)[0]}"
     conversation.chunks = [
         llm_engine.TokenChunk(TurnId(1), 0, text, (1,), reason, None)
         for text, reason in (

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from agent.errors import BenchError
-from benchmarks.chat.dialogue import read_dialogues
+from benchmarks.chat.dialogue import FOLDER, read_dialogues
 from benchmarks.chat.domains import DOMAINS, RefusedError
 from benchmarks.chat.judge import holds
 
 DIALOGUES = read_dialogues()
+TUNING = read_dialogues([FOLDER.parent / "tuning"])
 
 
 def own(turns: str) -> str:
@@ -33,8 +34,16 @@ def test_every_turn_that_is_judged_can_fail() -> None:
         ), dialogue.id
 
 
+def test_no_judged_line_is_among_those_for_tuning() -> None:
+    judged, tuned = (
+        {turn.caller for each in dialogues for turn in each.turns if each.domain is not None}
+        for dialogues in (DIALOGUES, TUNING)
+    )
+    assert not judged & tuned
+
+
 def test_expected_calls_are_of_the_domain() -> None:
-    for dialogue in DIALOGUES:
+    for dialogue in (*DIALOGUES, *TUNING):
         for turn in dialogue.turns:
             for call in turn.calls:
                 assert dialogue.domain is not None

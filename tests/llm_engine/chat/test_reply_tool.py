@@ -114,7 +114,63 @@ def test_the_words_are_the_text(size: int, dialect: Dialect, text: str) -> None:
 def test_calls_are_read_as_ever() -> None:
     use = limited().tools
     assert use is not None
-    reader = CallReader(HERMES, use.callable, replies_by_call=True)
+    reader = CallReader(HERMES, use.callable, reply_heads=HERMES.reply_heads(use))
     events = reader.push(CALL)
     assert events == [CallStarted("clock"), ArgumentsDelta('{"zone": "UTC"}')]
     assert reader.num_hidden == 0
+
+
+def asking(**fields: Any) -> ChatRequest:
+    """A request whose caller has not said what the tool `clock` needs."""
+    zone = {"type": "string", "pattern": "^[A-Z]{3}[0-9]$"}
+    schema = {"type": "object", "properties": {"zone": zone}, "required": ["zone"]}
+    tools = [{"type": "function", "function": {"name": "clock", "parameters": schema}}]
+    body = {"messages": [said("What time is it there?")], "tools": tools, **fields}
+    limits = ToolLimits(replies_by_call=True, is_grounded=True)
+    return parse_chat_request(body, SamplingParams()).limited(limits)
+
+
+WORDS = "What is the zone, please?"
+QUESTION = (
+    '<tool_call>\n{"name": "clock", "arguments": {"ask_caller": "What is the zone, please?"}}\n'
+    "</tool_call>"
+)
+
+
+def test_a_tool_without_ground_for_its_arguments_asks(model: Path) -> None:
+    request = asking()
+    assert is_admitted(model, QUESTION, request)
+    assert is_admitted(model, REPLY, request)
+    assert not is_admitted(model, CALL.replace("UTC", "UTC1"), request)
+    for words in ("What is the zone.", "The zone?", "What is the zone? Why?", "What is the zones?"):
+        question = QUESTION.replace(WORDS, words)
+        assert not is_admitted(model, question, request)
+    grounded = asking(messages=[said("What time is it in UTC1?")])
+    assert is_admitted(model, CALL.replace("UTC", "UTC1"), grounded)
+    assert not is_admitted(model, QUESTION, grounded)
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_a_question_is_the_text(size: int) -> None:
+    reader = asking().reader(HERMES)
+    assert reader is not None
+    pieces = [QUESTION[start : start + size] for start in range(0, len(QUESTION), size)]
+    events = [event for piece in pieces for event in reader.push(piece)]
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == WORDS
+    assert (reader.num_calls, QUESTION[reader.num_hidden :].startswith(WORDS)) == (0, True)
+
+
+def test_words_after_a_result_are_its_telling(model: Path) -> None:
+    called = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    messages = [
+        said("What time is it?"),
+        {"role": "assistant", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "1", "content": "12:30"},
+    ]
+    request = limited(messages=messages)
+    told = REPLY.replace("words", "result")
+    assert is_admitted(model, told, request)
+    assert not is_admitted(model, REPLY, request)
+    reader = request.reader(HERMES)
+    assert reader is not None
+    assert reader.push(told) == [TextDelta("It's 12:30.")]

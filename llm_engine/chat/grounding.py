@@ -1,0 +1,529 @@
+"""Grounded tool calls: arguments come from what was said, or the call is not made. Pure.
+
+A small model asked for a name writes "John Doe", and for a time "8:00 PM" where the tool wants
+"20:00". So before each reply the schemas of the tools are narrowed to the values that the
+conversation grounds, in the form that the schema asks for:
+
+- an integer or a number to the numbers that were said ("a hundred and fifty" is 150);
+- a time or a date to those that were said, spelled as the schema's `format`, `pattern` or
+  description wants it ("half past nine in the morning" is 09:30, "tomorrow" is a date where the
+  instructions give today's);
+- a string of digits to what was said, joined ("four four seven one" is 4471);
+- a day of the week to the days that were named;
+- any other string to words of the caller in their order, or to a value of an earlier result.
+
+Booleans, values of an enum, nested objects and lists are left to the model. An optional argument
+without ground is left out. A tool with a required argument without ground can't be called: it is
+returned as one about which the reply can ask. The grammar enforces all of it, so that a value costs
+no second generation and no token more.
+
+What grounds: the caller's messages and the results of tools, of the whole conversation; numbers,
+times and dates also of the assistant's last reply, which may have offered them; digits also of the
+instructions, where an agent is given the caller's account.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+from llm_engine.structured_output.grammar import Schema
+
+from .spoken_values import WEEKDAYS, SpokenValues, Today
+from .template import ChatMessage
+from .tool_calls import CallingMessage, LackingTool, Tool, ToolUse
+
+
+def _word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+MAX_MESSAGES: Final = 64
+"""Newest messages that ground. 20 take 2 ms to read, on two busy cores."""
+MAX_CHARS: Final = 4000
+"""Last characters of a message that are read: four minutes of speech."""
+MAX_WORDS: Final = 80
+"""Newest words of the caller that may be copied into an argument. Each can begin a value of up to
+`MAX_SPAN` words; grammars of more took longer to compile than a token takes to compute."""
+MAX_SPAN: Final = 8
+"""Words of a copied value. An argument that holds a text may be a whole sentence, too; offered to
+every argument, a whole sentence was taken for both ends of a taxi ride."""
+MIN_GIVEN_DIGITS: Final = 3
+"""Digits of a number in the instructions that grounds an argument. Shorter ones are counts and
+hours; the caller's account has more."""
+MAX_VALUES: Final = 400
+"""Values of one argument; the newest stay."""
+
+_EMPTY: Final = _word_set(
+    "go goes come a an and are as at be been but by can can't could did do does don't for from get "
+    "give going "
+    "gonna got had has have hello here hey hi how i i'd i'll i'm i've if in into is it it's its "
+    "just know let like made make may me mind mine my need needs no not now of off oh ok okay on "
+    "one or our out over please put right say see set she should so some somebody someone sorry "
+    "sure tell thank thanks that that's the them then there they thing this time to today tomorrow "
+    "tonight too uh um up us very want wanted wants was way we we'd we're well were what what's "
+    "when where which who why will with won't would yeah yes you you're your morning afternoon "
+    "evening still already again back soon yet much many long take also only really actually maybe "
+    "night noon midnight o'clock am pm"
+)
+"""Words that are no value by themselves: "I'd like to" names no guest."""
+_EDGE: Final = _word_set(
+    "a an the my our your his her to at in on for from of and or please is with"
+)
+"""Words that no copied value begins or ends with: "to the airport" is "airport"."""
+_LEAD: Final = _word_set(
+    "i i'd i'm i've i'll me we we'd we're you he she it it's this that that's there can could will "
+    "would do does did am are was want wanted need like have had got get give let tell how what "
+    "what's when where which who why hello hi hey yes no okay so well um uh some just"
+)
+"""Words that no copied value begins with, beside `_EDGE`."""
+_PARTICLES: Final = _word_set("de da del den der di du la le of ten van von y")
+"""Small words within a person's name."""
+_NUMBER_WORDS: Final = _word_set(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety "
+    "hundred thousand million half quarter past"
+)
+_PLAIN: Final = re.compile(r"[^\W_]+(?:['’.@&+/:-][^\W_]+)*")
+_SENTENCE_END: Final = re.compile(
+    r"(?<!\b[A-Z])(?<!\b[ap]\.m)(?<!\b(?:Mr|Ms|Dr|St))[.!?;]+(?:\s+|$)|\n+"
+)
+
+_DIGITS_MEANT: Final = re.compile(
+    r"\b(?:digits?|number|phone|code|pin|zip|postcode|account|id)\b", re.IGNORECASE
+)
+_NUM_DIGITS: Final = re.compile(
+    r"\b(\d+|two|three|four|five|six|seven|eight|nine|ten)[- ]digits?\b|"
+    r"\b(?:last|first) (\d+|two|three|four|five|six) digits?\b|"
+    r"\b(\d+|two|three|four|five|six|seven|eight|nine|ten) digits?\b",
+    re.IGNORECASE,
+)
+_COUNT_WORDS: Final = {
+    word: count
+    for count, word in enumerate(
+        ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2
+    )
+}
+_TIME_MEANT: Final = re.compile(r"\bHH:MM\b|\b24[- ]hour\b|\bH:MM\b", re.IGNORECASE)
+_HALF_DAY_MEANT: Final = re.compile(r"\b\d{1,2}(?::\d\d)? ?[AP]M\b", re.IGNORECASE)
+_DATE_MEANT: Final = re.compile(r"\bYYYY-MM-DD\b|\bISO(?:[- ]8601)? date\b", re.IGNORECASE)
+_TEXT_MEANT: Final = re.compile(
+    r"\b(?:message|text|notes?|reason|why|problem|what|details?|comments?|content|body|question|issue"
+    r"|description|summary|subject|complaint)\b",
+    re.IGNORECASE,
+)
+_PERSON_MEANT: Final = re.compile(
+    r"\b(?:full_?name|name of the (?:guest|caller|customer|patient|person|client)"
+    r"|(?:guest|caller|customer|patient|person|client)(?:'s)? name|first and last name)\b"
+    r"|^(?:patient|guest|customer|client)$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a conversation grounds."""
+
+    values: SpokenValues
+    said: tuple[str, ...]
+    """Messages of the caller, the newest last."""
+    results: tuple[str, ...]
+    """Strings in results of tools."""
+    latest: SpokenValues
+    """What the caller's last message names, of `values`."""
+    today: Today
+    is_cased: bool
+    """The caller's messages have capital letters, so that a name can be told by them."""
+
+    @classmethod
+    def of(cls, messages: Sequence[ChatMessage | CallingMessage], instructions: str) -> "Ground":
+        """Read the newest messages of a conversation, oldest first, in some milliseconds. System
+        messages among them count as instructions."""
+        said: list[str] = []
+        results: list[str] = []
+        values = SpokenValues()
+        given = [instructions]
+        replies: list[str] = []
+        for message in (*messages[:1], *messages[1:][-MAX_MESSAGES:]):
+            role = message.role if isinstance(message, ChatMessage) else "assistant"
+            if role == "user" and not message.text.startswith("<tool_response>"):
+                said.append(message.text)
+            elif role in ("user", "tool"):
+                results += _scalars(message.text)
+            elif role == "system":
+                given.append(message.text)
+            elif message.text and not message.text.startswith(("<tool_call>", "{")):
+                replies.append(message.text)
+        given, said, results, replies = (
+            [text[-MAX_CHARS:] for text in texts] for texts in (given, said, results, replies)
+        )
+        today = Today.of(" ".join(given))
+        for text in (*said, *results, *replies[-1:]):
+            values.read(text, today)
+        known = SpokenValues()
+        known.read("\n".join(given), today)
+        for digits in known.digits:
+            if len(digits) >= MIN_GIVEN_DIGITS:
+                values.digits[digits] = None
+                values.numbers[float(digits)] = None
+        latest = SpokenValues()
+        latest.read(said[-1] if said else "", today)
+        is_cased = any(each != each.casefold() for each in said)
+        return cls(values, tuple(said), tuple(results), latest, today, is_cased)
+
+
+def grounded(use: ToolUse, ground: Ground) -> ToolUse:
+    """The tools with their arguments narrowed to what is grounded. Those that lack ground for a
+    required argument can't be called, unless a call must be made. They are in `lacking`, except
+    those for which the caller's last message names fewer values than for a tool that can be
+    called."""
+    callable_tools: list[Tool] = []
+    lacking: list[tuple[int, LackingTool]] = []
+    most = 0
+    for tool in use.callable:
+        narrowed, missing = _narrowed(tool, ground)
+        num_named = _num_named(tool, ground)
+        if not missing:
+            callable_tools.append(narrowed)
+            most = max(most, num_named)
+        elif use.must_call:
+            callable_tools.append(tool)
+        else:
+            lacking.append((num_named, LackingTool(tool.name, _question(tool, missing[0]))))
+    # "Wake me on Monday at seven" names all that an alarm takes and nothing that a timer does.
+    asking = tuple(tool for num_named, tool in lacking if num_named >= most)
+    return replace(use, callable=tuple(callable_tools), lacking=asking)
+
+
+def _narrowed(tool: Tool, ground: Ground) -> tuple[Tool, tuple[str, ...]]:
+    """The tool with narrowed parameters, and the names of required ones without ground."""
+    schema = _parsed(tool.parameters.text)
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping):
+        return tool, ()
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    own_words = _plain_words(re.sub(r"[_-]", " ", " ".join((tool.name, *properties))))
+    kept: dict[str, Any] = {}
+    missing: list[str] = []
+    copied: list[str] = []
+    full_words: set[str] = set()
+    for name, value in properties.items():
+        kind = _kind(name, value) if isinstance(value, Mapping) else "any"
+        fitting = _fitting(kind, name, value, ground, own_words)
+        if fitting is None:
+            kept[name] = value
+        elif fitting:
+            kept[name] = {"enum": fitting}
+            if kind == "words" and name in needed:
+                copied.append(name)
+                full_words.update(*map(_plain_words, fitting))
+        elif name in needed:
+            missing.append(name)
+    # "A taxi to the museum" names one of two places.
+    num_words = sum(_is_full(word, own_words) for word in full_words)
+    missing += copied[num_words:]
+    text = json.dumps({**schema, "properties": kept}, ensure_ascii=False)
+    return replace(tool, parameters=Schema(tool.parameters.field, text)), tuple(missing)
+
+
+def _properties(tool: Tool) -> Mapping[str, Any]:
+    found = _parsed(tool.parameters.text).get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _num_named(tool: Tool, ground: Ground) -> int:
+    """Number of the tool's arguments, copied words apart, that the last message has values for."""
+    latest = replace(ground, values=ground.latest, results=(), said=ground.said[-1:])
+    num_named = 0
+    for name, value in _properties(tool).items():
+        kind = _kind(name, value) if isinstance(value, Mapping) else "any"
+        if kind not in ("any", "words"):
+            num_named += bool(_fitting(kind, name, value, latest, frozenset()))
+    return num_named
+
+
+def _question(tool: Tool, name: str) -> str:
+    """Beginning of a question for an argument."""
+    schema = _properties(tool)[name]
+    kind = _kind(name, schema)
+    words = re.sub(r"[_-]+", " ", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)).casefold().strip()
+    if kind in ("time", "date-time"):
+        return "What time"
+    if kind in ("date", "day"):
+        return "Which day"
+    words = re.sub(r"^num(ber)?( of)? (?=.)", "", words)
+    is_many = words == "people" or (words.endswith("s") and not words.endswith("ss"))
+    if kind == "number" and is_many:
+        return f"How many {words}"
+    is_numbered = kind in ("number", "digits") and re.search(
+        r"\bnumber\b(?! of (?!the\b))", _about("", schema)
+    )
+    return f"What is the {words}{' number' if is_numbered and 'number' not in words else ''}"
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Mapping[str, Any]:
+    schema: Mapping[str, Any] = json.loads(text)
+    return schema
+
+
+def _about(name: str, schema: Mapping[str, Any]) -> str:
+    return f"{name.replace('_', ' ')} {schema.get('description') or ''}"
+
+
+def _kind(name: str, schema: Mapping[str, Any]) -> str:
+    """What an argument is: "day", "number", "date-time", "date", "time", "digits" or "words"; "any"
+    for what is left to the model."""
+    if "const" in schema or "$ref" in schema:
+        return "any"
+    values = schema.get("enum")
+    if values is not None:
+        days = isinstance(values, list) and {str(each).casefold() for each in values}
+        return "day" if days and days <= set(WEEKDAYS) else "any"
+    if schema.get("type") in ("integer", "number"):
+        return "number"
+    if schema.get("type") != "string":
+        return "any"
+    about, form, pattern = _about(name, schema), schema.get("format"), _pattern(schema)
+    if form in ("date-time", "date", "time"):
+        return str(form)
+    if _DATE_MEANT.search(about):
+        return "date"
+    if _is_time(name, about, pattern):
+        return "time"
+    return "digits" if _is_digits(about, pattern) else "words"
+
+
+def _fitting(
+    kind: str, name: str, schema: Any, ground: Ground, own_words: frozenset[str]
+) -> list[Any] | None:
+    """Values that are grounded, the newest last; None where any value is."""
+    if kind == "any":
+        return None
+    if kind == "day":
+        return [each for each in schema["enum"] if _weekday(each) in ground.values.weekdays]
+    if kind == "number":
+        return _fitting_numbers(schema, ground)
+    about, pattern = _about(name, schema), _pattern(schema)
+    values: list[str]
+    if kind == "date-time":
+        values = [
+            f"{day.isoformat()}T{clock}:00"
+            for day in ground.values.dates
+            for clock in map(_clock, ground.values.times)
+        ]
+    elif kind == "date":
+        if ground.today.date is None and not ground.values.dates:
+            return None
+        values = [day.isoformat() for day in ground.values.dates]
+    elif kind == "time":
+        values = _spelled_times(schema.get("format"), about, pattern, ground)
+    elif kind == "digits":
+        values = _fitting_digits(about, ground)
+    else:
+        values = _copied(name, about, ground, own_words)
+    if pattern is not None:
+        values = [each for each in values if pattern.search(each)]
+    longest = schema.get("maxLength")
+    if isinstance(longest, int):
+        values = [each for each in values if len(each) <= longest]
+    return list(dict.fromkeys(values))[-MAX_VALUES:]
+
+
+def _weekday(value: Any) -> int:
+    return WEEKDAYS.index(str(value).casefold())
+
+
+def _fitting_numbers(schema: Mapping[str, Any], ground: Ground) -> list[Any]:
+    is_whole = schema["type"] == "integer"
+    numbers: list[float] = [
+        int(number) if number == int(number) else number
+        for number in ground.values.numbers
+        if not is_whole or number == int(number)
+    ]
+    for keyword, holds in _BOUNDS:
+        bound = schema.get(keyword)
+        if isinstance(bound, int | float) and not isinstance(bound, bool):
+            numbers = [number for number in numbers if holds(number, bound)]
+    return numbers
+
+
+_BOUNDS: Final = (
+    ("minimum", lambda number, bound: number >= bound),
+    ("maximum", lambda number, bound: number <= bound),
+    ("exclusiveMinimum", lambda number, bound: number > bound),
+    ("exclusiveMaximum", lambda number, bound: number < bound),
+    ("multipleOf", lambda number, bound: bound == 0 or number % bound == 0),
+)
+
+
+def _pattern(schema: Mapping[str, Any]) -> re.Pattern[str] | None:
+    try:
+        return re.compile(schema["pattern"]) if isinstance(schema.get("pattern"), str) else None
+    except re.error:  # of another dialect: the grammar enforces it
+        return None
+
+
+# --- times ---
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02}:{minutes % 60:02}"
+
+
+def _is_time(name: str, about: str, pattern: re.Pattern[str] | None) -> bool:
+    if pattern is not None:
+        accepts = pattern.search
+        return bool(accepts("19:30") or accepts("19:30:00")) and not accepts("abc")
+    return bool(_TIME_MEANT.search(about)) or name == "time" or name.endswith("_time")
+
+
+def _spelled_times(
+    form: Any, about: str, pattern: re.Pattern[str] | None, ground: Ground
+) -> list[str]:
+    spelled: list[str] = []
+    for minutes in ground.values.times:
+        clock = _clock(minutes)
+        half = (
+            f"{(minutes // 60 + 11) % 12 + 1}:{minutes % 60:02} {'PM' if minutes >= 720 else 'AM'}"
+        )
+        forms = [clock, f"{clock}:00", half, clock.removeprefix("0"), f"{clock}:00Z"]
+        if pattern is not None:
+            forms = [each for each in forms if pattern.search(each)]
+        elif form == "time":
+            forms = [f"{clock}:00"]
+        elif _HALF_DAY_MEANT.search(about) and not _TIME_MEANT.search(about):
+            forms = [half]
+        spelled += forms[:1]
+    return spelled
+
+
+# --- strings of digits ---
+
+
+def _is_digits(about: str, pattern: re.Pattern[str] | None) -> bool:
+    if pattern is not None:
+        return not pattern.search("abcdef") and any(
+            pattern.search("1234567890123456"[:length]) for length in range(1, 17)
+        )
+    return bool(_DIGITS_MEANT.search(about))
+
+
+def _fitting_digits(about: str, ground: Ground) -> list[str]:
+    digits = list(ground.values.digits)
+    found = _NUM_DIGITS.search(about)
+    if found is not None:
+        named = next(filter(None, found.groups())).casefold()
+        count = int(named) if named.isdecimal() else _COUNT_WORDS[named]
+        digits = [each[-count:] for each in digits if len(each) >= count]
+    # As it was said where it has letters, too: "LH 442".
+    mixed = [
+        token
+        for text in (*ground.results, *ground.said)
+        for token in re.findall(r"[^\W_]+(?:[-/][^\W_]+)*", text)
+        if re.search(r"\d", token)
+        and re.search(r"[^\W\d]", token)
+        and found is None
+        and not re.fullmatch(r"\d+(?:st|nd|rd|th|am|pm)", token, re.IGNORECASE)
+    ]
+    return [*mixed, *digits]
+
+
+# --- copied words ---
+
+
+def _copied(name: str, about: str, ground: Ground, own_words: frozenset[str]) -> list[str]:
+    """Words of the caller, and strings of results, that can be a value."""
+    is_person = bool(_PERSON_MEANT.search(about) or _PERSON_MEANT.search(name))
+    is_text = bool(_TEXT_MEANT.search(about)) and not is_person
+    values = [each for each in ground.results if _plain_words(each) - _EMPTY]
+    fragments = [
+        part for text in ground.said for part in _SENTENCE_END.split(text) if part and part.strip()
+    ]
+    num_words = 0
+    kept: list[str] = []
+    for fragment in reversed(fragments):
+        words = list(_PLAIN.finditer(fragment))
+        if num_words + len(words) > MAX_WORDS:
+            break
+        num_words += len(words)
+        spans = list(_spans(fragment, words, own_words, ground, is_person=is_person))
+        if spans and is_text:
+            spans.append(fragment.strip())
+        kept = [*spans, *kept]
+    return [*values, *kept]
+
+
+def _spans(
+    fragment: str,
+    words: Sequence[re.Match[str]],
+    own_words: frozenset[str],
+    ground: Ground,
+    *,
+    is_person: bool,
+) -> Iterator[str]:
+    """Spans of a sentence's words that hold more than empty ones."""
+    plain = [word[0].casefold().replace("’", "'") for word in words]
+    is_full = [_is_full(word, own_words) for word in plain]
+    by_case = is_person and ground.is_cased
+    for first in range(len(words)):
+        if plain[first] in _EDGE or plain[first] in _LEAD:
+            continue
+        for last in range(first, min(first + MAX_SPAN, len(words))):
+            if (
+                is_person
+                and last > first
+                and "," in fragment[words[last - 1].end() : words[last].start()]
+            ):
+                break
+            is_named = is_full[last] and words[last][0][0].isupper()
+            if by_case and not is_named:
+                if last > first and plain[last] in _PARTICLES:
+                    continue
+                break
+            if plain[last] not in _EDGE and any(is_full[first : last + 1]):
+                yield fragment[words[first].start() : words[last].end()]
+
+
+def _is_full(word: str, own_words: frozenset[str]) -> bool:
+    """True if a word can be a value by itself."""
+    return not (
+        word in _EMPTY
+        or word in _NUMBER_WORDS
+        or word.removesuffix("s") in WEEKDAYS
+        or _stem(word) in own_words
+        or word[0].isdecimal()
+        or word in ("a.m", "p.m")
+    )
+
+
+def _plain_words(text: str) -> frozenset[str]:
+    return frozenset(_stem(word[0].casefold()) for word in _PLAIN.finditer(text))
+
+
+def _stem(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def _scalars(text: str) -> Iterable[str]:
+    """Strings and numbers of a tool's result, each as text."""
+    text = re.sub(r"</?tool_response>", "", text).strip()
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return [text]
+    return list(_leaves(value))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from _leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)
