@@ -29,7 +29,7 @@ endlessly."""
 
 VOID: Final = "void"
 
-_LEFT_OUT: Final = frozenset({MarkName.LLM_WASTED, MarkName.ACTED})
+_LEFT_OUT: Final = frozenset({MarkName.LLM_WASTED, MarkName.LLM_CONDENSED, MarkName.ACTED})
 
 _OF_REPLY: Final = frozenset(
     {

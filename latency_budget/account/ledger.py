@@ -71,6 +71,7 @@ _ONCE = frozenset(
         _M.REPLY_DONE,
         _M.INTERRUPTED,
         _M.REOPENED,
+        _M.LLM_CONDENSED,
         _M.PACE_START,
         _M.PACE_END,
         _M.OPENER,

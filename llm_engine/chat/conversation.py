@@ -280,7 +280,8 @@ class Conversation:
 
         None where there is nothing to replace, or a reply is under way, or the turns have changed
         meanwhile. Cancelled, it has changed nothing; called again, it goes on with what it has
-        prepared. Raises EngineError, also where the cache has no room for it.
+        prepared. Raises EngineError, also where the cache has no room for it, and RequestError
+        where the engine has no sequence left.
         """
         _require_open(self.is_closed)
         work = self._condensation

@@ -13,7 +13,7 @@ from llm_engine.chat.summary import KEPT, TOLD
 from llm_engine.chat.template import ChatMessage
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.engine import Engine
-from llm_engine.errors import EngineError
+from llm_engine.errors import RequestError
 from tests.support.fakes.llm_models import save_tiny_model
 from tests.support.models import model_path
 
@@ -190,7 +190,7 @@ async def small(tiny: Path) -> AsyncIterator[Callable[[int], Engine]]:
 async def test_without_a_second_sequence_the_call_goes_on(small: Callable[[int], Engine]) -> None:
     engine = small(1)
     talk = await talked(engine)
-    with pytest.raises(EngineError):
+    with pytest.raises(RequestError, match="max_sequences"):
         await talk.condense(QUOTES)
     await said(talk, "hello", 9)
 
