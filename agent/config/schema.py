@@ -1,8 +1,8 @@
 """Schema of the settings: sections and fields, with bounds and defaults.
 
-The defaults are those of the preset `embedded`, except its prompt and its context. `layers.py` merges preset, file,
-environment and flags over them; `sources.py` reads file and environment. The docstrings of the
-fields are the operator's documentation (`halfsec settings`).
+The defaults are those of the preset `embedded`, except its prompt and context. `layers.py` merges
+preset, file, environment and flags over them; `sources.py` reads file and environment. The
+docstrings of the fields are the operator's documentation (`halfsec settings`).
 """
 
 import hashlib

@@ -9,9 +9,11 @@ import pytest
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.conversation import Message
+from agent.session.context import condensing as condensing_decision
 from agent.session.context.chat_messages import told
+from agent.session.context.condensing import goal_of
 from agent.stages.llm_chat import Condensing
-from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.engine import Engine
 from tests.support.fakes import stages
 from tests.support.fakes.llm_models import save_tiny_model
@@ -21,18 +23,19 @@ from tests.support.session.engine_fixtures import SMOLLM2
 
 pytestmark = pytest.mark.slow
 
-CONTEXT = 800
-"""Tokens: full after some 15 turns."""
-
 
 @pytest.fixture(params=["tiny", pytest.param("smollm2", marks=pytest.mark.models)])
 async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
+    precision = Precision.FLOAT32
     if request.param == "tiny":
-        path = tmp_path
-        save_tiny_model(path, "qwen3", num_hidden_layers=2, head_dim=16)
+        path, length = tmp_path, 1600  # a token has about a letter
+        save_tiny_model(
+            path, "qwen3", num_hidden_layers=2, head_dim=16, max_position_embeddings=length
+        )
     else:
-        path = model_path(SMOLLM2)
-    config = EngineConfig(num_threads=1, context_length=CONTEXT)
+        path, length = model_path(SMOLLM2), 700
+        precision = Precision.INT8
+    config = EngineConfig(precision=precision, num_threads=1, context_length=length)
     engine = await asyncio.to_thread(Engine.load, path, config)
     yield engine
     engine.close()
@@ -49,10 +52,9 @@ async def talk_until_condensed(on: EngineCall) -> None:
     for number in range(2, 60):
         on.call.ears.say(f"Tell me about number {number}, please, and the cat on the mat.")
         await on.answered()
-        while (work := on.call.session._condensing._work) is not None and not condensed(on):
-            await asyncio.wait([work])
-            await asyncio.sleep(0)
-        if condensed(on):
+        use = on.call.session._context.use()
+        if use is not None and goal_of(use) is not None:
+            await on.call.until(say.Extension)
             return
     raise AssertionError("never condensed")
 
@@ -68,6 +70,7 @@ async def test_a_call_goes_on_as_a_fresh_one_with_the_same_context(
     engine: Engine, condensing: Condensing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stages, "SAMPLES_PER_CHAR", 12)  # a hundred times as fast as one can speak
+    monkeypatch.setattr(condensing_decision, "IDLE_MS", 0)
     async with call_on(engine, "audio", condensing=condensing) as on:
         await talk_until_condensed(on)
         (notice,) = condensed(on)
