@@ -208,7 +208,7 @@ async def _answer(
             case ev.ReplyText() if not turn.first_token_ms:
                 turn.first_token_ms = round((event.at_ns - asked_ns) / 1e6, 1)
             case ev.ContextCondensed(summary, num_messages, before, after):
-                told = {"after_turn": turn.turn - 1, "messages": num_messages}
+                told: dict[str, Any] = {"after_turn": turn.turn - 1, "messages": num_messages}
                 told |= {"tokens_before": before, "tokens": after, "summary": summary}
                 record.condensed.append(told)
             case ev.ReplyDone():

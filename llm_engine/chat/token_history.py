@@ -215,12 +215,12 @@ class TokenHistory:
         """The whole exchanges from the beginning whose removal leaves at most so many tokens of
         turns; fewer where the newest two alone have more."""
         ends = ends_of_exchanges(self._turns, is_last_over=False)[: -(MIN_KEPT_EXCHANGES - 1)]
-        sizes = self._layout([]).sizes()[-len(self._turns) :] if self._turns else []
-        gone = [0, *accumulate(sizes)]
+        ends.insert(0, 0)
+        first = len(self._head) + len(self._summary)
+        gone = [0, *accumulate(self._layout([]).sizes()[first:])]
         wanted = gone[-1] - max_kept_tokens
-        return tuple(
-            self._turns[: next((end for end in ends if gone[end] >= wanted), (ends or [0])[-1])]
-        )
+        end = next((end for end in ends if gone[end] >= wanted), ends[-1])
+        return tuple(self._turns[:end])
 
     def begins_with(self, messages: Sequence[EncodedMessage]) -> bool:
         """True if the turns still begin with these very messages."""

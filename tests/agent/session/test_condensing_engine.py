@@ -61,7 +61,8 @@ async def talk_until_condensed(on: EngineCall) -> None:
 
 def tail_of(on: EngineCall) -> list[tuple[str, str]]:
     """The last messages of the conversation, as many as the model has."""
-    messages = [(each.role, each.text) for _, each in told(on.call.session.conversation)]
+    told_all = told(on.call.session.conversation)
+    messages: list[tuple[str, str]] = [(each.role, each.text) for _, each in told_all]
     return messages[len(messages) - len(on.messages()) :]
 
 
@@ -75,7 +76,7 @@ async def test_a_call_goes_on_as_a_fresh_one_with_the_same_context(
         await talk_until_condensed(on)
         (notice,) = condensed(on)
         assert "Miriam" in notice.fields["summary"]
-        assert notice.fields["tokens"] < 0.6 * notice.fields["tokens_before"]
+        assert notice.fields["tokens"] < 0.7 * notice.fields["tokens_before"]
         assert on.messages() == tail_of(on)
         before = on.prompt()
         assert list(before[:-5]) == (await on.cached())[: len(before) - 5], "computed ahead"

@@ -100,7 +100,7 @@ class EchoChat:
 
     async def condense(self, goal: CondensingGoal) -> Condensed | None:
         before, gone = self._num_words, []
-        while self._num_words - goal.max_summary_tokens > goal.max_kept_tokens:
+        while self._num_words > goal.max_kept_tokens:
             gone += [self._history.pop(0), self._history.pop(0)]
         if not gone:
             return None
@@ -238,10 +238,10 @@ async def test_the_oldest_messages_give_way_to_a_summary(open_chat: ChatFactory)
         for message in (ChatMessage("user", line), ChatMessage("assistant", "the cat"))
     ]
     await chat.reset(history)
-    assert await chat.condense(CondensingGoal(10_000, 10)) is None
+    assert await chat.condense(CondensingGoal(10_000, 40)) is None
     use = chat.context_use()
     assert use is not None
-    done = await chat.condense(CondensingGoal(use.num_turns // 2, 10))
+    done = await chat.condense(CondensingGoal(use.num_turns // 2, 40))
     assert done is not None
     assert done.summary == ("My name is Miriam.",)
     assert done.num_left_out == 0
