@@ -2,9 +2,11 @@
 of them.
 
 Callers tell facts in sentences of their own: names, numbers, bookings, wishes. `Statement`s are
-those sentences, in order, each with points for what it holds; small talk and questions have none.
-A summary is bounded in tokens: statements with the most points are kept, the older first where
-points are equal, so that a summary of a summary keeps what was said at the beginning.
+those sentences, short answers with the agent's question, and results of tools, in order, each with
+points for what it holds; small talk and questions have none. What the agent said besides is no
+fact: a small model makes it up. A summary is bounded in tokens: statements with the most points are
+kept, the older first where points are equal, so that a summary of a summary keeps what was said at
+the beginning.
 
 *By the caller's own sentences* costs no time of the model and invents nothing. *By the model*:
 it reads the statements alone (of whole transcripts models of this size keep the recipes and lose
@@ -43,9 +45,6 @@ _MAX_SELF_POINTS: Final = 2
 _QUESTION_POINTS: Final = -2
 """A question is kept for a name and a number, or for a number and a wish: "Can I have a table for
 four on Friday?"."""
-_AGENT_POINTS: Final = -2
-"""The agent's words are kept for a number and a name alone: confirmations repeat what the caller
-said."""
 
 _SENTENCE: Final = re.compile(r"[^.!?\n]+(?:[.!?]+(?=\s|$)|[.!?]+(?=\S)[^.!?\n]*)*[.!?]*")
 _WORD: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -104,8 +103,6 @@ def statements(summary: Iterable[str], messages: Iterable[ChatMessage]) -> list[
                 found += _of_caller(message.text, asked)
             case "assistant" if "{" not in message.text:  # no call
                 asked = _last_question(message.text)
-                said = (_statement(each, _AGENT_POINTS) for each in sentences(message.text))
-                found += [each for each in said if len(each.keys) > 1]
             case "tool":
                 result = " ".join(message.text.split())[:MAX_RESULT_CHARS]
                 found.append(_statement(f"A tool answered: {result}", 0))
@@ -177,10 +174,11 @@ def _kept_before(text: str) -> Statement:
 
 
 def _of_caller(text: str, asked: str) -> list[Statement]:
-    if asked and len(_WORD.findall(text)) <= SHORT_WORDS:
-        answer = _statement(text.strip(), 0)
-        if answer.keys:
-            return [_statement(f"{asked} {text.strip()}", answer.points)]
+    answer = text.strip()
+    if asked and not answer.endswith("?") and len(_WORD.findall(answer)) <= SHORT_WORDS:
+        both = _statement(f"{asked} {answer}", 0)
+        if both.keys:
+            return [both]
     return [
         _statement(each, _QUESTION_POINTS if each.endswith("?") else 0) for each in sentences(text)
     ]

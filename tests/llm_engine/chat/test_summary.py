@@ -59,6 +59,13 @@ def test_a_question_is_kept_for_a_booking_in_it() -> None:
 def test_a_short_answer_is_kept_with_its_question() -> None:
     found = statements((), call("Hello.", "Hi! And what is your name?", "Uh, Miriam.", "Thanks."))
     assert texts(found) == ["And what is your name? Uh, Miriam."]
+    found = statements((), call("Hi.", "Shall I book Monday at 3?", "Yes, please.", "Done."))
+    assert texts(found) == ["Shall I book Monday at 3? Yes, please."]
+
+
+def test_what_the_agent_says_is_no_fact() -> None:
+    told = call("Tell me about the old bridge.", "It was built in 1966 by Ada Byron in Lisbon.")
+    assert statements((), told) == []
 
 
 def test_results_of_tools_are_kept_short_and_calls_are_not() -> None:
