@@ -17,7 +17,7 @@ from latency_budget.account.turn import TurnId
 from llm_engine.backends.base import Backend, HasProcesses
 from llm_engine.backends.cpu_affinity import pin_to_last_core
 from llm_engine.backends.factory import make_backend
-from llm_engine.chat.conversation import Conversation, OnMark, ToolPrompts, chunks
+from llm_engine.chat.conversation import Conversation, OnMark, Sequences, ToolPrompts, chunks
 from llm_engine.chat.conversation_pool import ConversationPool
 from llm_engine.chat.template import ChatMessage, ChatTemplate
 from llm_engine.chat.token_history import TokenHistory
@@ -119,6 +119,12 @@ class Engine:
         self._thinks = config.thinks
         self._switched: ChatTemplate | None = None
         """The chat template with thoughts switched the other way."""
+        self._sequences = Sequences(
+            self._core.open_sequence,
+            self._core.close_sequence,
+            lambda messages: message_ids(vocabulary.chat_template, messages),
+            vocabulary.tokenizer.token_bytes,
+        )
         self._thread = EngineThread(self._core)
         self.health = self._thread.health
         if isinstance(backend, HasProcesses):
@@ -229,7 +235,7 @@ class Engine:
         return Conversation(
             self._thread,
             sequence,
-            self._core.close_sequence,
+            self._sequences,
             history,
             end_ids=self.vocabulary.end_ids,
             sampling=sampling,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from agent.config.schema import Config
 from agent.observability.agent_state import State
-from agent.observability.counters import BargeIns, PreemptiveCounts
+from agent.observability.counters import BargeIns, CondensingCounts, PreemptiveCounts
 from agent.observability.live_events import LiveEvents
 from agent.observability.spans import FinishedCall, FinishedTurn
 from agent.observability.trace_export import TraceExporter
@@ -95,6 +95,7 @@ class CallRegistry:
         self.events: Final = LiveEvents()
         self.barge_ins = BargeIns()
         self.guesses: Final = PreemptiveCounts()
+        self.condensing: Final = CondensingCounts()
         self.waiting: Final = WaitingCalls()
         self.admission: Final = Admission(usable_cores())
         self._processor_ns = processor_ns

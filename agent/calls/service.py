@@ -350,7 +350,11 @@ class CallService:
             on_state=partial(self._calls.changed, call),
         )
         shared = SharedState(
-            self._clock, self._calls.policy, self._calls.barge_ins, self._calls.guesses
+            self._clock,
+            self._calls.policy,
+            self._calls.barge_ins,
+            self._calls.guesses,
+            self._calls.condensing,
         )
         return Session(
             call.session_id, held.start.profile, settings, stages, options, outputs, shared

@@ -32,6 +32,10 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
         "the voices: speed, first sound, and what a listener understands",
     ),
     "chat": ("benchmarks.chat.command", "dialogues: are the answers right, and acted upon"),
+    "long": (
+        "benchmarks.chat.long_call",
+        "a call longer than the context: first tokens, and what is still known",
+    ),
     "quality": ("benchmarks.llm.quality", "what calculating in 8 bits costs the language model"),
     "llm": (
         "benchmarks.llm.__main__",

@@ -159,6 +159,21 @@ class TurnReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextCondensed:
+    """The model has a summary in place of the conversation's oldest messages. The items stay. Only
+    with extensions."""
+
+    summary: str
+    """All that the model knows of older messages."""
+    num_messages: int
+    """Messages that the summary replaced."""
+    num_tokens_before: int
+    """Tokens of the model's context."""
+    num_tokens: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerError:
     """An error of the server or of a client event. The call goes on."""
 
@@ -251,6 +266,7 @@ ClientEvent = (
     | ReplyDone
     | ItemRetrieved
     | TurnReport
+    | ContextCondensed
     | FunctionCall
     | ResumeToken
     | Reconnecting
@@ -379,6 +395,9 @@ def _read_extension(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent
             return Resumed(items, num_items, event["received"], event["will_answer"], at_ns)
         case "halfsec.turn":
             return TurnReport(event["turn"], at_ns, event.get("response_id", ""))
+        case "halfsec.context":
+            counts = event["messages"], event["tokens_before"], event["tokens"]
+            return ContextCondensed(event["summary"], *counts, at_ns)
     return None
 
 

@@ -121,6 +121,7 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "model": "smollm2-135m-instruct",
             "max_tokens": 64,
             "repetition_penalty": 1.1,
+            "context": 2048,  # it was trained on no more
             **_ONE_CALL,
         },
         "agents": {
@@ -137,7 +138,6 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "model": "qwen2.5-coder-0.5b-instruct",
             "max_tokens": 96,
             "repetition_penalty": 1.05,
-            "context": 4096,
             "examples_with_tools": False,
             "reply_tool": True,
             "grounded_calls": True,
@@ -157,7 +157,6 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "model": "qwen2.5-coder-1.5b-instruct",
             "max_tokens": 96,
             "repetition_penalty": 1.05,
-            "context": 4096,
             "parallel_tool_calls": False,
             "max_tool_rounds": 3,
             "examples_with_tools": False,

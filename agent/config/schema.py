@@ -1,8 +1,8 @@
 """Schema of the settings: sections and fields, with bounds and defaults.
 
-The defaults are those of the preset `embedded`, except its prompt. `layers.py` merges preset, file,
-environment and flags over them; `sources.py` reads file and environment. The docstrings of the
-fields are the operator's documentation (`halfsec settings`).
+The defaults are those of the preset `embedded`, except its prompt and context. `layers.py` merges
+preset, file, environment and flags over them; `sources.py` reads file and environment. The
+docstrings of the fields are the operator's documentation (`halfsec settings`).
 """
 
 import hashlib
@@ -179,8 +179,14 @@ class LlmSettings:
     """Holds the arguments of tool calls to what the caller or an earlier result said: numbers,
     times, dates and names. Where an argument was not said, the model asks for it. Small models make
     arguments up."""
-    context: Annotated[int, Between(256, 1_048_576)] = 2048
-    """Context length of the model, in tokens."""
+    context: Annotated[int, Between(256, 1_048_576)] = 4096
+    """Context length of the model, in tokens; at most its own. A call's takes up to 0.2 GB of
+    memory with a model for a processor, within `cache_mb`."""
+    condense: Literal["summary", "quotes", "off"] = "quotes"
+    """What becomes of a call's oldest turns before the context is full, while nobody waits for the
+    model. "quotes": the caller's own sentences with names, numbers and wishes are kept. "summary":
+    the model writes a summary, which models below half a billion parameters can't. "off": nothing;
+    the oldest turns are dropped when the context is full."""
     cache_mb: Annotated[int, Between(16, 1_048_576)] = 1024
     """Memory of the KV cache of all calls. When it is full, the calls that have been idle longest
     are recomputed at their next turn."""

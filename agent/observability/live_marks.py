@@ -31,7 +31,13 @@ endlessly."""
 VOID: Final = "void"
 
 _LEFT_OUT: Final = frozenset(
-    {MarkName.LLM_WASTED, MarkName.ACTED, MarkName.CUT_IN, MarkName.WITHDRAWN}
+    {
+        MarkName.LLM_WASTED,
+        MarkName.LLM_CONDENSED,
+        MarkName.ACTED,
+        MarkName.CUT_IN,
+        MarkName.WITHDRAWN,
+    }
 )
 
 _OF_REPLY: Final = frozenset(

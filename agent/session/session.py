@@ -22,8 +22,9 @@ from agent.session.api.conversation import ConversationItems
 from agent.session.api.ids import Identifiers
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
+from agent.session.context.condensing_scheduler import IdleCondensing
 from agent.session.context.prefill_scheduler import IdlePrefill
-from agent.session.ports.stage_ports import ChatMessage, SpeechResult
+from agent.session.ports.stage_ports import ChatMessage, Condensed, SpeechResult
 from agent.session.response.budget_actions import BudgetActions
 from agent.session.response.controller import ResponseController
 from agent.session.response.dependencies import (
@@ -104,6 +105,13 @@ class Session:
         tools = tools_of(settings, _PLAIN, stages.tools)
         self._context.tools = () if tools is None else tools.definitions
         self._prefill = IdlePrefill(self._context, self._may_prefill, self._refused_by_model)
+        self._condensing = IdleCondensing(
+            self._context,
+            shared.clock,
+            self._is_idle,
+            self._condensed,
+            shared.condensing_counts,
+        )
         self._budget_actions = BudgetActions(
             shared.policy,
             shared.clock,
@@ -136,6 +144,7 @@ class Session:
             items=self._items,
             budget_actions=self._budget_actions,
             emit=self.feed,
+            synthesized=self._condensing.look,
         )
         self._log.budget = budget_of(settings, options.budget)
         self._log.event(ev.RulesChanged(rules), self._clock.now_ns(), self._machine.turn)
@@ -150,6 +159,7 @@ class Session:
                 group.create_task(self._ears.run(self._on_heard))
                 group.create_task(self._keep_time())
                 group.create_task(self._prefill.run())
+                group.create_task(self._condensing.run())
                 self._prefill.changed()
                 if self._profile.greeting and not self.settings.transcribes_only:
                     self.say(self._profile.greeting)
@@ -353,6 +363,28 @@ class Session:
         made = self._machine.agent in (Agent.PREPARING, Agent.SPEAKING, Agent.HELD)
         return not made and self._machine.caller is not Caller.PAUSING
 
+    def _is_idle(self) -> bool:
+        """True while no work for a turn is done or about to be: nobody speaks, and the response is
+        over or only has to be played."""
+        run, agent = self._responses.current, self._machine.agent
+        plays = agent is Agent.SPEAKING and run is not None and run.is_synthesized
+        is_over = agent in (Agent.IDLE, Agent.TRAILING)
+        return (plays or is_over) and self._machine.caller is Caller.QUIET
+
+    def _condensed(self, done: Condensed) -> None:
+        """Tell of the summary that the model has in place of the oldest messages."""
+        fields = {
+            "summary": " ".join(done.summary),
+            "messages": len(done.roles),
+            "tokens_before": done.num_tokens_before,
+            "tokens": done.num_tokens,
+        }
+        self._notify(say.Extension("halfsec.context", fields))
+        tokens = (done.num_tokens_before, done.num_tokens)
+        self._log.guessed(MarkName.LLM_CONDENSED, self._clock.now_ns(), tokens)
+        if self._context.is_edited:
+            self._prefill.changed()
+
     def _refused_by_model(self, refusal: StageError) -> None:
         """Send a refusal that no request caused, so without an event id."""
         self._notify(say.Problem(refusal.message, refusal.code, refusal.error_type))
@@ -365,6 +397,7 @@ class Session:
             self._do(command, now_ns)
         self._rearm.set()
         self._prefill.go_on()
+        self._condensing.look()
         self._state.look()
 
     def _do(self, command: cmd.Command, now_ns: int) -> None:  # noqa: C901

@@ -120,7 +120,7 @@ class UserItems:
         self._ids.release(item_id)
 
     def _add(self, item_id: ItemId, continues: ItemId | None = None) -> None:
-        for old in self._conversation.make_room():
+        for old in self._context.make_room():
             self._notify(say.ItemDeleted(old))
         item = Message(item_id, "user", "audio", None, continues=continues)
         previous = self._conversation.add(item)

@@ -10,16 +10,26 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Final, NoReturn, TypeVar
+from typing import Final, Literal, NoReturn, TypeVar
 
 import llm_engine
 from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
-from agent.session.ports.stage_ports import ChatMessage, ChatPort, OnMark, ReplyToken, Tools
+from agent.session.ports.stage_ports import (
+    ChatMessage,
+    ChatPort,
+    Condensed,
+    CondensingGoal,
+    ContextUse,
+    OnMark,
+    ReplyToken,
+    Tools,
+)
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
+from llm_engine.chat import condensation
 from llm_engine.chat.tool_calls import CallingMessage
 
 from .model_thread import ModelThread
@@ -41,6 +51,10 @@ HANGS_S: Final = 10.0
 """An engine that has taken no step for so long hangs: a step takes a fraction of a second. Counted
 by `stall_timeout`, so that time in which nothing ran does not count."""
 
+Condensing = Literal["summary", "quotes", "off"]
+"""What becomes of the oldest turns before the context is full: a summary by the model, the caller's
+own sentences, or nothing."""
+
 Result = TypeVar("Result")
 
 ChatFactory = Callable[[str, Sequence[ChatMessage]], ChatPort]
@@ -60,6 +74,7 @@ class EngineChat:
         examples: Sequence[ChatMessage],
         small: ModelThread[llm_engine.Engine] | None = None,
         limits: ToolLimits = NO_LIMITS,
+        condensing: Condensing = "off",
     ) -> None:
         """`small`: a smaller model that `use_small_model` may turn to."""
         self._clock = clock
@@ -67,6 +82,9 @@ class EngineChat:
         self._instructions = instructions
         self._examples = [llm_engine.ChatMessage(each.role, each.text) for each in examples]
         self._limits = limits
+        self._condensing = condensing
+        self._num_left_out = 0
+        """Messages since the last `reset` that engines before this one had left out."""
         self._collector: CallCollector | None = None
         """Of the last reply, where it could call tools."""
         self._num_rounds = 0
@@ -124,10 +142,11 @@ class EngineChat:
         with as_stage_errors():
             await (await self._open()).uncommit()
 
-    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+    async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
         with as_stage_errors():
             history = _with_instructions(self._instructions, for_engine(messages))
-            await (await self._open()).reset(history)
+            await (await self._open()).reset(history, summary)
+        self._num_left_out = 0
         self._num_rounds = num_tool_rounds(history)
 
     async def truncate_reply(self, num_chars: int) -> None:
@@ -195,6 +214,30 @@ class EngineChat:
             with as_stage_errors():
                 await conversation.warm(text)
 
+    def context_use(self) -> ContextUse | None:
+        if self._condensing == "off" or self._conversation is None:
+            return None
+        use = self._conversation.context_use()
+        return ContextUse(use.length, use.num_fixed, use.num_turns, use.num_reserved)
+
+    async def condense(self, goal: CondensingGoal) -> Condensed | None:
+        conversation = await self._open()
+        num_left_out = self._num_left_out
+        written = condensation.CondensingGoal(
+            goal.max_kept_tokens, goal.max_summary_tokens, self._condensing == "summary"
+        )
+        with as_stage_errors():
+            done = await conversation.condense(written)
+        if done is None:
+            return None
+        return Condensed(
+            done.summary,
+            num_left_out + done.num_left_out,
+            done.roles,
+            done.num_tokens_before,
+            done.num_tokens,
+        )
+
     def use_small_model(self, *, small: bool) -> bool:
         is_there = self._small is not None and self._small.model is not None
         self._next_stage = self._small if small and self._small and is_there else self._large
@@ -237,6 +280,7 @@ class EngineChat:
                     self._engine_stage,
                 )
                 self._conversation, self._engine, self._engine_stage = fresh, engine, stage
+                self._num_left_out += 0 if left is None else left.num_left_out
                 if left is not None and left_stage is not stage and left_stage.model is left_engine:
                     await left.close()  # its engine is alive, and may be needed again
                 return fresh
@@ -266,8 +310,8 @@ class EngineChat:
                 if self._tools:
                     await self._set_tools(fresh, self._tools)
                 if self._conversation is not None:
-                    messages = self._conversation.messages
-                    await fresh.reset(_with_instructions(self._instructions, messages))
+                    messages, summary = self._conversation.messages, self._conversation.summary
+                    await fresh.reset(_with_instructions(self._instructions, messages), summary)
         except BaseException:
             await fresh.close()
             raise
@@ -320,6 +364,7 @@ def chat_factory(
     sampling: llm_engine.SamplingParams,
     small: ModelThread[llm_engine.Engine] | None = None,
     limits: ToolLimits = NO_LIMITS,
+    condensing: Condensing = "off",
 ) -> ChatFactory:
     """Chats with the engine on `llm`, and with the smaller one on `small` where there is one.
 
@@ -328,6 +373,6 @@ def chat_factory(
     """
 
     def open_chat(instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
-        return EngineChat(llm, clock, sampling, instructions, examples, small, limits)
+        return EngineChat(llm, clock, sampling, instructions, examples, small, limits, condensing)
 
     return open_chat

@@ -67,7 +67,12 @@ class Stages:
             self.small_llm = ModelThread("small llm", load.small_engine, llm_engine.Engine.close)
         sampling = sampling_of(config.llm_engine)
         self._open_chat: ChatFactory = chat_factory(
-            self.llm, clock, sampling, self.small_llm, tool_limits_of(config.llm_engine)
+            self.llm,
+            clock,
+            sampling,
+            self.small_llm,
+            tool_limits_of(config.llm_engine),
+            config.llm_engine.condense,
         )
         self._voices: dict[str, VoiceStage] = {}
         kept = [*config.agent.openers, *config.tool_waits]

@@ -119,6 +119,11 @@ EXTENSIONS: Final = {
         "Play that reply quietly until `halfsec.unduck`, its end, or `speech_started`.",
     ),
     "halfsec.unduck": ("`item_id`", "Play that reply at full volume again."),
+    "halfsec.context": (
+        "`summary`, `messages`, `tokens_before`, `tokens`",
+        "The model has this summary in place of so many of the conversation's oldest messages, and "
+        "its context fewer tokens. The items stay as they are.",
+    ),
     "halfsec.tool": (
         "`item_id`, `name`, `state`, `ms`",
         "A tool that runs on the server: `started`, then `done`, `failed` or `cancelled`.",

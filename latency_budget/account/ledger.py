@@ -77,6 +77,7 @@ _ONCE = frozenset(
         _M.REOPENED,
         _M.CUT_IN,
         _M.WITHDRAWN,
+        _M.LLM_CONDENSED,
         _M.PACE_START,
         _M.PACE_END,
         _M.OPENER,

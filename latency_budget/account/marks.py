@@ -77,6 +77,9 @@ class MarkName(StrEnum):
     LLM_WASTED = "llm_wasted"
     """Tokens that the language model computed for a discarded speculative reply: counts, no
     time."""
+    LLM_CONDENSED = "llm_condensed"
+    """The oldest turns of the call were condensed before this turn, while nobody waited: tokens of
+    the context before and after, no time."""
     ACTED = "acted"
     """An action was taken against a late turn, or its saving is known now."""
 
@@ -90,8 +93,8 @@ class Mark:
     at_ns: int
     """Monotonic. All marks of a session count from the same origin."""
     prompt_tokens: int = 0
-    """Prefilled tokens, with `llm_wasted`."""
+    """Prefilled tokens, with `llm_wasted`; those of the context before, with `llm_condensed`."""
     output_tokens: int = 0
-    """Generated tokens, with `llm_wasted`."""
+    """Generated tokens, with `llm_wasted`; those of the context after, with `llm_condensed`."""
     taken: ActionTaken | None = None
     """The action, with `acted`."""

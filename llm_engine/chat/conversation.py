@@ -21,9 +21,10 @@ from llm_engine.errors import EngineError, RequestError
 from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.structured_output.grammar import Grammar
 
+from .condensation import Condensation, Condensed, CondensingGoal, OutdatedError
 from .template import ChatMessage, ChatTemplate, Role
 from .thinking import ThoughtReader, WordIds
-from .token_history import TokenHistory
+from .token_history import ContextUse, TokenHistory
 from .tool_calls import CallingMessage, Dialect, Tool, ToolCall, ToolUse
 
 OnMark = Callable[[str, int], None]
@@ -96,6 +97,18 @@ class ToolPrompts:
         history.check("system", text, template=template)
 
 
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """What a conversation needs of its engine to condense itself."""
+
+    open: Callable[[], SequenceId]
+    """Opens a sequence, on the engine's thread. Raises RequestError."""
+    close: Callable[[SequenceId], None]
+    encode: Callable[[list[ChatMessage]], list[int]]
+    """Token ids of a prompt that asks for a reply to messages, without tools."""
+    token_bytes: tuple[bytes, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Generation:
     turn: TurnId
@@ -110,7 +123,7 @@ class Conversation:
         self,
         thread: EngineThread,
         sequence: SequenceId,
-        close_sequence: Callable[[SequenceId], None],
+        sequences: Sequences,
         history: TokenHistory,
         *,
         end_ids: frozenset[int],
@@ -121,7 +134,7 @@ class Conversation:
         """`history` was opened with the system prompt `system` and without tools."""
         self._thread = thread
         self._sequence = sequence
-        self._close_sequence = close_sequence
+        self._sequences = sequences
         self._history = history
         self._end_ids = end_ids
         self._sampling = sampling
@@ -131,12 +144,29 @@ class Conversation:
         self._tools: tuple[Tool, ...] = ()
         self._generation: _Generation | None = None
         self._preview: OutputStream | None = None
+        self._condensation: Condensation | None = None
+        """Being prepared."""
         self.is_closed = False
 
     @property
     def messages(self) -> list[ChatMessage]:
         """The turns as the model sees them, without system prompt and examples."""
         return self._history.messages()
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """Sentences that stand for older turns; empty where there is no summary."""
+        return self._history.summary
+
+    @property
+    def num_left_out(self) -> int:
+        """Messages since the last `reset`, its own included, that were dropped or condensed."""
+        return self._history.num_left_out
+
+    def context_use(self) -> ContextUse:
+        """Tokens of the context. Takes 1 us a message."""
+        length = self._history.context_length
+        return self._history.use(_reserve(self._sampling.max_tokens, length))
 
     # --- the prompt ahead of time ---
 
@@ -225,9 +255,11 @@ class Conversation:
         """Raise RequestError where `set_tools` or a reply that uses these tools would."""
         await self._tool_prompts.check(self._history, self._system, sampling, use)
 
-    async def reset(self, messages: Sequence[ChatMessage | CallingMessage]) -> None:
+    async def reset(
+        self, messages: Sequence[ChatMessage | CallingMessage], summary: tuple[str, ...] = ()
+    ) -> None:
         """Replace the history. Messages equal to present ones keep their ids; those older than the
-        context can hold are dropped.
+        context can hold are dropped. `summary` stands for messages that came before.
 
         A system message at the front replaces the system prompt; otherwise that stays. Raises
         RequestError, changing nothing.
@@ -239,10 +271,74 @@ class Conversation:
             shown[0] = self._message(shown[0].text, "system")
         present = set(self._history.messages())
         await _prepare(self._history, [each for each in shown if each not in present])
-        self._history.reset(shown)
+        self._history.reset(shown, summary)
         first = messages[0] if messages else None
         if isinstance(first, ChatMessage) and first.role == "system":
             self._system = first.text
+
+    async def condense(self, goal: CondensingGoal) -> Condensed | None:
+        """Replace the oldest turns by a summary, in the background; returns when it is done.
+
+        None where there is nothing to replace, or a reply is under way, or the turns have changed
+        meanwhile. Cancelled, it has changed nothing; called again, it goes on with what it has
+        prepared. Raises EngineError, also where the cache has no room for it, and RequestError
+        where the engine has no sequence left.
+        """
+        _require_open(self.is_closed)
+        work = self._condensation
+        if work is not None and not work.is_current:
+            self._drop_condensation()
+            work = None
+        if work is None:
+            work = await self._begin_condensation(goal)
+            if work is None:
+                return None
+        try:
+            summary = await work.run()
+        except OutdatedError:
+            self._drop_condensation()
+            return None
+        if self._generation is not None or self.is_closed:
+            return None
+        history = self._history
+        before, num_left_out = self.context_use(), history.num_left_out
+        history.condense(len(work.old), summary)
+        after, roles = self.context_use(), tuple(message.role for message in work.old)
+        left, self._sequence = self._sequence, work.sequence
+        self._condensation = None
+        self._close_sequence(left)
+        return Condensed(
+            summary,
+            num_left_out,
+            roles,
+            before.num_fixed + before.num_turns,
+            after.num_fixed + after.num_turns,
+        )
+
+    async def _begin_condensation(self, goal: CondensingGoal) -> Condensation | None:
+        if not self._history.oldest(goal.max_kept_tokens):
+            return None
+        sequence = await self._thread.call(self._sequences.open, undo=self._sequences.close)
+        old = self._history.oldest(goal.max_kept_tokens)
+        if not old or self.is_closed or self._condensation is not None:
+            self._close_sequence(sequence)
+            return None
+        self._condensation = Condensation(
+            self._thread,
+            sequence,
+            self._history,
+            old,
+            goal,
+            end_ids=self._end_ids,
+            token_bytes=self._sequences.token_bytes,
+            encode=self._sequences.encode,
+        )
+        return self._condensation
+
+    def _drop_condensation(self) -> None:
+        work, self._condensation = self._condensation, None
+        if work is not None:
+            self._close_sequence(work.sequence)
 
     # --- the reply ---
 
@@ -318,8 +414,11 @@ class Conversation:
         if not self.is_closed:
             self._stop()
             self.is_closed = True
-            sequence, close_sequence = self._sequence, self._close_sequence
-            self._thread.post(lambda: close_sequence(sequence))
+            self._drop_condensation()
+            self._close_sequence(self._sequence)
+
+    def _close_sequence(self, sequence: SequenceId) -> None:
+        self._thread.post(lambda: self._sequences.close(sequence))
 
     def _thoughts(self, grammar: Grammar | None) -> "_Thoughts":
         """What separates the thoughts of a reply with this grammar."""

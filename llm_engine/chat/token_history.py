@@ -5,19 +5,24 @@ first encoded to. The model's thoughts are no part of a reply (`thinking`). A pr
 these ids with the template's gaps between them, and stays the same, id for id, as long as the
 messages do. What the caller did not hear of a reply is cut off its ids.
 
-When a prompt grows beyond the context, the oldest exchanges are dropped (never the system prompt or
-the examples), and enough of them at once that the next turns need not drop again: everything after
-the dropped part has to be computed anew.
+The oldest turns may be replaced by a summary of them (`condense`), which stands behind the system
+prompt and the examples as one exchange.
+
+When a prompt grows beyond the context nevertheless, the oldest exchanges are dropped (never the
+system prompt or the examples), and enough of them at once that the next turns need not drop again:
+everything after the dropped part has to be computed anew.
 """
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from llm_engine.checkpoints.tokenizer import char_starts
 from llm_engine.errors import RequestError
 
 from .message_encoder import EncodedMessage, MessageEncoder, PromptLayout
+from .summary import KEPT, TOLD
 from .template import ChatMessage, ChatTemplate, Gap
 from .thinking import WordIds
 
@@ -26,6 +31,25 @@ _log = logging.getLogger(__name__)
 KEPT_SHARE = 0.75
 """Share of the context that is filled after turns were dropped. Higher: turns are dropped, and the
 history computed anew, more often. Lower: the model forgets more than it must."""
+
+
+MIN_KEPT_EXCHANGES = 2
+"""Newest exchanges that are never condensed: the last reply may still be cut, and its question be
+taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextUse:
+    """Tokens of a conversation's context."""
+
+    length: int
+    """All that the context holds."""
+    num_fixed: int
+    """System prompt, tools and examples."""
+    num_turns: int
+    """Summary and turns."""
+    num_reserved: int
+    """Kept free for a reply."""
 
 
 class TokenHistory:
@@ -57,8 +81,14 @@ class TokenHistory:
         self._examples = [self._encoder.written(m.role, m.text) for m in examples]
         self._shows_examples = True
         self._turns: list[EncodedMessage] = []
+        self._summary: list[EncodedMessage] = []
+        """The exchange that stands for older turns; empty where there is none."""
+        self.summary: tuple[str, ...] = ()
+        """Its sentences."""
         self._last_reply: EncodedMessage | None = None
         self.num_dropped_messages = 0
+        self.num_left_out = 0
+        """Messages since the last `reset`, its own included, that were dropped or condensed."""
         self.num_fixed = 0
         """Leading ids of the newest prompt that are the system prompt and the examples, with which
         the prompts of other conversations begin too."""
@@ -170,9 +200,10 @@ class TokenHistory:
                 break
         self._last_reply = _last_reply(self._turns)
 
-    def reset(self, messages: Sequence[ChatMessage]) -> None:
-        """Replace the turns. Those equal to present ones keep their ids; turns older than the
-        context can hold are dropped, or refused with `keep_all`. Raises RequestError."""
+    def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
+        """Replace the turns, and what stands for older ones. Those equal to present ones keep their
+        ids; turns older than the context can hold are dropped, or refused with `keep_all`. Raises
+        RequestError."""
         system = messages[0].text if messages and messages[0].role == "system" else None
         turns = messages if system is None else messages[1:]
         fresh = self._encoder.rewritten(turns, [*self._turns, *self._ready])
@@ -181,16 +212,76 @@ class TokenHistory:
             raise self._encoder.too_long("user", f"more than {num_tokens} tokens")
         if system is not None:
             self.set_system(system)
-        self.num_dropped_messages += len(turns) - len(fresh)
-        _warn_of_dropped(len(turns) - len(fresh), self.context_length)
+        self._summary, self.summary = self._exchange(summary), summary
+        self.num_left_out = 0
+        self._count_dropped(len(turns) - len(fresh))
         self._turns, self._ready = fresh, []
         self._last_reply = _last_reply(self._turns)
 
+    # --- condensing ---
+
+    def use(self, reserve: int) -> ContextUse:
+        """Tokens of the context, with `reserve` for a reply."""
+        num_tokens = self._layout([]).num_tokens()
+        return ContextUse(self.context_length, self.num_fixed, num_tokens - self.num_fixed, reserve)
+
+    def oldest(self, max_kept_tokens: int) -> tuple[EncodedMessage, ...]:
+        """The whole exchanges from the beginning whose removal leaves at most so many tokens of
+        turns; fewer where the newest two alone have more."""
+        ends = ends_of_exchanges(self._turns, is_last_over=False)[: -(MIN_KEPT_EXCHANGES - 1)]
+        ends.insert(0, 0)
+        first = len(self._head) + len(self._summary)
+        gone = [0, *accumulate(self._layout([]).sizes()[first:])]
+        wanted = gone[-1] - max_kept_tokens
+        end = next((end for end in ends if gone[end] >= wanted), ends[-1])
+        return tuple(self._turns[:end])
+
+    def begins_with(self, messages: Sequence[EncodedMessage]) -> bool:
+        """True if the turns still begin with these very messages."""
+        return len(messages) < len(self._turns) and all(
+            old is turn for old, turn in zip(messages, self._turns, strict=False)
+        )
+
+    def condensed_prompt(
+        self, num_messages: int, summary: tuple[str, ...]
+    ) -> tuple[tuple[int, ...], int]:
+        """Token ids up to where the next user message begins, and how many of them are fixed, as
+        they will be once that many messages are replaced by this summary."""
+        opened = self._encoder.written("user", "")
+        parts = [*self._head, *self._exchange(summary), *self._turns[num_messages:], opened]
+        layout = PromptLayout(self._template, parts)
+        return layout.ids(is_open=True), sum(layout.sizes()[: len(self._head)])
+
+    def condense(self, num_messages: int, summary: tuple[str, ...]) -> None:
+        """Replace the oldest messages, and the summary before them, by this summary."""
+        self._summary, self.summary = self._exchange(summary), summary
+        del self._turns[:num_messages]
+        self.num_left_out += num_messages
+
+    def count(self, text: str) -> int:
+        """Tokens of a text in a user message."""
+        return self._encoder.written("user", text).num_tokens if text else 0
+
+    def written(self, messages: Sequence[EncodedMessage]) -> list[ChatMessage]:
+        """Messages of this history as text."""
+        return [ChatMessage(each.role, each.spelled(self._token_bytes)) for each in messages]
+
+    def _exchange(self, summary: tuple[str, ...]) -> list[EncodedMessage]:
+        if not summary:
+            return []
+        told = self._encoder.written("user", TOLD.format(text=" ".join(summary)))
+        return [told, self._encoder.written("assistant", KEPT)]
+
+    def _count_dropped(self, num_messages: int) -> None:
+        self.num_dropped_messages += num_messages
+        self.num_left_out += num_messages
+        _warn_of_dropped(num_messages, self.context_length)
+
+    # --- prompts ---
+
     def messages(self) -> list[ChatMessage]:
-        """The turns as text, without system prompt and examples."""
-        return [
-            ChatMessage(message.role, message.spelled(self._token_bytes)) for message in self._turns
-        ]
+        """The turns as text, without system prompt, examples and summary."""
+        return self.written(self._turns)
 
     def prompt(self, reserve: int) -> tuple[int, ...]:
         """Token ids up to where the reply begins, leaving room for `reserve` more in the context.
@@ -208,7 +299,8 @@ class TokenHistory:
         return self._layout([opened]).ids(is_open=not text)
 
     def _layout(self, more: Sequence[EncodedMessage]) -> PromptLayout:
-        layout = PromptLayout(self._template, [*self._head, *self._turns, *more])
+        parts = [*self._head, *self._summary, *self._turns, *more]
+        layout = PromptLayout(self._template, parts)
         self.num_fixed = sum(layout.sizes()[: len(self._head)])
         return layout
 
@@ -224,14 +316,19 @@ class TokenHistory:
             layout = self._layout(more)
             num_tokens = layout.num_tokens()
             ends = ends_of_exchanges(self._turns, is_last_over=bool(more))
-            if num_tokens + reserve <= limit or not ends or self._keeps_all:
+            if num_tokens + reserve <= limit or self._keeps_all:
                 break
+            if not ends:
+                if not self._summary:
+                    break
+                self._summary, self.summary = [], ()
+                continue
             limit = int(self.context_length * KEPT_SHARE)
             surplus = num_tokens + reserve - limit
-            dropped = [0, *accumulate(layout.sizes()[len(self._head) :][: len(self._turns)])]
+            first = len(self._head) + len(self._summary)
+            dropped = [0, *accumulate(layout.sizes()[first:][: len(self._turns)])]
             del self._turns[: next((end for end in ends if dropped[end] >= surplus), ends[-1])]
-        self.num_dropped_messages += num_before - len(self._turns)
-        _warn_of_dropped(num_before - len(self._turns), self.context_length)
+        self._count_dropped(num_before - len(self._turns))
         if num_tokens >= self.context_length:
             raise self._encoder.too_long("user", f"{num_tokens} tokens")
 

@@ -166,7 +166,11 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Counters so far, and what is under way."""
-        replies = [active for active in self._active.values() if not active.is_preview]
+        replies = [
+            active
+            for active in self._active.values()
+            if not (active.is_preview or active.request.is_background)
+        ]
         return snapshot(
             self._counters,
             self.cache,
@@ -228,7 +232,10 @@ class EngineCore:
             allowed = active.allowed(num_tokens, draft)
             copies = self._reserve(active, num_tokens + len(draft), spared)
         except OutOfPagesError:
-            if active.is_late(self._clock.now_ns()):
+            if active.request.is_background:
+                error = EngineError("the cache is full of calls: no room for background work")
+                self._end(active, Output(active.id, error=error))
+            elif active.is_late(self._clock.now_ns()):
                 error = EngineError("the cache is full of other calls: no room before the deadline")
                 self._end(active, Output(active.id, error=error))
             return ()
@@ -269,6 +276,8 @@ class EngineCore:
         self, active: ActiveRequest, num_tokens: int, spared: Container[RequestId]
     ) -> tuple[PageCopy, ...]:
         """Reserve pages, if need be by preempting less urgent requests. Raises OutOfPagesError."""
+        if active.request.is_background:
+            return self.cache.reserve(active.sequence, num_tokens, may_evict=False)
         busy = {each.sequence.id for each in self._active.values()}
         while True:
             try:
@@ -363,6 +372,9 @@ class EngineCore:
         if is_first:
             active.marks.append((EngineMark.FIRST_TOKEN, now_ns))
             marks = tuple(active.marks)
+        if active.request.is_background:
+            pass
+        elif is_first:
             self._counters.count_first_token(marks, active.usage())
         else:
             self._counters.count_next_tokens(num_taken, now_ns - active.last_token_ns)

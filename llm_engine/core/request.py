@@ -40,6 +40,9 @@ class Request:
     deadline_ns: int | None = None
     """Deadline of the first token, monotonic ns; orders prompts that wait. A request that finds no
     room in the cache before then fails."""
+    is_background: bool = False
+    """True where no caller waits for it: it is served while there is nothing else to do, takes no
+    pages from others, and is in no latency figure."""
     num_fixed: int = 0
     """Leading tokens of the prompt that other sequences share: pinned once they are computed."""
 
@@ -145,6 +148,7 @@ class ActiveRequest:
             num_tokens=self.num_missing,
             has_begun=self.num_chosen > 0,
             is_preview=self.is_preview,
+            is_background=self.request.is_background,
             due_ns=self.played_until_ns if self.num_chosen else self.request.deadline_ns,
             last_served=self.last_served,
         )
@@ -268,13 +272,13 @@ class ActiveRequest:
             draft.close()
 
     @property
-    def rank(self) -> tuple[bool, bool, float, int]:
+    def rank(self) -> tuple[bool, bool, bool, float, int]:
         """Sort key of preemption: requests that keep their pages longest come first; unique.
 
         Replies under way come before prompts that wait: they would have to compute everything anew.
         """
-        is_preview, due, _ = self.schedule_input().urgency
-        return is_preview, not self.num_chosen, due, self.id
+        is_background, is_preview, due, _ = self.schedule_input().urgency
+        return is_background, is_preview, not self.num_chosen, due, self.id
 
     def usage(self) -> Usage:
         return Usage(len(self.request.prompt), self.cached_tokens, self.reply.num_tokens)

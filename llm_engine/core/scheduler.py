@@ -10,6 +10,8 @@ order of importance:
   while that plays, and the caller hears no difference.
 - Previews (prefill of text that may still change) get what is left: a whole chunk when the engine
   is idle, a small one beside replies.
+- Background work, for which no caller waits, gets a step when there is nothing else at all, one
+  request at a time in small chunks: what comes meanwhile waits for one short step.
 """
 
 import math
@@ -41,6 +43,8 @@ class ScheduleInput:
     played. None: at once for a reply under way, after all others for a prompt."""
     last_served: int = 0
     """Number of the step that last served it."""
+    is_background: bool = False
+    """True where no caller waits, now or soon."""
 
     @property
     def is_decoding(self) -> bool:
@@ -48,9 +52,10 @@ class ScheduleInput:
         return self.has_begun and self.num_tokens == 1
 
     @property
-    def urgency(self) -> tuple[bool, float, int]:
+    def urgency(self) -> tuple[bool, bool, float, int]:
         """Sort key: the most urgent first."""
-        return self.is_preview, math.inf if self.due_ns is None else self.due_ns, self.last_served
+        due = math.inf if self.due_ns is None else self.due_ns
+        return self.is_background, self.is_preview, due, self.last_served
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,10 @@ def schedule(
 
     `prompt_was_last`: the step before served a prompt that a caller waits for.
     """
+    front = [each for each in work if not each.is_background]
+    if not front:
+        return _background(work, prefill_chunk)
+    work = front
     replies = [each for each in work if each.is_decoding]
     urgent = [each for each in replies if _is_urgent(each, now_ns)]
     prompts = [each for each in work if not each.is_decoding]
@@ -83,6 +92,14 @@ def schedule(
         *_tokens(urgent or replies),
         ScheduledTokens(prompt.key, min(prompt.num_tokens, chunk)),
     ]
+
+
+def _background(work: Sequence[ScheduleInput], prefill_chunk: int) -> list[ScheduledTokens]:
+    if not work:
+        return []
+    next_up = min(work, key=lambda each: each.last_served)
+    num_tokens = min(next_up.num_tokens, prefill_chunk, PREVIEW_CHUNK)
+    return [ScheduledTokens(next_up.key, num_tokens)]
 
 
 def _is_urgent(reply: ScheduleInput, now_ns: int) -> bool:

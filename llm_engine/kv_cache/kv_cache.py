@@ -109,7 +109,12 @@ class KvCache:
         return num_own
 
     def reserve(
-        self, sequence: CachedSequence, num_tokens: int, busy: Container[SequenceId]
+        self,
+        sequence: CachedSequence,
+        num_tokens: int,
+        busy: Container[SequenceId] = (),
+        *,
+        may_evict: bool = True,
     ) -> tuple[PageCopy, ...]:
         """Reserve pages for more tokens, if need be by evicting sequences that are not `busy`.
 
@@ -119,7 +124,7 @@ class KvCache:
             try:
                 copies = sequence.table.reserve(num_tokens)
             except OutOfPagesError:
-                if not self._evict(busy):
+                if not (may_evict and self._evict(busy)):
                     raise
             else:
                 if self._layout.lookahead and self.pool.num_free > self._max_sequences:

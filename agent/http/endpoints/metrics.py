@@ -113,7 +113,7 @@ class Metrics:
 
     def _service(self) -> Iterator[Metric]:
         calls, counts = self._calls, self._calls.history.counts
-        guesses = calls.guesses
+        guesses, condensing = calls.guesses, calls.condensing
         yield _gauge("calls", "Calls in progress.", len(calls))
         waiting_calls = calls.waiting
         yield _gauge("calls_waiting", "Calls of which the client is lost.", len(waiting_calls))
@@ -147,6 +147,17 @@ class Metrics:
             ("guesses", "Replies prepared before the turn was known to be over.", guesses.made),
             ("guesses_used", "Of these, those that the caller heard.", guesses.used),
             ("guesses_dropped", "Of these, those of which nothing came.", guesses.dropped),
+            (
+                "contexts_condensed",
+                "Times that a call's oldest turns were condensed.",
+                condensing.done,
+            ),
+            (
+                "condensing_abandoned",
+                "Attempts at that which gave way to a turn, and went on after it.",
+                condensing.abandoned,
+            ),
+            ("condensing_failed", "Attempts at that which failed.", condensing.failed),
             (
                 "connections_refused",
                 "Connections closed because there were too many, or too fast.",

@@ -14,6 +14,10 @@ back the half with its reply, and gets the whole when the rest is known: `open_t
 meanwhile. Where nothing more is said, or something else comes first, the half is committed again
 (`stays`).
 
+The oldest messages may be condensed to a summary. Which of the conversation's they are is known
+here (`_covered`): when the model takes the conversation anew, it gets the summary and the others,
+and where one of those that it covers was changed or deleted, it gets all of them and no summary.
+
 `settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
 instructions are no change but a state, compared with what the model has; so those of a single
 response leave nothing to be taken back.
@@ -24,8 +28,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.errors import StageError
-from agent.session.api.conversation import ConversationItems, Item, ItemId
-from agent.session.ports.stage_ports import ChatMessage, ChatPort
+from agent.session.api.conversation import MAX_ITEMS, ConversationItems, Item, ItemId
+from agent.session.ports.stage_ports import (
+    ChatMessage,
+    ChatPort,
+    Condensed,
+    CondensingGoal,
+    ContextUse,
+)
 
 from .chat_messages import joined, messages_of, told
 
@@ -75,6 +85,15 @@ class ChatContext:
         """The model refused a message that the conversation has."""
         self._edited = False
         """The model's history differs from the conversation elsewhere than at the end."""
+        self.summary: tuple[str, ...] = ()
+        """Sentences that stand for the oldest messages in the model's history."""
+        self._covered: list[tuple[ItemId, ChatMessage]] = []
+        """The messages, from the conversation's beginning, that the model has no more: the summary
+        covers them, or they were dropped before there was one."""
+        self._num_withheld = 0
+        """Of these, those that the model did not get when it last took the conversation anew."""
+        self._num_deleted = 0
+        """Messages that the conversation's limit has deleted from its beginning since then."""
         self._max_cut: int | None = None
         """Character up to which the model's last reply can be cut; None: anywhere. What was cut off
         is gone, and behind another message of the agent it is not the last any more."""
@@ -197,6 +216,44 @@ class ChatContext:
             else:
                 await self._carry_out(self._pending[0])
 
+    def make_room(self) -> list[ItemId]:
+        """Let the conversation delete its oldest items so that one more fits. The model keeps what
+        it has of them. Returns their ids."""
+        if len(self.conversation) < MAX_ITEMS:
+            return []
+        messages = told(self.conversation)
+        gone = self.conversation.make_room()
+        num_messages = sum(item_id in gone for item_id, _ in messages)
+        self._num_deleted += num_messages
+        del self._covered[:num_messages]
+        return gone
+
+    # --- condensing ---
+
+    def use(self) -> ContextUse | None:
+        """Tokens of the model's context; None where nothing can be condensed now."""
+        return None if self._misses or self._edited else self.chat.context_use()
+
+    @property
+    def is_edited(self) -> bool:
+        """True if the model takes the whole conversation anew when the context is settled."""
+        return self._edited
+
+    async def condense(self, goal: CondensingGoal) -> Condensed | None:
+        """Condense the oldest messages as `ChatPort.condense` does. Raises StageError."""
+        done = await self.chat.condense(goal)
+        if done is None:
+            return None
+        messages = told(self.conversation)
+        first = self._num_withheld + done.num_left_out - self._num_deleted
+        end = max(0, first + len(done.roles))
+        replaced = [message.role for _, message in messages[max(0, first) : end]]
+        self.summary, self._covered = done.summary, messages[:end]
+        if self._misses or replaced != list(done.roles[max(0, -first) :]):
+            self.summary, self._covered = (), []
+            self.edited()  # it is not known what the summary covers
+        return done
+
     @property
     def _has_setting(self) -> bool:
         """True if the model has the session's instructions and tools, and no others."""
@@ -236,8 +293,13 @@ class ChatContext:
             self.open_text = messages.pop()[1].text
         else:
             self.open_item, self.open_text = None, ""
+        num_covered = len(self._covered)
+        if not self.summary or messages[:num_covered] != self._covered:
+            self.summary, self._covered, num_covered = (), [], 0
+        self._num_withheld, self._num_deleted = num_covered, 0
+        rest = [message for _, message in messages[num_covered:]]
         try:
-            await self.chat.reset([message for _, message in messages])
+            await self.chat.reset(rest, self.summary)
         except BaseException as error:
             if not (isinstance(error, StageError) and error.refused):
                 self.edited()

@@ -62,6 +62,44 @@ class ReplyToken:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextUse:
+    """Tokens of a conversation's context."""
+
+    length: int
+    """All that the context holds."""
+    num_fixed: int
+    """Instructions, tools and examples."""
+    num_turns: int
+    """Summary and turns."""
+    num_reserved: int
+    """Kept free for a reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class CondensingGoal:
+    """What a context is to be after its oldest turns were condensed."""
+
+    max_kept_tokens: int
+    """Tokens of the turns that stay as they are."""
+    max_summary_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Condensed:
+    """A summary that took the place of a conversation's oldest messages."""
+
+    summary: tuple[str, ...]
+    """Its sentences: all that the model knows of older messages."""
+    num_left_out: int
+    """Messages since the last `reset`, its own included, that the model had lost before."""
+    roles: tuple[str, ...]
+    """Roles of the messages that the summary replaced, in order, after those."""
+    num_tokens_before: int
+    """Tokens of the context."""
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class SpeechResult:
     """Result of the speech input, for the machine, the client and the log."""
 
@@ -194,8 +232,9 @@ class ChatPort(Protocol):
         """Remove the last user message and the reply to it."""
         ...
 
-    async def reset(self, messages: Sequence[ChatMessage]) -> None:
-        """Replace the history (not the system prompt)."""
+    async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
+        """Replace the history (not the system prompt). `summary` stands for messages before it, in
+        sentences that `condense` returned."""
         ...
 
     async def truncate_reply(self, num_chars: int) -> None:
@@ -226,6 +265,19 @@ class ChatPort(Protocol):
     async def preview(self, text: str) -> None:
         """Prefill the history and this beginning of the user's next message, at the lowest
         priority. The message may continue in any way. Returns when that is done."""
+        ...
+
+    def context_use(self) -> ContextUse | None:
+        """Tokens of the context; None where that is not known, or nothing is to be condensed."""
+        ...
+
+    async def condense(self, goal: CondensingGoal) -> Condensed | None:
+        """Replace the oldest messages by a summary, at the lowest priority; returns when the new
+        context is computed and has taken the place of the old one.
+
+        None where there was nothing to replace. Cancelled, it has changed nothing, and the next
+        call goes on from there. Raises StageError.
+        """
         ...
 
     def use_small_model(self, *, small: bool) -> bool:

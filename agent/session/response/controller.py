@@ -68,8 +68,10 @@ class ResponseController:
         items: ReplyItems,
         budget_actions: BudgetActions,
         emit: Callable[[ev.Event], None],
+        synthesized: Callable[[], None],
     ) -> None:
-        """`emit` feeds the turn-taking machine."""
+        """`emit` feeds the turn-taking machine. `synthesized` is called when all speech of a
+        response is there."""
         self._group = group
         self._stages = stages
         self._options = options
@@ -95,6 +97,7 @@ class ResponseController:
             message_begins=items.begin_message,
             client_call=items.add_call,
             event=emit,
+            synthesized=synthesized,
         )
         self.current: ResponseTask | None = None
         """The newest response that was announced."""

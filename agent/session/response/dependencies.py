@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agent.observability.agent_state import OnState
-from agent.observability.counters import BargeIns, PreemptiveCounts
+from agent.observability.counters import BargeIns, CondensingCounts, PreemptiveCounts
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.server_events import Notice
 from agent.session.ports.stage_ports import (
@@ -97,3 +97,5 @@ class SharedState:
     """Counts of overlaps of caller and agent."""
     preemptive_counts: PreemptiveCounts = field(default_factory=PreemptiveCounts)
     """Counts of preemptive responses."""
+    condensing_counts: CondensingCounts = field(default_factory=CondensingCounts)
+    """Counts of attempts to condense the oldest turns."""

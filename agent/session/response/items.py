@@ -119,7 +119,7 @@ class ReplyItems:
         return self._conversation.add(item)
 
     def _make_room(self) -> None:
-        for old in self._conversation.make_room():
+        for old in self._context.make_room():
             self._notify(ItemDeleted(old))
 
     def finish(self, reply: Reply) -> None:

@@ -101,6 +101,8 @@ class ResponseCallbacks:
     """Called before the first word of a reply that has no item yet."""
     client_call: Callable[[Reply, ModelCall], None] = _ignore
     """Called when the client has to run a tool."""
+    synthesized: Callable[[], None] = _ignore
+    """Called once all speech is there: the response only has to be played."""
     event: Callable[[ev.Event], None] = _ignore
     """Feeds the turn-taking machine: `ReplyContinued`, at most every `CONTINUED_NS`."""
 
@@ -141,6 +143,8 @@ class ResponseTask:
         """Wakes the pacing."""
         self.is_sent = False
         """All of it was sent; the client may still be playing."""
+        self.is_synthesized = False
+        """All of its speech is there."""
         self.is_ready = False
         """Something of it could be heard or read."""
         self._chat: ChatPort | None = None
@@ -414,6 +418,8 @@ class ResponseTask:
             await self.announced.wait()
             self.release()
         self._speech_changed()
+        self.is_synthesized = True
+        self._callbacks.synthesized()
 
     def _queue(self, speech: Speech, base: int) -> None:
         self.reply.queue(speech, base)

@@ -86,12 +86,16 @@ async def test_everything_that_happens_in_a_turn_becomes_an_event() -> None:
             ReplyAudio(r, np.zeros(160, np.int16), 8000),
             ReplyEnded(r, "cancelled", "turn_detected", "Hi", Usage(3, 1, 2)),
             Extension("halfsec.turn", {"turn": {"turn": 1}}),
+            Extension(
+                "halfsec.context",
+                {"summary": "Ada.", "messages": 2, "tokens_before": 30, "tokens": 20},
+            ),
             ItemRetrieved(Message(a, "assistant", "audio", "Hi", "incomplete")),
             Problem("No.", "invalid_value", param="p", event_id="e"),
             TranscriptFailed(u, "Gone."),
             Extension("halfsec.unheard_of", {}),
         )
-        events = await take(call, 15)
+        events = await take(call, 16)
     audio = events[9]
     assert isinstance(audio, ev.ReplyAudio)
     assert (audio.response_id, audio.item_id, audio.rate_hz, audio.at_ns) == (r, a, 8000, 7)
@@ -112,6 +116,7 @@ async def test_everything_that_happens_in_a_turn_becomes_an_event() -> None:
         ev.ReplyStarted(r, 7),
         ev.ReplyText(r, a, "Hi.", 7),
         ev.TurnReport({"turn": 1}, 7),
+        ev.ContextCondensed("Ada.", 2, 30, 20, 7),
         ev.ItemRetrieved(a, "Hi", 7),
         ev.ServerError("No.", "invalid_value", "p", "e", 7),
         ev.ServerError("Gone.", "transcription_failed", None, None, 7),

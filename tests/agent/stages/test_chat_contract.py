@@ -10,7 +10,16 @@ import pytest
 
 from agent.errors import StageError
 from agent.session.api.server_events import Usage
-from agent.session.ports.stage_ports import ChatMessage, ChatPort, OnMark, ReplyToken, Tools
+from agent.session.ports.stage_ports import (
+    ChatMessage,
+    ChatPort,
+    Condensed,
+    CondensingGoal,
+    ContextUse,
+    OnMark,
+    ReplyToken,
+    Tools,
+)
 from agent.stages.llm_chat import ChatFactory, chat_factory
 from agent.stages.model_thread import ModelThread
 from latency_budget.account.clock import SystemClock
@@ -30,6 +39,8 @@ class EchoChat:
     def __init__(self, instructions: str, examples: Sequence[ChatMessage]) -> None:
         self._system = instructions
         self._history: list[ChatMessage] = []
+        self._summary: tuple[str, ...] = ()
+        self._num_left_out = 0
 
     async def check(self, message: ChatMessage) -> None:
         if len(message.text) > MAX_CHARS:
@@ -50,8 +61,9 @@ class EchoChat:
         while self._history and self._history.pop().role != "user":
             pass
 
-    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+    async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
         self._history = list(messages)
+        self._summary, self._num_left_out = summary, 0
 
     async def truncate_reply(self, num_chars: int) -> None:
         reply = self._history.pop()
@@ -83,6 +95,26 @@ class EchoChat:
 
     async def preview(self, text: str) -> None: ...
 
+    def context_use(self) -> ContextUse | None:
+        return ContextUse(1000, 0, self._num_words, 10)
+
+    async def condense(self, goal: CondensingGoal) -> Condensed | None:
+        before, gone = self._num_words, []
+        while self._num_words > goal.max_kept_tokens:
+            gone += [self._history.pop(0), self._history.pop(0)]
+        if not gone:
+            return None
+        self._summary = (*self._summary, *(each.text for each in gone if "name" in each.text))
+        roles = tuple(each.role for each in gone)
+        self._num_left_out += len(roles)
+        left_out = self._num_left_out - len(roles)
+        return Condensed(self._summary, left_out, roles, before, self._num_words)
+
+    @property
+    def _num_words(self) -> int:
+        texts = [*self._summary, *(each.text for each in self._history)]
+        return sum(len(text.split()) for text in texts)
+
     def use_small_model(self, *, small: bool) -> bool:
         return False
 
@@ -100,7 +132,7 @@ async def open_chat(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
     )
     await stage.start()
     sampling = SamplingParams(temperature=0.0, max_tokens=8)
-    yield chat_factory(stage, SystemClock(), sampling)
+    yield chat_factory(stage, SystemClock(), sampling, condensing="quotes")
     await stage.close()
 
 
@@ -195,3 +227,29 @@ async def test_no_smaller_model(open_chat: ChatFactory) -> None:
     assert not chat.use_small_model(small=True)
     assert not chat.use_small_model(small=False)
     await chat.close()
+
+
+async def test_the_oldest_messages_give_way_to_a_summary(open_chat: ChatFactory) -> None:
+    chat, other = open_chat("Be brief.", ()), open_chat("Be brief.", ())
+    lines = ["My name is Miriam.", "And now?", "Well?", "Tell me more.", "And then?"]
+    history = [
+        message
+        for line in lines
+        for message in (ChatMessage("user", line), ChatMessage("assistant", "the cat"))
+    ]
+    await chat.reset(history)
+    assert await chat.condense(CondensingGoal(10_000, 40)) is None
+    use = chat.context_use()
+    assert use is not None
+    done = await chat.condense(CondensingGoal(use.num_turns // 2, 40))
+    assert done is not None
+    assert done.summary == ("My name is Miriam.",)
+    assert done.num_left_out == 0
+    assert done.roles == tuple(message.role for message in history[: len(done.roles)])
+    assert 0 < done.num_tokens < done.num_tokens_before
+    await other.reset(history[len(done.roles) :], done.summary)
+    for each in (chat, other):
+        await each.commit(HELLO)
+    assert text_of(await reply(chat)) == text_of(await reply(other))
+    await chat.close()
+    await other.close()

@@ -61,7 +61,9 @@ class StubConversation:
     async def truncate_reply(self, num_chars: int) -> None:
         self.truncated.append(num_chars)
 
-    async def reset(self, messages: list[llm_engine.ChatMessage]) -> None:
+    async def reset(
+        self, messages: list[llm_engine.ChatMessage], summary: tuple[str, ...] = ()
+    ) -> None:
         assert messages[0].role == "system"
         self.system, *self.told = [message.text for message in messages]
         self.messages = list(messages[1:])
@@ -327,7 +329,7 @@ async def test_a_chat_cancelled_while_it_moves_leaves_nothing_open(
     await chat.commit(ChatMessage("user", "Hello"))
     resetting = asyncio.Event()
 
-    async def reset(self: StubConversation, messages: object) -> None:
+    async def reset(self: StubConversation, messages: object, summary: object) -> None:
         resetting.set()
         await asyncio.Event().wait()
 

@@ -108,3 +108,18 @@ def test_what_a_reply_lost_is_computed_like_a_prompt() -> None:
     lost = ScheduleInput(1, 90, True, due_ns=NOW)
     assert not lost.is_decoding
     assert jobs(lost, ScheduleInput(2, LONG, False, due_ns=NOW + 1)) == [ScheduledTokens(1, CHUNK)]
+
+
+@given(works(), st.integers(1, 200))
+def test_background_work_runs_alone_and_in_small_chunks(
+    work: list[ScheduleInput], num_tokens: int
+) -> None:
+    rest = ScheduleInput(99, num_tokens, has_begun=False, is_background=True)
+    alone = [ScheduledTokens(99, min(num_tokens, PREVIEW_CHUNK))]
+    assert jobs(*work, rest) == (jobs(*work) or alone)
+
+
+def test_background_requests_take_turns() -> None:
+    first = ScheduleInput(1, 1, has_begun=True, is_background=True, last_served=5)
+    second = ScheduleInput(2, 40, has_begun=False, is_background=True, last_served=4)
+    assert jobs(first, second) == [ScheduledTokens(2, PREVIEW_CHUNK)]

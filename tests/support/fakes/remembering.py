@@ -36,8 +36,8 @@ class RememberingChat(FakeChat):
         del self.history[max(i for i, each in enumerate(self.history) if each.role == "user") :]
         self._find_last_reply()
 
-    async def reset(self, messages: Sequence[ChatMessage]) -> None:
-        await super().reset(messages)
+    async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
+        await super().reset(messages, summary)
         self.history = list(messages)
         self._find_last_reply()
 

@@ -15,6 +15,9 @@ from agent.session.ports.playback import HeardWord
 from agent.session.ports.stage_ports import (
     FULL_EFFORT,
     ChatMessage,
+    Condensed,
+    CondensingGoal,
+    ContextUse,
     Effort,
     OnMark,
     ReplyToken,
@@ -64,6 +67,12 @@ class FakeChat:
         """Raised in place of what is committed next."""
         self.played_until_ns: list[int] = []
         self.closed = False
+        self.use: ContextUse | None = None
+        """What is in the context."""
+        self.condensing: asyncio.Event | None = None
+        """Set: condensing waits for it."""
+        self.condensed: list[Condensed | StageError | None] = []
+        """What the next attempts to condense come to."""
 
     async def check(self, message: ChatMessage) -> None:
         if len(message.text) > self.max_chars:
@@ -89,8 +98,26 @@ class FakeChat:
     async def take_back(self) -> None:
         self.calls.append(("take back", None))
 
-    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+    async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
         self.calls.append(("reset", tuple((each.role, each.text) for each in messages)))
+        if summary:
+            self.calls.append(("summary", summary))
+
+    def context_use(self) -> ContextUse | None:
+        return self.use
+
+    async def condense(self, goal: CondensingGoal) -> Condensed | None:
+        self.calls.append(("condense", goal))
+        if self.condensing is not None:
+            try:
+                await self.condensing.wait()
+            except asyncio.CancelledError:
+                self.calls.append(("condense cancelled", goal))
+                raise
+        done = self.condensed.pop(0) if self.condensed else None
+        if isinstance(done, StageError):
+            raise done
+        return done
 
     async def truncate_reply(self, num_chars: int) -> None:
         self.calls.append(("truncate", num_chars))

@@ -10,7 +10,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import Modality
 from agent.session.api.settings import ServerVad
 from agent.session.ports.stage_ports import OnMark, ReplyToken, Tools
-from agent.stages.llm_chat import EngineChat
+from agent.stages.llm_chat import Condensing, EngineChat
 from agent.stages.model_thread import ModelThread
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
@@ -70,6 +70,10 @@ class EngineCall:
         conversation = self._chat._conversation
         return [(m.role, m.text) for m in conversation.messages] if conversation else []
 
+    def summary(self) -> tuple[str, ...]:
+        conversation = self._chat._conversation
+        return conversation.summary if conversation else ()
+
     async def num_pages(self) -> int:
         def count() -> int:
             self._engine._core.cache.check()
@@ -108,10 +112,15 @@ class EngineCall:
 
 @asynccontextmanager
 async def call_on(
-    engine: Engine, modality: Modality, *, interrupts: bool = False
+    engine: Engine,
+    modality: Modality,
+    *,
+    interrupts: bool = False,
+    condensing: Condensing = "off",
 ) -> AsyncIterator[EngineCall]:
     stage = cast(ModelThread[Engine], UnthreadedStage(engine))
-    chat = AudibleChat(stage, SystemClock(), SamplingParams(max_tokens=16), "Be brief.", ())
+    sampling = SamplingParams(max_tokens=16)
+    chat = AudibleChat(stage, SystemClock(), sampling, "Be brief.", (), condensing=condensing)
     chat.speaks = asyncio.Event()
     async with call_with(chat=cast(FakeChat, chat)) as call:
         settings = call.session.settings.changed(

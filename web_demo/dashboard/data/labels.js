@@ -34,6 +34,7 @@ export const MARKS = {
   tool_start: 'A tool was called',
   tool_done: 'The tool had answered',
   discarded: 'Work done in advance was thrown away: the caller went on',
+  llm_condensed: 'The oldest turns were condensed to a summary',
   llm_wasted: 'What the language model had computed for that',
   acted: 'A measure was taken to keep the turn within budget',
 };

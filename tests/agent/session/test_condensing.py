@@ -1,0 +1,338 @@
+"""Condensing of long calls: when it begins, gives way and comes again; what it covers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import StageError
+from agent.observability.counters import CondensingCounts
+from agent.session.api import server_events as say
+from agent.session.api.conversation import ConversationItems, ItemId, Message, Role
+from agent.session.context.chat_context import ChatContext
+from agent.session.context.condensing import (
+    IDLE_MS,
+    KEPT_SHARE,
+    MAX_SUMMARY_TOKENS,
+    MIN_ROOM_TOKENS,
+    MIN_SUMMARY_TOKENS,
+    RETRY_MS,
+    START_SHARE,
+    CondensingAttempts,
+    goal_of,
+)
+from agent.session.context.condensing_scheduler import IdleCondensing
+from agent.session.ports.stage_ports import Condensed, CondensingGoal, ContextUse
+from latency_budget.account.clock import ManualClock
+from latency_budget.account.marks import MarkName
+from latency_budget.reporting.trace import read_trace
+from tests.support.fakes.stages import FakeChat
+from tests.support.session import virtual_time
+from tests.support.session.session_call import call_with
+
+MS = 1_000_000
+FULL = ContextUse(length=4096, num_fixed=400, num_turns=3000, num_reserved=96)
+DONE = Condensed(("My name is Ada.",), 0, ("user", "assistant"), 3400, 1700)
+BROKEN = StageError("llm", "the cache is full of calls")
+
+
+# --- the decision ---
+
+
+def test_it_is_due_at_a_share_of_the_room() -> None:
+    room = FULL.length - FULL.num_fixed - FULL.num_reserved
+    start = int(START_SHARE * room) + 1
+    assert goal_of(replace(FULL, num_turns=start - 2)) is None
+    goal = goal_of(replace(FULL, num_turns=start))
+    assert goal == CondensingGoal(int(KEPT_SHARE * room), MAX_SUMMARY_TOKENS)
+
+
+@given(
+    st.integers(256, 20_000), st.integers(0, 20_000), st.integers(0, 20_000), st.integers(0, 8192)
+)
+def test_a_goal_leaves_room_for_turns(length: int, fixed: int, turns: int, reserved: int) -> None:
+    goal = goal_of(ContextUse(length, fixed, turns, reserved))
+    room = length - fixed - reserved
+    if goal is None:
+        assert room < MIN_ROOM_TOKENS or turns < START_SHARE * room
+        return
+    assert MIN_SUMMARY_TOKENS <= goal.max_summary_tokens <= MAX_SUMMARY_TOKENS
+    assert goal.max_kept_tokens + goal.max_summary_tokens < 0.75 * START_SHARE * room
+
+
+def test_attempts_wait_for_idleness_and_after_a_failure() -> None:
+    clock, attempts = ManualClock(), CondensingAttempts()
+    assert attempts.due_ns() is None
+    attempts.idle(clock.now_ns())
+    began_ns = clock.now_ns()
+    assert attempts.due_ns() == began_ns + IDLE_MS * MS
+    clock.advance_ms(100)
+    attempts.idle(clock.now_ns())
+    assert attempts.due_ns() == began_ns + IDLE_MS * MS, "it has been idle all along"
+    attempts.busy()
+    assert attempts.due_ns() is None
+    attempts.idle(clock.now_ns())
+    assert attempts.due_ns() == clock.now_ns() + IDLE_MS * MS
+    attempts.failed(clock.now_ns())
+    assert attempts.due_ns() == clock.now_ns() + RETRY_MS * MS
+    clock.advance_ms(2 * RETRY_MS)
+    attempts.busy()
+    attempts.idle(clock.now_ns())
+    assert attempts.due_ns() == clock.now_ns() + IDLE_MS * MS
+
+
+# --- the scheduler ---
+
+
+class Idling:
+    """A scheduler over a fake chat, and what it reports."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.chat = FakeChat()
+        self.chat.use = FULL
+        self.is_idle = False
+        self.done: list[Condensed] = []
+        self.counts = CondensingCounts()
+        self.context = ChatContext(self.chat, ConversationItems(), "Be brief.")
+        self.condensing = IdleCondensing(
+            self.context, clock, lambda: self.is_idle, self.done.append, self.counts
+        )
+
+    def turn(self, *, is_idle: bool) -> None:
+        self.is_idle = is_idle
+        self.condensing.look()
+
+    @property
+    def attempts(self) -> list[str]:
+        return [name for name, _ in self.chat.calls]
+
+
+@asynccontextmanager
+async def idling(clock: ManualClock) -> AsyncIterator[Idling]:
+    own = Idling(clock)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(own.condensing.run())
+        yield own
+        running.cancel()
+
+
+def test_it_begins_after_some_idleness() -> None:
+    async def test(clock: ManualClock) -> None:
+        async with idling(clock) as own:
+            own.chat.condensed = [DONE]
+            own.turn(is_idle=True)
+            await asyncio.sleep((IDLE_MS - 10) / 1000)
+            assert own.attempts == []
+            own.turn(is_idle=False)
+            await asyncio.sleep(60)
+            assert own.attempts == []
+            own.turn(is_idle=True)
+            await asyncio.sleep((IDLE_MS + 10) / 1000)
+            assert own.attempts == ["condense"]
+            assert own.done == [DONE]
+            assert own.counts == CondensingCounts(begun=1, done=1)
+
+    virtual_time.run(test)
+
+
+def test_a_turn_ends_it_and_it_comes_again() -> None:
+    async def test(clock: ManualClock) -> None:
+        async with idling(clock) as own:
+            own.chat.condensing = asyncio.Event()
+            own.turn(is_idle=True)
+            await asyncio.sleep(1)
+            assert own.attempts == ["condense"]
+            own.turn(is_idle=False)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert own.attempts == ["condense", "condense cancelled"]
+            assert own.done == []
+            own.chat.condensing.set()
+            own.chat.condensed = [DONE]
+            own.turn(is_idle=True)
+            await asyncio.sleep(1)
+            assert own.done == [DONE]
+            assert own.counts == CondensingCounts(begun=2, done=1, abandoned=1)
+
+    virtual_time.run(test)
+
+
+def test_a_failure_is_tried_again_later() -> None:
+    async def test(clock: ManualClock) -> None:
+        async with idling(clock) as own:
+            own.chat.condensed = [BROKEN, BROKEN, DONE]
+            own.turn(is_idle=True)
+            await asyncio.sleep(RETRY_MS / 1000)
+            assert own.attempts == ["condense"]
+            await asyncio.sleep(2 * RETRY_MS / 1000)
+            assert own.attempts == ["condense"] * 3
+            assert own.done == [DONE]
+            assert own.counts == CondensingCounts(begun=3, done=1, failed=2)
+
+    virtual_time.run(test)
+
+
+@pytest.mark.parametrize("use", [None, replace(FULL, num_turns=500)])
+def test_without_need_nothing_is_done(use: ContextUse | None) -> None:
+    async def test(clock: ManualClock) -> None:
+        async with idling(clock) as own:
+            own.chat.use = use
+            for _ in range(5):
+                own.turn(is_idle=True)
+                await asyncio.sleep(1)
+            assert own.attempts == []
+
+    virtual_time.run(test)
+
+
+# --- what the summary covers ---
+
+
+class Known:
+    """A conversation of three exchanges, known to a fake model."""
+
+    def __init__(self) -> None:
+        self.items = ConversationItems()
+        self.chat = FakeChat()
+        self.chat.use = FULL
+        self.context = ChatContext(self.chat, self.items, "Be brief.")
+        for number in range(3):
+            self.add("user", f"question {number}")
+            self.add("assistant", f"answer {number}")
+
+    def add(self, role: Role, text: str) -> None:
+        item_id = ItemId(f"item_{len(self.items)}")
+        self.items.add(Message(item_id, role, "text", text))
+
+    async def condense(self, done: Condensed = DONE) -> None:
+        await self.context.settle()
+        self.chat.condensed = [done]
+        assert await self.context.condense(CondensingGoal(100, 64)) == done
+
+    async def anew(self) -> list[tuple[str, object]]:
+        """Requests with which the model takes the conversation anew."""
+        self.chat.calls.clear()
+        self.context.edited()
+        await self.context.settle()
+        return self.chat.calls
+
+
+def told_from(number: int) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        pair
+        for each in range(number, 3)
+        for pair in (("user", f"question {each}"), ("assistant", f"answer {each}"))
+    )
+
+
+async def test_taken_anew_the_model_gets_the_summary_and_the_rest() -> None:
+    own = Known()
+    await own.condense()
+    assert own.context.summary == DONE.summary
+    assert await own.anew() == [("reset", told_from(1)), ("summary", DONE.summary)]
+    again = replace(DONE, summary=("I am Ada.", "I like tea."))
+    await own.condense(again)
+    assert await own.anew() == [("reset", told_from(2)), ("summary", again.summary)]
+
+
+async def test_messages_dropped_before_it_count() -> None:
+    own = Known()
+    await own.condense(replace(DONE, num_left_out=2))
+    assert await own.anew() == [("reset", told_from(2)), ("summary", DONE.summary)]
+
+
+async def test_without_an_item_that_it_covers_there_is_no_summary() -> None:
+    own = Known()
+    await own.condense()
+    own.items.delete(ItemId("item_0"))
+    assert await own.anew() == [("reset", (("assistant", "answer 0"), *told_from(1)))]
+    assert own.context.summary == ()
+    assert await own.anew() == [("reset", (("assistant", "answer 0"), *told_from(1)))]
+
+
+async def test_without_a_later_item_the_summary_stays() -> None:
+    own = Known()
+    await own.condense()
+    own.items.delete(ItemId("item_5"))
+    assert await own.anew() == [("reset", told_from(1)[:-1]), ("summary", DONE.summary)]
+
+
+async def test_where_it_is_not_known_what_it_covers_all_is_taken_anew() -> None:
+    own = Known()
+    await own.condense(replace(DONE, roles=("user", "user")))
+    assert own.context.is_edited
+    own.chat.calls.clear()
+    await own.context.settle()
+    assert own.chat.calls == [("reset", told_from(0))]
+
+
+async def test_nothing_is_condensed_while_the_model_lacks_a_message() -> None:
+    own = Known()
+    assert own.context.use() == FULL
+    own.chat.refusals = [StageError("llm", "too long", refused=True)]
+    own.context.said("a long story")
+    with pytest.raises(StageError):
+        await own.context.settle()
+    assert own.context.use() is None
+
+
+# --- in a session ---
+
+
+def test_a_client_is_told_and_the_next_turn_has_the_mark() -> None:
+    async def test(clock: ManualClock) -> None:
+        chat = FakeChat(["Hello there.", "Fine."])
+        async with call_with(chat=chat, clock=clock) as call:
+            chat.use = FULL
+            chat.condensed = [DONE]
+            call.ears.say("My name is Ada.")
+            await call.until(say.ReplyEnded)
+            await asyncio.sleep(30)
+            (told,) = [
+                each
+                for each in call.notices
+                if isinstance(each, say.Extension) and each.type == "halfsec.context"
+            ]
+            assert told.fields == {
+                "summary": "My name is Ada.",
+                "messages": 2,
+                "tokens_before": 3400,
+                "tokens": 1700,
+            }
+            items = len(call.session.conversation)
+            call.ears.say("How are you?")
+            await call.until(say.ReplyEnded, 2)
+            assert len(call.session.conversation) == items + 2, "no item has gone"
+            marks = [
+                mark
+                for mark in read_trace(call.trace.lines()).marks()
+                if mark.name is MarkName.LLM_CONDENSED
+            ]
+            assert [(mark.prompt_tokens, mark.output_tokens) for mark in marks] == [(3400, 1700)]
+
+    virtual_time.run(test)
+
+
+def test_it_runs_while_the_reply_plays_and_stops_when_the_caller_speaks() -> None:
+    async def test(clock: ManualClock) -> None:
+        chat = FakeChat(["A reply that takes some seconds to be played to its end, as many do."])
+        async with call_with(chat=chat, clock=clock) as call:
+            chat.use = FULL
+            chat.condensing = asyncio.Event()
+            call.ears.say("Hello?")
+            await call.until(say.ReplyAudio)
+            await asyncio.sleep(1)
+            names = [name for name, _ in chat.calls]
+            assert names[-1] == "condense"
+            assert call.of(say.ReplyEnded) == [], "it still plays"
+            call.ears.pause("And")
+            await call.until(say.SpeechStarted, 2)
+            await asyncio.sleep(0)
+            assert "condense cancelled" in [name for name, _ in chat.calls]
+
+    virtual_time.run(test)
