@@ -81,3 +81,21 @@ def is_last(counter, NUM: tl.constexpr):
     if last:
         tl.store(counter, 0)
     return last
+
+
+@triton.jit
+def zeros(PIECES: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
+    """Zero sums: `[PIECES, BLOCK_N, ROWS]`, for one piece `[BLOCK_N, ROWS]`."""
+    if PIECES > 1:
+        return tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
+    else:
+        return tl.zeros((BLOCK_N, ROWS), tl.float32)
+
+
+@triton.jit
+def multiply(left, right, total, PIECES: tl.constexpr):
+    """`total + left [PIECES, BLOCK_N, k] @ right [PIECES, k, ROWS]`."""
+    if PIECES == 1:
+        left = tl.reshape(left, left.shape[1:])
+        right = tl.reshape(right, right.shape[1:])
+    return tl.dot(left, right, total, input_precision="ieee")

@@ -8,7 +8,8 @@ the same rules give the same tiles on every start.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .interface import Matrix
+from .int4_layout import unit_bytes
+from .interface import Int4Weight, Weight
 
 MAX_SPLITS = 8
 
@@ -109,7 +110,7 @@ class Tiles:
         num_programs = self.per_sm + (self.per_sm < 3)
         return min(255, _REGISTERS // (num_programs * NUM_WARPS * 32) // 8 * 8)
 
-    def for_rows(self, weight: Matrix, num_rows: int) -> "Tiles":
+    def for_rows(self, weight: Weight, num_rows: int) -> "Tiles":
         """Tiles for this many rows of activations, a power of two: as many bytes of weights in
         flight as for few, if `per_sm` programs have room for them. The same tiles for all numbers
         of rows up to `MAX_ROWS`."""
@@ -120,7 +121,7 @@ class Tiles:
             block_k, pieces = _columns_of_a_scale(weight, most), 1
             per_sm = min(per_sm, _MAX_RESIDENT_SHARED)
             converted_bytes = block_k * row_bytes  # a warp group multiplies from shared memory
-        stage = block_k * (self.block_n * weight.values.itemsize + row_bytes + _NORM_BYTES)
+        stage = block_k * self.block_n * weight.bits // 8 + block_k * (row_bytes + _NORM_BYTES)
         per_sm = min(per_sm, _fitting(self.shared_bytes, stage, converted_bytes))
         room = self.shared_bytes // per_sm - _RESERVED_BYTES - converted_bytes
         wanted = (self.num_stages - 1) * self.block_k // block_k
@@ -129,7 +130,7 @@ class Tiles:
 
 
 def product_tiles(
-    weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int = SHARED_BYTES
+    weight: Weight, num_sms: int, *, divisible: bool, shared_bytes: int = SHARED_BYTES
 ) -> Tiles:
     """Choose tiles for up to `MAX_ROWS` rows of activations. `divisible`: several programs may
     share the columns. `shared_bytes`: of a multiprocessor. Raises ValueError for scales that no
@@ -141,7 +142,7 @@ def product_tiles(
     idle at its end. The bytes in flight of a multiprocessor are divided among the programs that it
     has on average, so that all run at the same pace, wherever there is one more.
     """
-    num_out, num_in = weight.values.shape
+    num_out, num_in = weight.num_out, weight.num_in
     block_k = _PIECES * _piece_of_columns(weight)
     block_n = 32 if not divisible and num_out < 64 * num_sms else 64
     num_blocks = -(-num_in // block_k)
@@ -154,9 +155,9 @@ def product_tiles(
     num_splits = -(-num_in // span)  # the last split may be empty
     num_programs = -(-num_out // block_n) * num_splits
     resident = min(num_programs, MAX_RESIDENT * num_sms)
-    stage = block_k * (block_n * weight.values.itemsize + _ROWS_BYTES)
+    stage = block_k * block_n * weight.bits // 8 + block_k * _ROWS_BYTES
     lines = _AHEAD_BYTES // (resident * block_n * _LINE_BYTES)
-    lines = min(lines, span * weight.values.itemsize // _LINE_BYTES)
+    lines = min(lines, span * weight.bits // 8 // _LINE_BYTES)
     per_sm = min(-(-resident // num_sms), _fitting(shared_bytes, stage))
     staged = min(_STAGED_BYTES, shared_bytes * 3 // 7) * num_sms // resident
     room = shared_bytes // per_sm - _RESERVED_BYTES
@@ -253,19 +254,24 @@ def _stages(num_buffers: int) -> int:
     return max(_FEWEST_STAGES, min(_MOST_STAGES, 1 + num_buffers))
 
 
-def _piece_of_columns(weight: Matrix) -> int:
-    num_in = weight.values.shape[1]
+def _piece_of_columns(weight: Weight) -> int:
+    if isinstance(weight, Int4Weight):
+        return 2 * unit_bytes(weight.group)
+    num_in = weight.num_in
     whole = -(-num_in // _PIECES)
-    most = min(_PIECE_BYTES // weight.values.itemsize, 1 << max(0, whole - 1).bit_length())
+    most = min(8 * _PIECE_BYTES // weight.bits, 1 << max(0, whole - 1).bit_length())
     piece = _columns_of_a_scale(weight, max(_FEWEST_COLUMNS, most))
     if piece < _FEWEST_COLUMNS:
         raise ValueError(f"scales of {weight.block[1]} columns each are not supported")
     return piece
 
 
-def _columns_of_a_scale(weight: Matrix, most: int) -> int:
-    """Largest power of two, up to `most`, of columns that share a scale."""
+def _columns_of_a_scale(weight: Weight, most: int) -> int:
+    """Largest power of two, up to `most`, of columns that share a scale; of 4-bit weights, a unit,
+    whose scales the kernel knows."""
+    if isinstance(weight, Int4Weight):
+        return 2 * unit_bytes(weight.group)
     across = weight.block[1]
-    if weight.scales is None or across >= weight.values.shape[1]:
+    if weight.scales is None or across >= weight.num_in:
         return most
     return min(most, across & -across)
