@@ -1,67 +1,105 @@
-"""4-bit weights in product kernels: their layout in a row, and sums over its columns.
+"""4-bit weights in product kernels: their layout in a row, and the loops over its columns.
 
 A byte has two codes that are half a *unit* of columns apart: of a unit's `UNIT` bytes, the lower
 halves are its first `UNIT` columns, in order, and the upper halves the `UNIT` behind. A block of
 bytes thus becomes two blocks of numbers, each of consecutive columns, in the registers where the
-bytes are: nothing moves between threads. A unit never has more than 64 bytes, nor halves that are
-larger than a group (`ops/interface.Int4Weight`).
+bytes are: nothing moves between threads. A unit has the columns of a group, but at least 64: of two
+groups of 32, one is in the lower halves, the other in the upper ones (`ops/int4_layout.py`).
 
-Numbers are (code - 8), which 16-bit floats hold exactly; sums are float32. A group's scale
-multiplies its sum, so that a weight is not rounded again. A zero point that is not 8 is taken off
-there as well: it multiplies the sum of the group's activations.
+Numbers are (code - zero point), which 16-bit floats hold exactly; sums are float32. A group's scale
+multiplies its sum: no weight is rounded again.
 """
 
 import triton
 import triton.language as tl
 
-from .common import fetch_ahead, let_next_begin, multiply, operand, wait_for_inputs, zeros
+from .common import fetch_ahead, let_next_begin, operand, wait_for_inputs
 
-LARGEST_UNIT = tl.constexpr(64)
-"""Bytes of a unit: what a warp loads of a row at once (`ops/gemm_tiles.py`)."""
-CENTER = tl.constexpr(8)
-"""Code of the number 0, where there are no zero points."""
+FEWEST_BYTES = tl.constexpr(32)
+"""Bytes of the smallest unit: a sector of memory. Groups of 64 in units of 64 bytes, two at a time,
+would leave no registers: with zero points, a step's widest kernels spill."""
+CENTER = tl.constexpr(8.0)
+"""Zero point where there are no offsets."""
 
 
 @triton.jit
 def unit_bytes(GROUP: tl.constexpr) -> tl.constexpr:
     """Bytes of a unit."""
-    return GROUP if GROUP < LARGEST_UNIT else LARGEST_UNIT
+    return FEWEST_BYTES if GROUP < 2 * FEWEST_BYTES else GROUP // 2
 
 
 @triton.jit
-def numbers(codes, TYPE: tl.constexpr, EMULATED: tl.constexpr):
-    """Numbers of a block of bytes: of their lower halves, and of their upper ones.
+def numbers(codes, low_offset, high_offset, TYPE: tl.constexpr, EMULATED: tl.constexpr):
+    """Numbers of a block of bytes, of type `TYPE`: of their lower halves, and of their upper ones.
+    Offsets are what zero points have more than 8, of shapes that broadcast to the block's; None: 0.
 
     Bfloat16 ones are made two at a time: a code in the low bits of 128 is 128 more, and one
-    multiplication and addition takes 136 off.
+    multiplication and addition takes the rest off.
     """
     if TYPE == tl.bfloat16 and not EMULATED:
-        return tl.inline_asm_elementwise(
-            """
-            {
-                .reg .b32 low, high;
-                and.b32 low, $4, 0x0f0f0f0f;
-                shr.b32 high, $4, 4;
-                and.b32 high, high, 0x0f0f0f0f;
-                prmt.b32 $0, low, 0x43434343, 0x4140;
-                prmt.b32 $1, low, 0x43434343, 0x4342;
-                prmt.b32 $2, high, 0x43434343, 0x4140;
-                prmt.b32 $3, high, 0x43434343, 0x4342;
-                fma.rn.bf16x2 $0, $0, 0x3f803f80, 0xc308c308;
-                fma.rn.bf16x2 $1, $1, 0x3f803f80, 0xc308c308;
-                fma.rn.bf16x2 $2, $2, 0x3f803f80, 0xc308c308;
-                fma.rn.bf16x2 $3, $3, 0x3f803f80, 0xc308c308;
-            }
-            """,
-            "=r,=r,=r,=r,r",
-            [codes],
-            dtype=(tl.bfloat16, tl.bfloat16),
-            is_pure=True,
-            pack=4,
-        )
+        if low_offset is None:
+            return tl.inline_asm_elementwise(
+                """
+                {
+                    .reg .b32 low, high, one, less;
+                    mov.b32 one, 0x3f803f80;
+                    mov.b32 less, 0xc308c308;
+                    and.b32 low, $4, 0x0f0f0f0f;
+                    shr.b32 high, $4, 4;
+                    and.b32 high, high, 0x0f0f0f0f;
+                    prmt.b32 $0, low, 0x43434343, 0x4140;
+                    prmt.b32 $1, low, 0x43434343, 0x4342;
+                    prmt.b32 $2, high, 0x43434343, 0x4140;
+                    prmt.b32 $3, high, 0x43434343, 0x4342;
+                    fma.rn.bf16x2 $0, $0, one, less;
+                    fma.rn.bf16x2 $1, $1, one, less;
+                    fma.rn.bf16x2 $2, $2, one, less;
+                    fma.rn.bf16x2 $3, $3, one, less;
+                }
+                """,
+                "=r,=r,=r,=r,r",
+                [codes],
+                dtype=(tl.bfloat16, tl.bfloat16),
+                is_pure=True,
+                pack=4,
+            )
+        else:
+            low_less = (-128.0 - CENTER - low_offset).to(tl.bfloat16)
+            high_less = (-128.0 - CENTER - high_offset).to(tl.bfloat16)
+            return tl.inline_asm_elementwise(
+                """
+                {
+                    .reg .b32 low, high, one, a, b, c, d;
+                    mov.b32 one, 0x3f803f80;
+                    and.b32 low, $4, 0x0f0f0f0f;
+                    shr.b32 high, $4, 4;
+                    and.b32 high, high, 0x0f0f0f0f;
+                    prmt.b32 a, low, 0x43434343, 0x4140;
+                    prmt.b32 b, low, 0x43434343, 0x4342;
+                    prmt.b32 c, high, 0x43434343, 0x4140;
+                    prmt.b32 d, high, 0x43434343, 0x4342;
+                    fma.rn.bf16x2 a, a, one, $5;
+                    fma.rn.bf16x2 b, b, one, $6;
+                    fma.rn.bf16x2 c, c, one, $7;
+                    fma.rn.bf16x2 d, d, one, $8;
+                    mov.b32 $0, a;
+                    mov.b32 $1, b;
+                    mov.b32 $2, c;
+                    mov.b32 $3, d;
+                }
+                """,
+                "=r,=r,=r,=r,r,r,r,r,r",
+                [codes, low_less, high_less],
+                dtype=(tl.bfloat16, tl.bfloat16),
+                is_pure=True,
+                pack=4,
+            )
     else:
         low = (codes & 15).to(tl.float32) - CENTER
         high = (codes >> 4).to(tl.float32) - CENTER
+        if low_offset is not None:
+            low -= low_offset
+            high -= high_offset
         return operand(low, TYPE, EMULATED), operand(high, TYPE, EMULATED)
 
 
@@ -74,11 +112,10 @@ def accumulate_int4(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Accumulate `[BLOCK_N, ROWS]`, float32: rows `at` of the weight, which has `LINES`, times `x *
-    norm`, over `SPAN` columns from `begin`; and `[ROWS]`, the sums of the squares of x. Scales and
-    zero points are applied (`offsets`: what these have more than 8; None: nothing). As `gemm.accumulate`, with a unit for each piece."""
+    norm`, over `SPAN` columns from `begin`; and `[ROWS]`, the sums of the squares of x. As
+    `gemm.accumulate`, with a unit for each piece; for several pieces. Scales are applied."""
     UNIT: tl.constexpr = unit_bytes(GROUP)
     WIDTH: tl.constexpr = (IN + 2 * UNIT - 1) // (2 * UNIT) * UNIT
-    NUM_GROUPS: tl.constexpr = (2 * WIDTH) // GROUP
     byte = tl.arange(0, PIECES)[:, None] * UNIT + tl.arange(0, UNIT)[None, :]
     row = tl.arange(0, ROWS)
     start = at.to(tl.int64) * WIDTH
@@ -88,7 +125,7 @@ def accumulate_int4(
     wait_for_inputs(PDL, IS_SHORT=False)
 
     lines = codes + start[None, :, None]
-    total = zeros(PIECES, BLOCK_N, ROWS)
+    total = tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
     squares = tl.zeros((PIECES, ROWS), tl.float32)
     for step in range(0, SPAN // BLOCK_K):
         if step == SPAN // BLOCK_K * NEXT_AT // 4:
@@ -102,12 +139,24 @@ def accumulate_int4(
                 lines + where[:, None, :], mask=(where < WIDTH)[:, None, :], other=0,
                 eviction_policy="evict_first",
             )  # fmt: skip
-        both = numbers(packed, TYPE, EMULATED)
-        product = zeros(PIECES, BLOCK_N, ROWS)
-        activations = tl.zeros((PIECES, ROWS), tl.float32)
+        column = first + tl.arange(0, PIECES) * (2 * UNIT)
+        low = entries(column, at, LINES, WIDTH, GROUP)
+        low_scale = tl.load(scales + low).to(tl.float32)
+        high, high_scale = low, low_scale
+        if GROUP == UNIT:
+            high = entries(column + UNIT, at, LINES, WIDTH, GROUP)
+            high_scale = tl.load(scales + high).to(tl.float32)
+        if offsets is None:
+            both = numbers(packed, None, None, TYPE, EMULATED)
+        else:
+            low_offset = tl.load(offsets + low).to(tl.float32)
+            high_offset = low_offset
+            if GROUP == UNIT:
+                high_offset = tl.load(offsets + high).to(tl.float32)
+            both = numbers(packed, low_offset[:, :, None], high_offset[:, :, None], TYPE, EMULATED)
+        product = tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
         for half in tl.static_range(2):
-            column = tl.arange(0, PIECES) * (2 * UNIT) + half * UNIT
-            k = first + column[:, None] + tl.arange(0, UNIT)[None, :]
+            k = column[:, None] + half * UNIT + tl.arange(0, UNIT)[None, :]
             inside = k < IN
             wanted = (row < num_rows)[None, None, :] & inside[:, :, None]
             part = tl.load(x + row[None, None, :] * IN + k[:, :, None], mask=wanted, other=0.0)
@@ -116,32 +165,17 @@ def accumulate_int4(
                 squares += tl.sum(part * part, axis=1)
                 part *= tl.load(norm + k, mask=inside, other=0.0)[:, :, None]
             right = operand(part, TYPE, EMULATED)
-            product = multiply(both[half], right, product, PIECES)
-            if offsets is not None:
-                activations += tl.sum(right.to(tl.float32), axis=1)
-            if half == 1 or GROUP == UNIT:
-                group = tl.minimum((first + column) // GROUP, NUM_GROUPS - 1)
-                entry = group[:, None] * LINES + at[None, :]
-                if offsets is not None:
-                    offset = tl.load(offsets + entry).to(tl.float32)
-                    product -= _outer(offset, activations, PIECES)
-                scale = tl.load(scales + entry).to(tl.float32)
-                total += product * tl.expand_dims(tl.reshape(scale, product.shape[:-1]), -1)
-                product = zeros(PIECES, BLOCK_N, ROWS)
-                activations = tl.zeros((PIECES, ROWS), tl.float32)
-    if PIECES > 1:
-        total = tl.sum(total, axis=0)
-    return total, tl.sum(squares, axis=0)
+            product = tl.dot(both[half], right, product, input_precision="ieee")
+            if half == 0 and GROUP == UNIT:
+                total += product * low_scale[:, :, None]
+                product = tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
+        total += product * high_scale[:, :, None]
+    return tl.sum(total, axis=0), tl.sum(squares, axis=0)
 
 
 @triton.jit
-def _outer(offset, activations, PIECES: tl.constexpr):
-    """Product of `[PIECES, BLOCK_N]` and `[PIECES, ROWS]` in each piece."""
-    if PIECES > 1:
-        return offset[:, :, None] * activations[:, None, :]
-    else:
-        flat, sums = (
-            tl.reshape(offset, offset.shape[1:]),
-            tl.reshape(activations, activations.shape[1:]),
-        )
-        return flat[:, None] * sums[None, :]
+def entries(column, at, LINES: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr):
+    """Places `[PIECES, BLOCK_N]` among scales and offsets, of the groups at columns `[PIECES]` and
+    of rows `at [BLOCK_N]`. Behind the last group that one is taken again."""
+    group = tl.minimum(column // GROUP, 2 * WIDTH // GROUP - 1)
+    return group[:, None] * LINES + at[None, :]

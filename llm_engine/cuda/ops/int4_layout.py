@@ -11,13 +11,13 @@ from llm_engine.checkpoints.int4 import ZERO, Int4Matrix
 
 from .interface import Int4Weight
 
-LARGEST_UNIT = 64
-"""Bytes of a unit, as in `kernels/int4.py`, which needs Triton."""
+_FEWEST_BYTES = 32
+"""Bytes of the smallest unit, as in `kernels/int4.py`, which needs Triton."""
 
 
 def unit_bytes(group: int) -> int:
     """Bytes of a unit, which has two columns for each byte."""
-    return min(group, LARGEST_UNIT)
+    return max(_FEWEST_BYTES, group // 2)
 
 
 def pack(matrix: Int4Matrix, bias: Tensor | None = None) -> Int4Weight:

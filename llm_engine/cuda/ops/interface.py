@@ -11,8 +11,9 @@ bit (batch invariance): drafting and batching would change replies otherwise.
 
 *Precision.* Activations, keys and values are of one type, bfloat16 on a GPU; sums are float32.
 Where M is small, 8-bit weights are converted to the activations' type: only the bytes of weights
-count then. 4-bit ones always are, their scales multiply float32 sums. Long prompts may be multiplied in 8 bits on both sides, activations with a scale for
-each row, or for as many columns as share one of the weights'.
+count then. Long prompts may be multiplied in 8 bits on both sides, activations with a scale for
+each row, or for as many columns as share one of the weights'. 4-bit weights are always converted;
+their scales multiply float32 sums.
 """
 
 from dataclasses import dataclass
@@ -65,8 +66,9 @@ class Int4Weight:
     that of the kernels (`kernels/int4.py`); `int4_layout.py` packs and unpacks it."""
 
     codes: Tensor
-    """`[out, ceil(in / 2 unit) * unit]`, uint8: of each unit of min(group, 64) bytes, the lower
-    halves are its first columns, the upper halves those behind. Filled up with codes of 0."""
+    """`[out, ceil(in / 2 unit) * unit]`, uint8: of each unit of max(32, group / 2) bytes,
+    the lower halves are its first columns, the upper halves those behind. Filled up with codes
+    of 0."""
     scales: Tensor
     """`[groups, out]`, float16, or float32 where float16 does not hold them."""
     offsets: Tensor | None
