@@ -84,18 +84,10 @@ def is_last(counter, NUM: tl.constexpr):
 
 
 @triton.jit
-def zeros(PIECES: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
-    """Zero sums: `[PIECES, BLOCK_N, ROWS]`, for one piece `[BLOCK_N, ROWS]`."""
-    if PIECES > 1:
-        return tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
+def existing(n, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows `n` of a block, the last row instead of those behind it. Unchanged where no block has
+    such rows: the compiler then knows that they lie one behind the other."""
+    if COUNT % BLOCK == 0:
+        return n
     else:
-        return tl.zeros((BLOCK_N, ROWS), tl.float32)
-
-
-@triton.jit
-def multiply(left, right, total, PIECES: tl.constexpr):
-    """`total + left [PIECES, BLOCK_N, k] @ right [PIECES, k, ROWS]`."""
-    if PIECES == 1:
-        left = tl.reshape(left, left.shape[1:])
-        right = tl.reshape(right, right.shape[1:])
-    return tl.dot(left, right, total, input_precision="ieee")
+        return tl.minimum(n, COUNT - 1)

@@ -24,13 +24,12 @@ import triton
 import triton.language as tl
 
 from .common import (
+    existing,
     fetch_ahead,
     is_last,
     let_next_begin,
-    multiply,
     operand,
     wait_for_inputs,
-    zeros,
 )
 from .int4 import accumulate_int4
 
@@ -140,6 +139,24 @@ def norm_weights(norm, k, inside, TYPE: tl.constexpr):
 
 
 @triton.jit
+def zeros(PIECES: tl.constexpr, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
+    """Zero sums: `[PIECES, BLOCK_N, ROWS]`, for one piece `[BLOCK_N, ROWS]`."""
+    if PIECES > 1:
+        return tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
+    else:
+        return tl.zeros((BLOCK_N, ROWS), tl.float32)
+
+
+@triton.jit
+def multiply(left, right, total, PIECES: tl.constexpr):
+    """`total + left [PIECES, BLOCK_N, k] @ right [PIECES, k, ROWS]`."""
+    if PIECES == 1:
+        left = tl.reshape(left, left.shape[1:])
+        right = tl.reshape(right, right.shape[1:])
+    return tl.dot(left, right, total, input_precision="ieee")
+
+
+@triton.jit
 def finished(
     total, squares, scales, norm, bias, at, EPS: tl.constexpr, IN: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
@@ -152,16 +169,6 @@ def finished(
     if bias is not None:
         total += tl.load(bias + at)[:, None]
     return total
-
-
-@triton.jit
-def existing(n, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows `n` of a block, the last row instead of those behind it. Unchanged where no block has
-    such rows: the compiler then knows that they lie one behind the other."""
-    if COUNT % BLOCK == 0:
-        return n
-    else:
-        return tl.minimum(n, COUNT - 1)
 
 
 @triton.jit
@@ -216,8 +223,8 @@ def gate_up_kernel(
     first, is_partner = pair_rows(BLOCK_N)
     at = existing(tl.program_id(0) * (BLOCK_N // 2) + first, OUT, BLOCK_N // 2) + is_partner * OUT
     total, squares = accumulate(
-        x, weight, scales, offsets, norm, at, 0, num_rows, 2 * OUT, IN, SPAN, ROWS, BLOCK_N, BLOCK_K,
-        PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        x, weight, scales, offsets, norm, at, 0, num_rows, 2 * OUT, IN, SPAN, ROWS, BLOCK_N,
+        BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
     )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     gate, up = pairs(total, BLOCK_N, ROWS)

@@ -15,17 +15,8 @@ import triton.language as tl
 
 from .common import fetch_ahead, let_next_begin, operand, wait_for_inputs
 
-FEWEST_BYTES = tl.constexpr(32)
-"""Bytes of the smallest unit: a sector of memory. Groups of 64 in units of 64 bytes, two at a time,
-would leave no registers: with zero points, a step's widest kernels spill."""
 CENTER = tl.constexpr(8.0)
 """Zero point where there are no offsets."""
-
-
-@triton.jit
-def unit_bytes(GROUP: tl.constexpr) -> tl.constexpr:
-    """Bytes of a unit."""
-    return FEWEST_BYTES if GROUP < 2 * FEWEST_BYTES else GROUP // 2
 
 
 @triton.jit
@@ -113,8 +104,8 @@ def accumulate_int4(
 ):  # fmt: skip
     """Accumulate `[BLOCK_N, ROWS]`, float32: rows `at` of the weight, which has `LINES`, times `x *
     norm`, over `SPAN` columns from `begin`; and `[ROWS]`, the sums of the squares of x. As
-    `gemm.accumulate`, with a unit for each piece; for several pieces. Scales are applied."""
-    UNIT: tl.constexpr = unit_bytes(GROUP)
+    `gemm.accumulate`, with a unit in each of several pieces. Scales are applied."""
+    UNIT: tl.constexpr = BLOCK_K // PIECES // 2
     WIDTH: tl.constexpr = (IN + 2 * UNIT - 1) // (2 * UNIT) * UNIT
     byte = tl.arange(0, PIECES)[:, None] * UNIT + tl.arange(0, UNIT)[None, :]
     row = tl.arange(0, ROWS)

@@ -7,8 +7,8 @@ each head is normalized as a whole first (Qwen3), and for prompts.
 import triton
 import triton.language as tl
 
-from .common import wait_for_inputs
-from .gemm import accumulate, existing, finished, pair_rows, pairs
+from .common import existing, wait_for_inputs
+from .gemm import accumulate, finished, pair_rows, pairs
 
 
 @triton.jit

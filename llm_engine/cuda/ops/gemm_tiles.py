@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from .int4_layout import unit_bytes
-from .interface import Int4Weight, Weight
+from .interface import Int4Weight, Matrix, Weight
 
 MAX_SPLITS = 8
 
@@ -113,10 +113,10 @@ class Tiles:
     def for_rows(self, weight: Weight, num_rows: int) -> "Tiles":
         """Tiles for this many rows of activations, a power of two: as many bytes of weights in
         flight as for few, if `per_sm` programs have room for them. The same tiles for all numbers
-        of rows up to `MAX_ROWS`."""
+        of rows up to `MAX_ROWS`, the most that 4-bit weights take here."""
         block_k, pieces, per_sm = self.block_k, self.pieces, self.per_sm
         row_bytes, converted_bytes = num_rows * _ACTIVATION_BYTES, 0
-        if num_rows > _PIECES_UP_TO:
+        if num_rows > _PIECES_UP_TO and isinstance(weight, Matrix):
             most = min(self.block_k, _MOST_NUMBERS // num_rows)
             block_k, pieces = _columns_of_a_scale(weight, most), 1
             per_sm = min(per_sm, _MAX_RESIDENT_SHARED)
@@ -177,10 +177,10 @@ def product_tiles(
 
 @dataclass(frozen=True, slots=True)
 class PromptTiles:
-    """Tiles of a prefill product, both sides in 8 bits."""
+    """Tiles of a prefill product, both sides in 8 bits, or with 4-bit weights."""
 
     block_m: int
-    """Rows of the prompt in a program, 64 for each four warps: one wgmma."""
+    """Rows of the prompt in a program; with 8 bits 64 for each four warps: one wgmma."""
     block_n: int
     """Rows of the weight in a program; of pairs, first ones."""
     num_stages: int
@@ -188,10 +188,10 @@ class PromptTiles:
     num_warps: int
     block_k: int = 128
     """Columns that a program multiplies at once: as many as share a scale, and the width of the
-    widest swizzle of shared memory."""
+    widest swizzle of shared memory. With 4 bits, a unit."""
 
     def stage_bytes(self, *, paired: bool) -> int:
-        """Bytes of one block of columns."""
+        """Bytes of one block of columns, both sides in 8 bits."""
         return self.block_k * (self.block_m + self.block_n * (2 if paired else 1))
 
 
@@ -232,6 +232,37 @@ def prompt_tiles(
     return PromptTiles(block_m, block_n, max(2, min(num_stages, most)), 8)
 
 
+def int4_prompt_tiles(
+    weight: Int4Weight,
+    num_rows: int,
+    num_out: int,
+    num_sms: int,
+    shared_bytes: int,
+    *,
+    paired: bool,
+) -> PromptTiles:
+    """Choose tiles of a prefill product with 4-bit weights. `num_out`: outputs of each row.
+
+    As in `prompt_tiles`, tiles are as large as registers allow: 128 x 128 are 64 sums and 64 of the
+    group at work in each thread of eight warps, with addresses 217 to 237 of 255. Pairs have half
+    as many rows of the prompt: three sums for each number, 175 to 221 registers. Activations are
+    four times as large as codes here, so that the weight's rows are the longer side. Up to 64 rows
+    the weight's bytes count most; four warps have 64 of its rows.
+    """
+    block_m, block_n, num_warps, num_stages = 128, 128, 8, 3
+    if num_rows <= 64:
+        block_m, block_n, num_warps = max(16, 1 << (num_rows - 1).bit_length()), 64, 4
+        num_stages = 3 if paired else 4
+    elif paired:
+        block_m = 64
+    elif 3 * -(-num_rows // block_m) * -(-num_out // block_n) < num_sms:
+        block_n, num_warps = 64, 4
+    block_k = 2 * unit_bytes(weight.group)
+    stage = block_k * (2 * block_m + block_n // 2 * (2 if paired else 1))
+    num_stages = max(2, min(num_stages, shared_bytes // stage))
+    return PromptTiles(block_m, block_n, num_stages, num_warps, block_k)
+
+
 def attention_splits(num_kv_heads: int, num_sms: int, num_tiles: int = 1) -> int:
     """Number of programs that share the keys of the same rows: about one for each multiprocessor
     and up to 16, a power of two. For steps of up to `MAX_ROWS` rows `num_tiles` stays 1: results
@@ -266,11 +297,8 @@ def _piece_of_columns(weight: Weight) -> int:
     return piece
 
 
-def _columns_of_a_scale(weight: Weight, most: int) -> int:
-    """Largest power of two, up to `most`, of columns that share a scale; of 4-bit weights, a unit,
-    whose scales the kernel knows."""
-    if isinstance(weight, Int4Weight):
-        return 2 * unit_bytes(weight.group)
+def _columns_of_a_scale(weight: Matrix, most: int) -> int:
+    """Largest power of two, up to `most`, of columns that share a scale."""
     across = weight.block[1]
     if weight.scales is None or across >= weight.num_in:
         return most

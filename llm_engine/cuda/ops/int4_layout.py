@@ -12,7 +12,8 @@ from llm_engine.checkpoints.int4 import ZERO, Int4Matrix
 from .interface import Int4Weight
 
 _FEWEST_BYTES = 32
-"""Bytes of the smallest unit, as in `kernels/int4.py`, which needs Triton."""
+"""Bytes of the smallest unit: a sector of memory. Of groups of 64, two in units of 64 bytes would
+leave no registers: with zero points, the widest kernels of a step would spill."""
 
 
 def unit_bytes(group: int) -> int:

@@ -1,8 +1,8 @@
 """The operations by our Triton kernels.
 
-Up to `FUSED_ROWS` rows take one fused kernel for each operation; up to `MAX_ROWS` rows the same
-compiled one, so that a row's result is the same bits in any company. Longer prompts take the
-products of `prefill_gemm.py`, with normalization before and cache writes behind them.
+Up to `FUSED_ROWS` rows, or `MAX_ROWS` where weights have 4 bits, take one fused kernel for each
+operation; up to `MAX_ROWS` rows the same compiled one, so that a row's result is the same bits in
+any company. Longer prompts take the products of `prefill_gemm.py`, with normalization before and cache writes behind them.
 
 Kernels run on the current stream. They share a workspace: one instance serves one stream.
 """
@@ -34,7 +34,9 @@ from .triton_step_inputs import TritonStepOps
 
 FUSED_ROWS = 64
 """Rows that a fused kernel takes. The weight's bytes still count most then: 64 rows of an 8B
-model are 1 TFLOP, 1.3 ms of matrix units, its weights in 8 bits 1.75 ms of memory."""
+model are 1 TFLOP, 1.3 ms of matrix units, its weights in 8 bits 1.75 ms of memory. For 4-bit
+weights with more than `MAX_ROWS` the kernels of prompts are as good: for 16 rows the fused ones
+spill."""
 
 _ADDED_AT_ONCE = 512
 """Elements of the devices' partial sums that a program adds: a row of 8192 occupies 16
@@ -139,7 +141,7 @@ class TritonOps:
             **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads},
             "HALF": heads.head_dim // 2,
         }
-        if len(x) <= FUSED_ROWS and layer.q_norm is None:
+        if _is_fused(x, layer.qkv) and layer.q_norm is None:
             tiles = self._tiles(layer.qkv, divisible=False)
             grid = (triton.cdiv(layer.qkv.num_out, tiles.block_n),)
             queries_kernel[grid](
@@ -196,7 +198,7 @@ class TritonOps:
         )
 
     def add_product(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
-        if len(x) > FUSED_ROWS:
+        if not _is_fused(x, weight):
             self._prompts.add(x, weight, residual)
             return
         self._divided(x, weight, residual, adds=True)
@@ -211,7 +213,7 @@ class TritonOps:
         )  # fmt: skip
 
     def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
-        if len(x) > FUSED_ROWS:
+        if not _is_fused(x, weight):
             self._prompts.gate_up(x, norm, weight, out)
             return
         tiles = self._tiles(weight, divisible=False)
@@ -222,14 +224,14 @@ class TritonOps:
         )  # fmt: skip
 
     def logits(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
-        if len(x) > FUSED_ROWS:
+        if not _is_fused(x, weight):
             self._prompts.product(x, norm, weight, out)
         else:
             self._plain(x, norm, weight, out)
 
     def _product(self, x: Tensor, norm: Norm, weight: Weight) -> Tensor:
         """Projection, float32 and in the workspace for few rows, else of the activations' type."""
-        if len(x) > FUSED_ROWS:
+        if not _is_fused(x, weight):
             return self._prompts.product(x, norm, weight)
         shape = (len(x), weight.num_out)
         out = self._workspace.take(math.prod(shape))[0][: math.prod(shape)].view(shape)
@@ -298,6 +300,11 @@ class TritonOps:
     def _dependent(self) -> dict[str, bool]:
         """Launch options: a kernel may begin before the one before it has ended."""
         return {"PDL": self._pdl, "launch_pdl": self._pdl}
+
+
+def _is_fused(x: Tensor, weight: Weight) -> bool:
+    """True if the fused kernels take as many rows with this weight."""
+    return len(x) <= (MAX_ROWS if isinstance(weight, Int4Weight) else FUSED_ROWS)
 
 
 def _num_multiprocessors(device: torch.device) -> int:
