@@ -76,6 +76,14 @@ def test_8_bits_of_random_weights_are_near_16(token_ids: tuple[int, ...], weight
     assert 0 < divergence(found, exact) < 3e-3
 
 
+def test_4_bits_of_random_weights_are_near_16(token_ids: tuple[int, ...]) -> None:
+    """Groups of 128 with zero points: a step is a fifteenth of a group's range, and a weight is off
+    by a tenth of its size."""
+    exact = logits(ground.backend(ground.model("1b", "bfloat16", 4, CONTEXT)), token_ids)
+    found = logits(ground.backend(ground.model("1b", "int4", 4, CONTEXT)), token_ids)
+    assert 0 < divergence(found, exact) < NEAR_IN_4_BITS
+
+
 @pytest.mark.skipif(MODEL is None, reason="HALFSEC_GPU_MODEL names no model: no perplexity")
 @pytest.mark.parametrize("weights", ["fp8 by row", "fp8 by block"])
 def test_perplexity_of_8_bit_weights_is_within_one_percent(weights: str) -> None:

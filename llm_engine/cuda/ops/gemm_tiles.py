@@ -8,7 +8,8 @@ the same rules give the same tiles on every start.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .int4_layout import unit_bytes
+from llm_engine.cuda.memory import int4_unit_bytes
+
 from .interface import Int4Weight, Matrix, Weight
 
 MAX_SPLITS = 8
@@ -257,7 +258,7 @@ def int4_prompt_tiles(
         block_m = 64
     elif 3 * -(-num_rows // block_m) * -(-num_out // block_n) < num_sms:
         block_n, num_warps = 64, 4
-    block_k = 2 * unit_bytes(weight.group)
+    block_k = 2 * int4_unit_bytes(weight.group)
     stage = block_k * (2 * block_m + block_n // 2 * (2 if paired else 1))
     num_stages = max(2, min(num_stages, shared_bytes // stage))
     return PromptTiles(block_m, block_n, num_stages, num_warps, block_k)
@@ -287,7 +288,7 @@ def _stages(num_buffers: int) -> int:
 
 def _piece_of_columns(weight: Weight) -> int:
     if isinstance(weight, Int4Weight):
-        return 2 * unit_bytes(weight.group)
+        return 2 * int4_unit_bytes(weight.group)
     num_in = weight.num_in
     whole = -(-num_in // _PIECES)
     most = min(8 * _PIECE_BYTES // weight.bits, 1 << max(0, whole - 1).bit_length())

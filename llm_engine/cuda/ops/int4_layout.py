@@ -8,23 +8,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_engine.checkpoints.int4 import ZERO, Int4Matrix
+from llm_engine.cuda.memory import int4_unit_bytes
 
 from .interface import Int4Weight
-
-_FEWEST_BYTES = 32
-"""Bytes of the smallest unit: a sector of memory. Of groups of 64, two in units of 64 bytes would
-leave no registers: with zero points, the widest kernels of a step would spill."""
-
-
-def unit_bytes(group: int) -> int:
-    """Bytes of a unit, which has two columns for each byte."""
-    return max(_FEWEST_BYTES, group // 2)
 
 
 def pack(matrix: Int4Matrix, bias: Tensor | None = None) -> Int4Weight:
     """Pack a matrix on its device. Columns are filled up to whole units, with a scale of 0."""
     num_out, num_in = matrix.codes.shape
-    unit = unit_bytes(matrix.group)
+    unit = int4_unit_bytes(matrix.group)
     codes = F.pad(matrix.codes, (0, -num_in % (2 * unit)), value=ZERO).view(num_out, -1, 2, unit)
     packed = (codes[:, :, 0] | codes[:, :, 1] << 4).flatten(1)
     num_groups = 2 * packed.shape[1] // matrix.group
@@ -42,7 +34,7 @@ def pack(matrix: Int4Matrix, bias: Tensor | None = None) -> Int4Weight:
 
 def unpack(weight: Int4Weight) -> Int4Matrix:
     """The matrix that was packed."""
-    unit, num_out = unit_bytes(weight.group), weight.num_out
+    unit, num_out = int4_unit_bytes(weight.group), weight.num_out
     packed = weight.codes.view(num_out, -1, 1, unit)
     codes = torch.cat((packed & 0xF, packed >> 4), dim=2).flatten(1)[:, : weight.num_in]
     num_groups = -(-weight.num_in // weight.group)
@@ -52,9 +44,3 @@ def unpack(weight: Int4Weight) -> Int4Matrix:
     else:
         zeros = (weight.offsets[:num_groups].T.float() + ZERO).to(torch.uint8).contiguous()
     return Int4Matrix(codes.contiguous(), scales, zeros, weight.group)
-
-
-def padded_columns(num_in: int, group: int) -> int:
-    """Columns that are stored for `num_in`: whole units."""
-    columns = 2 * unit_bytes(group)
-    return -(-num_in // columns) * columns

@@ -119,8 +119,9 @@ class PrefillGemm:
             x=x, codes=weight.codes, scales=weight.scales, offsets=weight.offsets, bias=weight.bias,
             residual=residual, out=out, num_rows=len(x), OUT=num_out, IN=weight.num_in,
             PAIRED=paired, BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n, BLOCK_K=tiles.block_k,
-            GROUP=weight.group, TYPE=_TYPES[x.dtype], EMULATED=EMULATED, AHEAD=_LINES_AHEAD, num_warps=tiles.num_warps,
-            num_stages=tiles.num_stages, PDL=self.pdl, launch_pdl=self.pdl,
+            GROUP=weight.group, TYPE=_TYPES[x.dtype], EMULATED=EMULATED, AHEAD=_LINES_AHEAD,
+            num_warps=tiles.num_warps, num_stages=tiles.num_stages, PDL=self.pdl,
+            launch_pdl=self.pdl,
         )  # fmt: skip
 
     def _blocks(

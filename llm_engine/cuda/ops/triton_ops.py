@@ -2,7 +2,8 @@
 
 Up to `FUSED_ROWS` rows, or `MAX_ROWS` where weights have 4 bits, take one fused kernel for each
 operation; up to `MAX_ROWS` rows the same compiled one, so that a row's result is the same bits in
-any company. Longer prompts take the products of `prefill_gemm.py`, with normalization before and cache writes behind them.
+any company. Longer prompts take the products of `prefill_gemm.py`, with normalization before and
+cache writes behind them.
 
 Kernels run on the current stream. They share a workspace: one instance serves one stream.
 """

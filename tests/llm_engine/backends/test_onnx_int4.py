@@ -14,7 +14,7 @@ from torch import Tensor
 from llm_engine.backends import onnx_calibration
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.backends.onnx_graph import block_format, linear_attributes, make_model
-from llm_engine.backends.onnx_int4 import packed_arrays, rounded
+from llm_engine.backends.onnx_int4 import packed_arrays
 from llm_engine.backends.onnx_weights import convert
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.int4 import Int4Matrix
@@ -22,7 +22,9 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.errors import ModelError
+from llm_engine.models.calibration_text import read_text
 from llm_engine.models.compensated_rounding import Compensation
+from llm_engine.models.int4_rounding import rounded
 from tests.llm_engine.backends.test_onnx_cpu import in_pieces
 from tests.support.fakes.int4_models import save_int4_model
 from tests.support.fakes.llm_decoding import all_logits
@@ -126,7 +128,7 @@ def test_a_row_does_not_depend_on_its_neighbours(
 
 
 def arrays_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    text = onnx_calibration.read_text(checkpoint, None)
+    text = read_text(checkpoint, None)
     calibration = onnx_calibration.Calibration(checkpoint, text, num_threads=1)
     shares: list[float] = []
     with torch.inference_mode():
@@ -152,7 +154,7 @@ def test_calibrated_rounding_is_nearer_than_rounding_to_the_nearest(
     of random weights have nothing in common after the smallest change."""
     save_tiny_model(tmp_path, family, num_hidden_layers=1, **changes)
     checkpoint = load_checkpoint(tmp_path)
-    text = onnx_calibration.read_text(checkpoint, None).sequences[0][:400]
+    text = read_text(checkpoint, None).sequences[0][:400]
     exact = all_logits(checkpoint, text)
     calibrated = all_logits(checkpoint, text, Precision.INT4)
 
