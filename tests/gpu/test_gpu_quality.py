@@ -25,6 +25,8 @@ pytestmark = ground.pytestmark
 MODEL = os.environ.get("HALFSEC_GPU_MODEL")
 CONTEXT = 1024
 NUM_TOKENS = 256
+NEAR_IN_4_BITS = 4e-2
+"""Nats of a next token's distribution from that in 16 bits, with random weights in 4."""
 WEIGHT_ONLY = 1.01
 """Perplexity of 8-bit weights in that of bfloat16."""
 
