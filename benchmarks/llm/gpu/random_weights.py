@@ -19,6 +19,7 @@ from llm_engine.cuda.ops.int4_layout import pack
 from llm_engine.cuda.ops.interface import Attention, Heads, Matrix, Norm, Weight
 from llm_engine.cuda.quantization.quantize import quantize
 from llm_engine.cuda.weights import WeightFormat, as_matrix, rope_tables
+from llm_engine.models.int4_rounding import nearest
 from llm_engine.models.medusa_heads import DraftHead, DraftHeads, HeadsShape
 from llm_engine.training.draft_head_training import Recipe
 
