@@ -23,7 +23,7 @@ from llm_engine.checkpoints.fp8 import Fp8Matrix
 from llm_engine.checkpoints.int4 import GROUPS, ZERO, Int4Matrix
 from llm_engine.checkpoints.packed_weights import FusedMatrix, FusedWeights, joined_bias
 from llm_engine.config import ModelConfig, Precision
-from llm_engine.cuda.memory import Int4Storage
+from llm_engine.cuda.memory import MATRICES, Int4Storage
 from llm_engine.cuda.ops.int4_layout import pack
 from llm_engine.cuda.ops.interface import Attention, Heads, Int4Weight, Matrix, Norm, Rope, Weight
 from llm_engine.cuda.quantization.calibrate import Calibration
@@ -126,14 +126,15 @@ def int4_storage(checkpoint: Checkpoint, weight_format: WeightFormat) -> Int4Sto
     tells. Raises ModelError."""
     config = checkpoint.config
     if not checkpoint.has_int4_layers:
-        names = frozenset(BLOCKS)
-        return Int4Storage((names,) * config.num_layers, group=min(BLOCKS.values()))
+        layer = frozenset(BLOCKS.keys() & set(MATRICES))
+        has_head = weight_format.made("head") is Precision.INT4
+        return Int4Storage((layer,) * config.num_layers, has_head, min(BLOCKS.values()))
     weights = FusedWeights(checkpoint)
     candidates = [list(weights.matrices(index)) for index in range(config.num_layers)]
     kept: dict[str, Int4Matrix | None] = {}
     layers = []
     for matrices in candidates:
-        names = set()
+        names: set[str] = set()
         for matrix in matrices:
             if matrix.may_be_int4 and matrix.name not in kept:
                 stored = matrix.int4()

@@ -18,6 +18,10 @@ MIN_BLOCKS = 2
 """Blocks of columns for one program of a split product. With fewer, filling the pipeline and adding
 up cost more than they save; with more, a hidden size of 2048 would leave half of an H200 idle."""
 
+_LARGE_BLOCK = 512
+"""Columns of a block that is as much work as `MIN_BLOCKS` others: of 4-bit weights in groups of
+128."""
+
 NUM_WARPS: Final = 4
 """Warps of a program, each with a piece of the columns."""
 
@@ -150,7 +154,8 @@ def product_tiles(
     num_splits = 1
     if divisible:
         num_tiles = -(-num_out // block_n)
-        most = min(MAX_SPLITS, num_blocks // MIN_BLOCKS, 2 * num_sms // num_tiles)
+        fewest = 1 if block_k >= _LARGE_BLOCK else MIN_BLOCKS
+        most = min(MAX_SPLITS, num_blocks // fewest, 2 * num_sms // num_tiles)
         num_splits = _power_of_two(most)
     span = -(-num_blocks // num_splits) * block_k
     num_splits = -(-num_in // span)  # the last split may be empty

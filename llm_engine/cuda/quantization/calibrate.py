@@ -72,8 +72,9 @@ class Calibration:
 
     def _rounded(self, name: str, weight: Weight, inputs: list[Tensor]) -> Weight:
         precision = self._made(name)
-        is_rounded = isinstance(weight, Int4Weight) or weight.scales is not None
-        if is_rounded or precision is Precision.BFLOAT16:
+        if isinstance(weight, Int4Weight) or weight.scales is not None:
+            return weight  # of few bits in the checkpoint
+        if precision is Precision.BFLOAT16:
             return weight
         moments = sum(rows.float().T @ rows.float() for rows in inputs)
         assert isinstance(moments, Tensor)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from llm_engine.checkpoints.int4 import ZERO, Int4Matrix
+from llm_engine.cuda.ops.interface import Matrix, Weight
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,12 @@ class Int4Kind:
 
     def __str__(self) -> str:
         return f"groups of {self.group}" + (" with zeros" if self.has_zeros else "")
+
+
+def not_int4(weight: Weight) -> Matrix:
+    """The weight, which has more bits."""
+    assert isinstance(weight, Matrix)
+    return weight
 
 
 INT4_KINDS = tuple(Int4Kind(group, zeros) for group in (32, 64, 128) for zeros in (True, False))

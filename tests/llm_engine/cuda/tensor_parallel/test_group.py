@@ -25,7 +25,7 @@ from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.cuda.ops.interface import Weight
 from llm_engine.cuda.tensor_parallel.follower_watchdog import Follower, HangTimeout, received
 from llm_engine.cuda.tensor_parallel.group import ParallelBackend, ProcessGroup, lead
 from llm_engine.cuda.weights import WeightFormat
@@ -313,7 +313,7 @@ def _stopping(backend: CudaBackend, number: signal.Signals) -> CudaBackend:
     ops = context.ops
     num_products = itertools.count()
 
-    def add_product(x: Tensor, weight: Matrix, residual: Tensor) -> None:
+    def add_product(x: Tensor, weight: Weight, residual: Tensor) -> None:
         if next(num_products) == 4 * 4 + 2:  # two layers, two of them in each
             os.kill(os.getpid(), number)
         type(ops).add_product(ops, x, weight, residual)
