@@ -32,7 +32,7 @@ class BackendName(StrEnum):
     TORCH = "torch"
     """Plain torch on the CPU, in float32: the reference."""
     CUDA = "cuda"
-    """An NVIDIA GPU, in bfloat16 or with 8-bit weights."""
+    """An NVIDIA GPU, in bfloat16 or with weights of 8 or 4 bits."""
 
 
 class Precision(StrEnum):
@@ -43,22 +43,25 @@ class Precision(StrEnum):
     INT8 = "int8"
     """On a CPU: weights and activations in 8 bits."""
     INT4 = "int4"
-    """On a CPU: as int8, with most weights in 4 bits."""
+    """On a CPU: as int8, with most weights in 4 bits. On a GPU, by `EngineConfig.backend`: weights
+    in 4 bits, activations in 16."""
     BFLOAT16 = "bfloat16"
     """On a GPU: everything in 16 bits."""
     FP8 = "fp8"
     """On a GPU: weights as 8-bit floats, activations in 16 bits."""
 
 
-def backend_for(precision: Precision) -> BackendName:
-    """The backend that computes in this precision."""
+def backends_for(precision: Precision) -> tuple[BackendName, ...]:
+    """The backends that compute in this precision; `AUTO` is the first."""
     match precision:
         case Precision.FLOAT32:
-            return BackendName.TORCH
-        case Precision.INT8 | Precision.INT4:
-            return BackendName.ONNX
+            return (BackendName.TORCH,)
+        case Precision.INT8:
+            return (BackendName.ONNX,)
+        case Precision.INT4:
+            return BackendName.ONNX, BackendName.CUDA
         case Precision.BFLOAT16 | Precision.FP8:
-            return BackendName.CUDA
+            return (BackendName.CUDA,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +237,13 @@ class EngineConfig:
     """Draft repetitions (prompt lookup) and verify several tokens in one step. Replies are the same
     with and without."""
     head_precision: Precision | None = None
-    """Precision of the LM head, the matrix that gives the logits, on a GPU; None: as all others."""
+    """Precision of the LM head, the matrix that gives the logits, on a GPU; None: as all others,
+    with int4 in 4 bits only where the checkpoint has it so."""
     calibration: Path | None = None
     """Text file for calibration: weights are rounded so that the model's outputs on texts like it
     change least. With fp8 it takes minutes at every start; None: each weight is rounded to the
-    nearest. With int4 at the first start, where the checkpoint is not in 4 bits; None: a text of
-    the engine's own."""
+    nearest. With int4 at the first start, on a GPU at every one, where the checkpoint is not in
+    4 bits; None: a text of the engine's own."""
     kv_precision: Precision = Precision.BFLOAT16
     """Precision of keys and values on a GPU: bfloat16, or fp8 for half the memory."""
     num_gpus: int = 1
@@ -256,12 +260,13 @@ class EngineConfig:
             except ValueError:
                 problem = f"{getattr(self, name)!r} is not one of {', '.join(choices)}"
                 raise RequestError(name, problem) from None
-        fitting = backend_for(self.precision)
-        if self.backend not in (BackendName.AUTO, fitting):
-            can = " and ".join(each for each in Precision if backend_for(each) is self.backend)
+        fitting = backends_for(self.precision)
+        if self.backend not in (BackendName.AUTO, *fitting):
+            can = " and ".join(each for each in Precision if self.backend in backends_for(each))
             raise RequestError(
                 "backend",
-                f"{self.backend} calculates in {can}; for {self.precision} choose {fitting}",
+                f"{self.backend} calculates in {can}; for {self.precision} choose "
+                + " or ".join(fitting),
             )
         _require_int("num_threads", self.num_threads, 1, 256)
         if self.prefill_chunk is not None:
@@ -279,12 +284,21 @@ class EngineConfig:
             _require_int("context_length", self.context_length, 16, 1 << 24)
 
     @property
+    def chosen_backend(self) -> BackendName:
+        """`backend`, or the one that `AUTO` stands for."""
+        is_auto = self.backend is BackendName.AUTO
+        return backends_for(self.precision)[0] if is_auto else self.backend
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.chosen_backend is BackendName.CUDA
+
+    @property
     def prompt_chunk(self) -> int:
         """Prompt tokens in one step: `prefill_chunk`, or the backend's default."""
         if self.prefill_chunk is not None:
             return self.prefill_chunk
-        on_gpu = backend_for(self.precision) is BackendName.CUDA
-        return _GPU_PROMPT_CHUNK if on_gpu else _CPU_PROMPT_CHUNK
+        return _GPU_PROMPT_CHUNK if self.on_gpu else _CPU_PROMPT_CHUNK
 
 
 @dataclass(frozen=True, slots=True)

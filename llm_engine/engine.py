@@ -36,7 +36,7 @@ from llm_engine.speculative.head_drafter import load_head_drafter
 from llm_engine.speculative.ngram import NgramDrafter
 from llm_engine.structured_output.compiler import GrammarCompiler
 
-from .config import BackendName, EngineConfig, SamplingParams, backend_for
+from .config import EngineConfig, SamplingParams
 from .errors import ModelError, RequestError
 
 _log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Engine:
         self.health = self._thread.health
         if isinstance(backend, HasProcesses):
             backend.when_lost(self._thread.lose)
-        if backend_for(config.precision) is BackendName.CUDA:
+        if config.on_gpu:
             # On a CPU the thread shares its cores with the compute threads.
             self._thread.post(pin_to_last_core)
         self._conversations = ConversationPool(

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from agent.config.home import halfsec_home
 from agent.config.local_urls import is_loopback
-from agent.config.schema import GPU_DTYPES, Config
+from agent.config.schema import Config
 from agent.config.tools import MCP_PREFIX, PHONE_PREFIX
 from agent.errors import ConfigError, HalfsecError
 from agent.http.auth.key_needed import needs_key
@@ -149,13 +149,13 @@ def _packages(config: Config) -> Iterator[Finding]:
 
 def _gpu(config: Config) -> Finding:
     """The GPU; checked only where the settings use one."""
-    if config.llm_engine.dtype not in GPU_DTYPES and config.asr.device == "cpu":
-        return Finding("gpu", "none is asked for: llm_engine.dtype, asr.device")
+    if not config.llm_engine.on_gpu and config.asr.device == "cpu":
+        return Finding("gpu", "none is asked for: llm_engine.dtype and device, asr.device")
     problem = gpu_problem(config)
     if problem is not None:
         key, what = problem
         return Finding(key, what, "WRONG", "or choose a preset for the processor: embedded, cpu")
-    if config.llm_engine.dtype not in GPU_DTYPES:
+    if not config.llm_engine.on_gpu:
         return Finding("gpu", "one, for the recognizer", "ok")
     from llm_engine.cuda.device import require_device
 

@@ -27,6 +27,7 @@ from .presets import DEFAULT_PRESET, PRESETS
 from .schema import (
     CHOSEN,
     DEFAULT_AGENT,
+    DTYPES_OF_DEVICE,
     FOR_GPUS,
     GPU_DTYPES,
     SECTIONS,
@@ -234,9 +235,17 @@ def _refuse_keyless(telephony: TelephonySettings, profiles: Mapping[str, AgentPr
 
 
 def _refuse_unused(settings: LlmSettings, origins: Mapping[str, str]) -> None:
-    """Raise ConfigError for a GPU setting without a GPU `dtype`. A preset's own is ignored: it may
-    have been meant for another `dtype`."""
-    if settings.dtype in GPU_DTYPES:
+    """Raise ConfigError for a `device` that does not compute in `dtype`, and for a GPU setting
+    without a GPU. A preset's own is ignored: it may have been meant for another `dtype`."""
+    fitting = DTYPES_OF_DEVICE.get(settings.device)
+    if fitting is not None and settings.dtype not in fitting:
+        raise ConfigError(
+            f'llm_engine.device is "{settings.device}", which computes in {", ".join(fitting)}, '
+            f'and llm_engine.dtype is "{settings.dtype}": choose one of these, or leave the device '
+            "out.",
+            key="llm_engine.device",
+        )
+    if settings.on_gpu:
         return
     usual = LlmSettings()
     for name in FOR_GPUS:
@@ -248,7 +257,8 @@ def _refuse_unused(settings: LlmSettings, origins: Mapping[str, str]) -> None:
             listed = " or ".join(f'"{each}"' for each in GPU_DTYPES)
             raise ConfigError(
                 f"{key} ({origins[key]}) is for an NVIDIA GPU, and llm_engine.dtype is "
-                f'"{settings.dtype}": with {listed} it has an effect.',
+                f'"{settings.dtype}": with {listed} it has an effect, and with "int4" where the '
+                'device is "cuda".',
                 key=key,
             )
 

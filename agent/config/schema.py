@@ -29,6 +29,9 @@ CHOSEN: Final = "chosen for this machine: "
 GPU_DTYPES: Final = ("bfloat16", "fp8")
 """Values of `llm_engine.dtype` that need a GPU."""
 
+DTYPES_OF_DEVICE: Final = {"cpu": ("int8", "int4", "float32"), "cuda": (*GPU_DTYPES, "int4")}
+"""Values of `llm_engine.dtype` that `llm_engine.device` computes in."""
+
 FOR_GPUS: Final = ("head_dtype", "kv_dtype", "calibration", "gpus")
 """Settings of `[llm_engine]` without effect on a processor; `calibration` has one with int4."""
 
@@ -151,6 +154,9 @@ class LlmSettings:
     """Number format of the linear layers. int4 keeps GPTQ, AWQ and Q4_0 models as they are, and
     rounds others by a calibration of minutes at the first start. float32 is exact, and three times
     slower; bfloat16 and fp8 are for an NVIDIA GPU."""
+    device: Literal["", "cpu", "cuda"] = ""
+    """Device of the language model: cuda is an NVIDIA GPU. Empty: as `dtype` says, with int4 the
+    processor."""
     threads: Threads = 2
     """Processor threads of the language model."""
     temperature: Annotated[float, Between(0, 2)] = 0.0
@@ -194,11 +200,13 @@ class LlmSettings:
     """Replies of different calls that are computed in one batch: four in less than two thirds of
     the time. Never more than `agent.max_sessions`."""
     head_dtype: Literal["", "bfloat16", "fp8"] = ""
-    """On a GPU: number format of the output layer. Empty: as `dtype`."""
+    """On a GPU: number format of the output layer. Empty: as `dtype`; with int4 in 4 bits where the
+    model's file has it so, else as the other matrices that are not."""
     calibration: str = ""
     """With fp8 or int4: a file of text like that of the calls; weights are rounded so that its
-    outputs change least. With fp8 it takes minutes at every start, with int4 at the first. Empty:
-    with fp8 each weight is rounded to the nearest, with int4 a text of halfsec's own is taken."""
+    outputs change least. With fp8 it takes minutes at every start, with int4 at the first, on a
+    GPU at every one. Empty: with fp8 each weight is rounded to the nearest, with int4 a text of
+    halfsec's own is taken."""
     kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
     """On a GPU: number format of the KV cache. fp8 takes half the memory, and rounds."""
     gpus: Annotated[int, Between(1, 64)] = 1
@@ -212,7 +220,12 @@ class LlmSettings:
     Replies are the same, and come sooner where its drafts are accepted. Empty: none."""
     draft_heads: str = ""
     """A directory of draft heads made for `model` by `halfsec train-heads`, for the same purpose.
-    Every dtype except int8 and int4 can use them. Empty: none."""
+    Every dtype except int8 and int4 can use them, on a GPU int4 too. Empty: none."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if the language model runs on an NVIDIA GPU."""
+        return self.dtype in GPU_DTYPES or self.device == "cuda"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class Loading:
         num_calls = self._config.agent.max_sessions
         engine_config = llm_engine.EngineConfig(
             precision=llm_engine.Precision(settings.dtype),
+            backend=llm_engine.BackendName.CUDA if settings.on_gpu else llm_engine.BackendName.AUTO,
             num_threads=settings.threads,
             context_length=settings.context,
             kv_cache_mb=settings.cache_mb,

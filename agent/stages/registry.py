@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import asr
 import llm_engine
 import tts
-from agent.config.schema import GPU_DTYPES, Config, LlmSettings
+from agent.config.schema import Config, LlmSettings
 from agent.errors import ClientError, HalfsecError
 from agent.session.api.settings import TurnDetection
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, VoicePort
@@ -203,7 +203,7 @@ class Stages:
 
 def _on_gpu(config: Config) -> set[str]:
     """Names of the stages that load on the GPU."""
-    engines = {"llm", "small llm"} if config.llm_engine.dtype in GPU_DTYPES else set()
+    engines = {"llm", "small llm"} if config.llm_engine.on_gpu else set()
     return engines | ({"asr"} if config.asr.device == "cuda" else set())
 
 

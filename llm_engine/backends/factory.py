@@ -5,7 +5,7 @@ from collections.abc import Callable
 from llm_engine.backends.base import Backend
 from llm_engine.backends.cpu_memory import require_memory
 from llm_engine.checkpoints.checkpoint import Checkpoint
-from llm_engine.config import BackendName, EngineConfig, backend_for
+from llm_engine.config import BackendName, EngineConfig
 
 
 def make_backend(
@@ -14,11 +14,8 @@ def make_backend(
     context_length: int,
     on_progress: Callable[[float], None],
 ) -> Backend:
-    """Load a model's weights into the backend for `config.precision`. Raises ModelError.
-
-    There is one backend for each precision; `EngineConfig` has checked that they agree.
-    """
-    name = backend_for(config.precision)
+    """Load a model's weights into the backend that `config` chooses. Raises ModelError."""
+    name = config.chosen_backend
     if name is BackendName.CUDA:
         from llm_engine.cuda.loading import load_backend
 

@@ -3,15 +3,13 @@
 A layer's inputs come from the layers before it after their rounding. One layer is in memory at a
 time, in float32, besides the text's rows and the second moments of one matrix's inputs.
 
-Which matrices become 4-bit is `BLOCKS`.
+Which matrices become 4-bit is `models.int4_rounding.BLOCKS`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from hashlib import sha256
-from pathlib import Path
 from typing import TypeAlias
 
 import torch
@@ -21,64 +19,13 @@ from torch.nn import functional as F
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.int4 import Int4Matrix
 from llm_engine.checkpoints.packed_weights import FusedWeights
-from llm_engine.errors import ModelError
+from llm_engine.models.calibration_text import CalibrationText
 from llm_engine.models.compensated_rounding import Compensation
 from llm_engine.models.decoder import Layer, attend, attention_mask, read_layer, rotary_tables
-
-from .onnx_int4 import rounded
-
-BLOCKS = {"down": 128, "head": 128}
-"""Inputs that share a scale, of each matrix that is rounded to 4 bits; others have 8. Half of a
-half-billion model's weights, chosen by what their rounding costs: perplexity in that of float32,
-Qwen2.5-Coder 0.5B of Q5_0, 3,100 tokens of dialogue scripts and 1,000 of a licence that it knows by
-heart, emulated, standard errors 0.005 and 0.02:
-
-- head: 1.002 and 1.017
-- down: 1.014 and 1.21
-- gate and up: 1.028 and 1.28; in blocks of 32 1.025 and 1.17; rounded to the nearest 1.039 and
-  1.22; calibrated with twice the text 1.031 and 1.21
-- down and head: 1.017 and 1.23
-"""
-
-_TEXTS = Path(__file__).resolve().parents[1] / "training"
-DEFAULT_TEXTS = _TEXTS / "spoken_questions.txt", _TEXTS / "calibration.txt"
-"""Spoken language, and the wider vocabulary of a technical manual."""
-
-_MAX_TOKENS = 4096
-"""Tokens of the text. Fewer: the moments of wide inputs are noise. More: conversion takes longer,
-which is mostly the text's way through the layers."""
-_MAX_CHARS = 16 * _MAX_TOKENS
-_SEQUENCE = 1024
-"""Longest sequence in tokens."""
+from llm_engine.models.int4_rounding import BLOCKS, rounded
 
 Weight: TypeAlias = tuple[Int4Matrix | Tensor, Tensor | None]
 """A matrix, in 4 bits or `[out, in]` float32, and its bias `[out]`."""
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationText:
-    """Token ids of a text, cut into sequences."""
-
-    sequences: tuple[tuple[int, ...], ...]
-    digest: str
-    """Hash of the ids, for the cache."""
-
-
-def read_text(checkpoint: Checkpoint, path: Path | None) -> CalibrationText:
-    """Read the text at `path`, or the default one. Raises ModelError where it can't be read."""
-    all_ids: list[int] = []
-    for file in DEFAULT_TEXTS if path is None else (path,):
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeError) as error:
-            raise ModelError(f"{file}: cannot be read as the calibration's text: {error}") from None
-        all_ids += checkpoint.tokenizer.encode(text[:_MAX_CHARS])
-    ids = tuple(all_ids[:_MAX_TOKENS])
-    if not ids:
-        raise ModelError(f"{path}: there is no text to calibrate with")
-    length = min(_SEQUENCE, checkpoint.config.context_length)
-    sequences = tuple(ids[start : start + length] for start in range(0, len(ids), length))
-    return CalibrationText(sequences, sha256(repr(ids).encode()).hexdigest()[:16])
 
 
 class Calibration:

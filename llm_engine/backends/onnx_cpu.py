@@ -31,16 +31,17 @@ from llm_engine.checkpoints.packed_cache import Array, stored_weights
 from llm_engine.checkpoints.verified_files import VerifiedFiles
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.errors import ModelError
+from llm_engine.models.calibration_text import read_text
 
 from .base import CacheLayout, DoneStep, Plan, SequenceRows, Slot, StepHandle, StepResult
 from .batch_invariance import ensure_batch_invariance
 from .cpu_memory import converted_bytes
 from .int8_saturation import check_products
 from .onnx_attention import stored_size
-from .onnx_calibration import Calibration, read_text, torch_threads
+from .onnx_calibration import Calibration, torch_threads
 from .onnx_packing import packing, with_packed
 from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
-from .onnx_weights import INT4_KIND, KIND, convert, is_stored_int4
+from .onnx_weights import INT4_KIND, KIND, convert
 from .sampler import choose_tokens
 
 _PAGE_SIZE = 16
@@ -76,7 +77,7 @@ class OnnxBackend:
         kind, text = KIND, None
         if is_int4:
             kind = INT4_KIND
-            if not is_stored_int4(checkpoint):
+            if not checkpoint.has_int4_layers:
                 text = read_text(checkpoint, config.calibration)
                 kind += f" {text.digest}"
 

@@ -69,11 +69,6 @@ def convert(
     on_progress(1.0)
 
 
-def is_stored_int4(checkpoint: Checkpoint) -> bool:
-    """True if matrices of a layer are stored in 4 bits."""
-    return any(name.startswith("layers.") for name in checkpoint.int4_names)
-
-
 def _vocabulary(
     weights: FusedWeights, keeps_int4: bool, calibration: Calibration | None = None
 ) -> Iterator[tuple[str, Array]]:

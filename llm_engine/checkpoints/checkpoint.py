@@ -97,6 +97,11 @@ class Checkpoint:
                 f"{self.path}: sliding windows {windows} do not fit {config.num_layers} layers"
             )
 
+    @property
+    def has_int4_layers(self) -> bool:
+        """True if matrices of a layer are stored in 4 bits."""
+        return any(name.startswith("layers.") for name in self.int4_names)
+
     def tensor(self, name: str, *shape: int) -> torch.Tensor:
         """Read a tensor and check its shape. Raises ModelError, also for NaN and infinity."""
         if name not in self.names:

@@ -52,10 +52,15 @@ class FusedMatrix:
                 weight = self.checkpoint.tensor(f"{name}.weight", *shape)
             yield name, weight, self._bias(name, num_outputs)
 
+    @property
+    def may_be_int4(self) -> bool:
+        """True if all parts are stored in 4 bits; `int4` says if they can be had so."""
+        return self.checkpoint.int4_names >= {f"{name}.weight" for name, _ in self.parts}
+
     def int4(self) -> tuple[Int4Matrix, Tensor | None] | None:
         """Read the whole matrix, exactly as stored in 4 bits, and its bias; None where a part is
         stored differently, or in groups of another size. Raises ModelError."""
-        if not self.checkpoint.int4_names >= {f"{name}.weight" for name, _ in self.parts}:
+        if not self.may_be_int4:
             return None
         parts: list[Int4Matrix] = []
         for name, num_outputs in self.parts:

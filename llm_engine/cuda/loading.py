@@ -18,12 +18,13 @@ from llm_engine.cuda.tensor_parallel.group import ProcessGroup, lead
 from llm_engine.cuda.tensor_parallel.ops import ParallelOps
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import ModelError
+from llm_engine.models.calibration_text import read_text
 from llm_engine.models.medusa_heads import load_heads
 
 from .backend import PAGE_SIZE, CudaBackend
-from .device import require_device
+from .device import FP8_CAPABILITY, require_device
 from .memory import MemoryBudget, Storage, plan_memory
-from .weights import WeightFormat, load_model
+from .weights import WeightFormat, int4_storage, load_model
 
 _WEIGHTS_SHARE = 0.6
 """Share of the weights in the time of loading; the rest is graph capture."""
@@ -74,9 +75,13 @@ def _load(
 ) -> Callable[[], CudaBackend]:
     """Load the weights; returns the function that captures the steps and makes the backend."""
     index = 0 if shard is None else shard.rank
-    device = require_device(index=index, needs_fp8=config.precision is Precision.FP8)
+    needs_fp8 = Precision.FP8 in (config.precision, config.head_precision)
+    device = require_device(index=index, needs_fp8=needs_fp8)
     local = checkpoint.config if shard is None else shard.local(checkpoint.config)
-    weight_format = WeightFormat(body=config.precision, head=config.head_precision)
+    # As on a CPU, what is not in 4 bits has 8, where the GPU converts these by an instruction.
+    has_fp8 = device.capability >= FP8_CAPABILITY
+    rest = Precision.FP8 if has_fp8 else Precision.BFLOAT16
+    weight_format = WeightFormat(body=config.precision, head=config.head_precision, rest=rest)
     heads = None if config.draft_heads is None else load_heads(config.draft_heads, checkpoint)
     budget = MemoryBudget(
         device.free_bytes,
@@ -85,11 +90,7 @@ def _load(
         config.kv_cache_mb << 20,
         draft_bytes=0 if heads is None else heads_bytes(heads.shape),
     )
-    storage = Storage(
-        weight=_BYTES[config.precision],
-        head=_BYTES[weight_format.head_precision],
-        kv=_BYTES[config.kv_precision],
-    )
+    storage = _storage(checkpoint, weight_format, _BYTES[config.kv_precision])
     plan = plan_memory(local, storage, budget, name=checkpoint.path.name)
     torch.cuda.set_device(index)
     place = torch.device("cuda", index)
@@ -99,7 +100,7 @@ def _load(
         place,
         context_length=context_length,
         shard=shard,
-        calibration=_calibration(checkpoint, config.calibration),
+        calibration=_calibration(checkpoint, config),
         on_progress=lambda share: on_progress(_WEIGHTS_SHARE * share),
     )
 
@@ -128,8 +129,25 @@ def _parallel_ops(ops: PartOps, shard: Shard, config: ModelConfig, place: torch.
     return ParallelOps(ops, shard.vocab_rows(config), hidden)
 
 
-def _calibration(checkpoint: Checkpoint, path: Path | None) -> list[list[int]]:
+def _storage(checkpoint: Checkpoint, weight_format: WeightFormat, kv_bytes: int) -> Storage:
+    """What the memory plan counts: formats of the matrices as `load_model` will make them."""
+    if weight_format.body is not Precision.INT4:
+        body, head = weight_format.body, weight_format.head_precision
+        return Storage(_BYTES[body], _BYTES[head], kv_bytes)
+    return Storage(
+        _BYTES[weight_format.rest],
+        _BYTES[weight_format.head or weight_format.rest],
+        kv_bytes,
+        int4=int4_storage(checkpoint, weight_format),
+    )
+
+
+def _calibration(checkpoint: Checkpoint, config: EngineConfig) -> list[list[int]]:
     """Token ids of the calibration text, in chunks. Raises ModelError where it can't be read."""
+    path = config.calibration
+    is_made = config.precision is Precision.INT4 and not checkpoint.has_int4_layers
+    if path is None and is_made:
+        return [list(ids) for ids in read_text(checkpoint, None).sequences]
     if path is None:
         return []
     try:

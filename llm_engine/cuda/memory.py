@@ -23,9 +23,34 @@ attention's scratch, and fragmentation of torch's pool. An allowance, not a meas
 _GRAPH_NODE: Final = 16 << 10
 """Bytes of each kernel in a captured graph. An allowance, not a measurement."""
 _KERNELS_PER_LAYER: Final = 8
+MATRICES: Final = ("qkv", "out", "gate_up", "down")
+"""Names of a layer's fused matrices, in the order of `shapes`."""
 _LOGIT_COPIES: Final = 4
 """Logits, and buffers of sampling: sorted values, their indices, running sums."""
 _GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Storage:
+    """Matrices that are stored in 4 bits, and the bytes of a group of their columns."""
+
+    layers: tuple[frozenset[str], ...]
+    """Names of each layer's: `qkv`, `out`, `gate_up`, `down`."""
+    has_head: bool = False
+    group: int = 128
+    """Columns that share a scale; the smallest, where matrices differ."""
+    group_bytes: int = 4
+    """Bytes of a group's scale and zero point: 2 where all zero points are 8."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all matrices of the layers are in 4 bits."""
+        return all(names == set(MATRICES) for names in self.layers)
+
+    def matrix_bytes(self, rows: int, columns: int) -> int:
+        unit = 2 * int4_unit_bytes(self.group)
+        stored = -(-columns // unit) * unit
+        return rows * (stored // 2 + stored // self.group * self.group_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +63,15 @@ class Storage:
     """Bytes of a key's or value's element."""
     scale_block: tuple[int, int] = (1, 0)
     """Rows and columns of 8-bit weights that share a float32 scale. (1, 0): one for each row."""
+    int4: Int4Storage | None = None
+    """Matrices in 4 bits; `weight` and `head` are of the others."""
 
     def __str__(self) -> str:
         names = {1: "FP8", 2: "bfloat16", 4: "float32"}
-        return f"{names[self.weight]} weights, {names[self.kv]} cache"
+        weights = names[self.weight]
+        if self.int4 is not None:
+            weights = f"{'int4' if self.int4.is_whole else 'int4 and ' + weights}"
+        return f"{weights} weights, {names[self.kv]} cache"
 
 
 BFLOAT16: Final = Storage()
@@ -124,7 +154,7 @@ def _remedies(
         yield f"lower kv_cache_mb to {left >> 20}"
     if storage.kv > 1 and _fits(config, replace(storage, kv=1), budget):
         yield "keep keys and values in FP8"
-    if storage.weight > 1:
+    if storage.weight > 1 and storage.int4 is None:
         smaller = replace(storage, weight=1, head=1)
         if _fits(config, smaller, budget):
             yield f"choose precision fp8 (weights {_gib(weight_bytes(config, smaller))})"
@@ -140,12 +170,22 @@ def _fits(config: ModelConfig, storage: Storage, budget: MemoryBudget) -> bool:
 def weight_bytes(config: ModelConfig, storage: Storage) -> int:
     """Bytes of matrices with their scales, embedding table, norms and biases."""
     hidden, vocab = config.hidden_size, config.vocab_size
-    layer = sum(_matrix(rows, columns, storage.weight, storage) for rows, columns in shapes(config))
+    fours = storage.int4
+    layers = 0
+    for index in range(config.num_layers):
+        for name, (rows, columns) in zip(MATRICES, shapes(config), strict=True):
+            if fours is not None and name in fours.layers[index]:
+                layers += fours.matrix_bytes(rows, columns)
+            else:
+                layers += _matrix(rows, columns, storage.weight, storage)
     norms = 2 * hidden + 2 * config.head_dim * config.has_qk_norm
     biases = qkv_rows(config) * (config.architecture == "qwen2")
-    head = _matrix(vocab, hidden, storage.head, storage)
+    if fours is not None and fours.has_head:
+        head = fours.matrix_bytes(vocab, hidden)
+    else:
+        head = _matrix(vocab, hidden, storage.head, storage)
     embedding = vocab * hidden * 2
-    return config.num_layers * (layer + 4 * (norms + biases)) + head + embedding + 4 * hidden
+    return layers + 4 * config.num_layers * (norms + biases) + head + embedding + 4 * hidden
 
 
 def shapes(config: ModelConfig) -> tuple[tuple[int, int], ...]:
@@ -176,6 +216,13 @@ def workspace_bytes(config: ModelConfig) -> int:
     row = 2 * hidden + 2 * qkv_rows(config) + 2 * heads + 3 * inner
     logits = MAX_STEP_ROWS * config.vocab_size * 4 * _LOGIT_COPIES
     return MAX_PROMPT_ROWS * row * 4 + logits + _RESERVE
+
+
+def int4_unit_bytes(group: int) -> int:
+    """Bytes of a unit of 4-bit weights (`kernels/int4.py`), which has two columns for each: those
+    of a group, but no fewer than fill a sector of memory. Of groups of 64, two in a unit of 64
+    bytes would leave no registers: with zero points, the widest kernels of a step would spill."""
+    return max(32, group // 2)
 
 
 def _matrix(rows: int, columns: int, size: int, storage: Storage) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from llm_engine.config import ModelConfig
-from llm_engine.cuda.ops.interface import Attention, LayerPages, Matrix, Norm, Ops, Rope, Rows
+from llm_engine.cuda.ops.interface import Attention, LayerPages, Norm, Ops, Rope, Rows, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,12 @@ class DeviceLayer:
     """Weights of one decoder layer."""
 
     attention: Attention
-    out: Matrix
+    out: Weight
     """Output projection, from all heads back to the hidden size."""
     mlp_norm: Norm
-    gate_up: Matrix
+    gate_up: Weight
     """Gate and up, one below the other."""
-    down: Matrix
+    down: Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class DeviceModel:
     """`[vocab, hidden]`, of the activations' type."""
     layers: tuple[DeviceLayer, ...]
     norm: Norm
-    head: Matrix
+    head: Weight
     rope: Rope
 
     @property

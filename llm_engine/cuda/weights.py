@@ -1,9 +1,11 @@
-"""Loads a checkpoint's weights onto the device, as floats or in 8 bits.
+"""Loads a checkpoint's weights onto the device, as floats, in 8 bits or in 4.
 
 Matrices are read and converted one after another, on the device: the host never holds more than
 one, and the device no more than the model and one matrix besides, or one layer where it gets a
 shard of each. 8-bit floats of a checkpoint are kept bit for bit (`quantize.join` names the
-exceptions).
+exceptions), and so are matrices stored in 4 bits. With those, the others of a checkpoint keep more
+bits: rounding what its maker has not would lose quality. A checkpoint that has none gets 4 bits in
+the matrices of `int4_rounding.BLOCKS`, as on a CPU.
 
 Norms, biases and scales are float32; they are small. The embedding is a table of the activations'
 type, as only single rows of it are read; where it is the LM head as well, the head may still be
@@ -18,13 +20,17 @@ from torch import Tensor
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.fp8 import Fp8Matrix
+from llm_engine.checkpoints.int4 import GROUPS, ZERO, Int4Matrix
 from llm_engine.checkpoints.packed_weights import FusedMatrix, FusedWeights, joined_bias
 from llm_engine.config import ModelConfig, Precision
-from llm_engine.cuda.ops.interface import Attention, Heads, Matrix, Norm, Rope
+from llm_engine.cuda.memory import MATRICES, Int4Storage
+from llm_engine.cuda.ops.int4_layout import pack
+from llm_engine.cuda.ops.interface import Attention, Heads, Int4Weight, Matrix, Norm, Rope, Weight
 from llm_engine.cuda.quantization.calibrate import Calibration
 from llm_engine.cuda.quantization.quantize import ONE_A_ROW, check, join
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import ModelError
+from llm_engine.models.int4_rounding import BLOCKS, nearest
 from llm_engine.models.rope import inverse_frequencies
 
 from .model import DeviceLayer, DeviceModel
@@ -36,22 +42,35 @@ class WeightFormat:
 
     body: Precision = Precision.BFLOAT16
     """Format of all matrices but the LM head. `BFLOAT16`: the activations' type. `FP8`: 8-bit
-    floats and scales."""
+    floats and scales. `INT4`: 4 bits where the checkpoint has them, or where they are made."""
     head: Precision | None = None
     """Format of the LM head; None: as the body."""
+    rest: Precision = Precision.BFLOAT16
+    """Format of the matrices of an `INT4` body that are not in 4 bits."""
     block: tuple[int, int] = ONE_A_ROW
     """Block that shares a scale when quantizing: `quantize.ONE_A_ROW` or `quantize.BLOCK`."""
     dtype: torch.dtype = torch.bfloat16
     """Type of activations. bfloat16 on a GPU; float32 in tests on a CPU, to exclude rounding."""
 
     def __post_init__(self) -> None:
-        for precision in (self.body, self.head):
-            if precision not in (None, Precision.BFLOAT16, Precision.FP8):
-                raise ModelError(f"weights on a GPU are bfloat16 or fp8, not {precision}")
+        floats = (Precision.BFLOAT16, Precision.FP8)
+        if self.body not in (*floats, Precision.INT4):
+            raise ModelError(f"weights on a GPU are bfloat16, fp8 or int4, not {self.body}")
+        for precision in (self.head, self.rest):
+            if precision not in (None, *floats):
+                raise ModelError(f"weights not in 4 bits are bfloat16 or fp8, not {precision}")
 
     @property
     def head_precision(self) -> Precision:
+        """Format of an LM head; `INT4`: only where it is stored so, else `rest`."""
         return self.head or self.body
+
+    def made(self, name: str) -> Precision:
+        """Format that a matrix gets, by its name in `FusedWeights` or `head`, if it has none."""
+        precision = self.head_precision if name == "head" else self.body
+        if precision is not Precision.INT4 or name in BLOCKS:
+            return precision
+        return self.rest
 
 
 def load_model(
@@ -75,37 +94,69 @@ def load_model(
     config, weights = checkpoint.config, FusedWeights(checkpoint)
     if shard is not None:
         shard.check(config)
-    loading = _Loading(config, weight_format, torch.device(device), shard, bool(calibration))
-    body, head_precision = weight_format.body, weight_format.head_precision
+    loading = _Loading(checkpoint, weight_format, torch.device(device), shard, bool(calibration))
     # The vocabulary counts as a layer; the progress is approximate.
     num_parts = config.num_layers + 1
     with torch.inference_mode():
-        stored = loading.on_device(weights.embedding())
+        stored: Tensor | None = loading.on_device(weights.embedding())
+        assert stored is not None
         embedding = stored.to(weight_format.dtype)
         if weights.has_own_head:
-            del stored
+            stored = None  # only a tied head is made of it
         rope = rope_tables(config, context_length, device)
-        text = Calibration(embedding, rope, calibration, weight_format.block)
+        text = Calibration(embedding, rope, calibration, weight_format.block, loading.made)
         layers = []
         for index in range(config.num_layers):
             on_progress((index + 1) / num_parts)
             layer = _layer(weights, loading, index)
             if calibration:
-                layer = text.layer(layer, rounds=body is Precision.FP8)
+                layer = text.layer(layer)
             layers.append(loading.cut(layer))
         norm = loading.norm(weights.final_norm())
-        if weights.has_own_head:
-            head = loading.matrix(weights.head_matrix(), head_precision)
-        elif head_precision is Precision.FP8:
-            # From the stored values: the activations' type would round once more.
-            head = loading.quantized([stored])
-        else:
-            head = Matrix(embedding)
-        if calibration and head_precision is Precision.FP8:
+        head = loading.head(weights, embedding, stored)
+        if calibration:
             head = text.head(norm, head)
         head = loading.part("head", head)
     on_progress(1.0)
     return DeviceModel(loading.local, embedding, tuple(layers), norm, head, rope)
+
+
+def int4_storage(checkpoint: Checkpoint, weight_format: WeightFormat) -> Int4Storage:
+    """Matrices that an `INT4` body will have in 4 bits, as far as a look at the first of each kind
+    tells. Raises ModelError."""
+    config = checkpoint.config
+    if not checkpoint.has_int4_layers:
+        layer = frozenset(BLOCKS.keys() & set(MATRICES))
+        has_head = weight_format.made("head") is Precision.INT4
+        return Int4Storage((layer,) * config.num_layers, has_head, min(BLOCKS.values()))
+    weights = FusedWeights(checkpoint)
+    candidates = [list(weights.matrices(index)) for index in range(config.num_layers)]
+    kept: dict[str, Int4Matrix | None] = {}
+    layers = []
+    for matrices in candidates:
+        names: set[str] = set()
+        for matrix in matrices:
+            if matrix.may_be_int4 and matrix.name not in kept:
+                stored = matrix.int4()
+                kept[matrix.name] = None if stored is None else stored[0]
+            if matrix.may_be_int4 and kept[matrix.name] is not None:
+                names.add(matrix.name)
+        layers.append(frozenset(names))
+    found = [matrix for matrix in kept.values() if matrix is not None]
+    head = weights.head_matrix()
+    return Int4Storage(
+        tuple(layers),
+        has_head=weight_format.head is None and head.may_be_int4,
+        group=min((matrix.group for matrix in found), default=GROUPS[0]),
+        group_bytes=max((_group_bytes(matrix) for matrix in found), default=0),
+    )
+
+
+def _group_bytes(matrix: Int4Matrix) -> int:
+    """Bytes of a group's scale and zero point on the device."""
+    has_offsets = bool((matrix.zeros != ZERO).any())
+    has_halves = torch.equal(matrix.scales.half().float(), matrix.scales)
+    return (2 if has_halves else 4) + 2 * has_offsets
 
 
 def rope_tables(config: ModelConfig, context_length: int, device: torch.device | str) -> Rope:
@@ -121,7 +172,7 @@ def rope_tables(config: ModelConfig, context_length: int, device: torch.device |
 class _Loading:
     """Settings of one load, and conversion of single matrices."""
 
-    config: ModelConfig
+    checkpoint: Checkpoint
     weight_format: WeightFormat
     device: torch.device
     shard: Shard | None
@@ -129,11 +180,15 @@ class _Loading:
     """True: matrices stay floats until the calibration text has reached them."""
 
     @property
+    def config(self) -> ModelConfig:
+        return self.checkpoint.config
+
+    @property
     def local(self) -> ModelConfig:
         """Shape of this device's shard."""
         return self.config if self.shard is None else self.shard.local(self.config)
 
-    def part(self, name: str, matrix: Matrix) -> Matrix:
+    def part(self, name: str, matrix: Weight) -> Weight:
         """This device's shard of a matrix."""
         return matrix if self.shard is None else self.shard.cut(name, matrix, self.config)
 
@@ -158,8 +213,31 @@ class _Loading:
     def norm(self, weight: Tensor) -> Norm:
         return Norm(self.on_device(weight.float()), self.config.norm_eps)
 
-    def matrix(self, matrix: FusedMatrix, precision: Precision) -> Matrix:
+    def made(self, name: str) -> Precision:
+        """Format that a matrix gets which is not stored in 4 or 8 bits."""
+        precision = self.weight_format.made(name)
+        if precision is Precision.INT4 and self.checkpoint.has_int4_layers:
+            return self.weight_format.rest
+        return precision
+
+    def head(self, weights: FusedWeights, embedding: Tensor, stored: Tensor | None) -> Weight:
+        """Load the LM head. `stored`: the embedding as stored, where the head is tied to it."""
+        matrix = weights.head_matrix()
+        if stored is None:
+            return self.matrix(matrix, self.weight_format.head_precision)
+        kept = self._int4(matrix, self.weight_format.head_precision)
+        if kept is not None:
+            return kept
+        if self.made("head") is Precision.FP8:
+            # From the stored values: the activations' type would round once more.
+            return self.made_of("head", [stored])
+        return Matrix(embedding)
+
+    def matrix(self, matrix: FusedMatrix, precision: Precision) -> Weight:
         """Load a linear layer and join its parts."""
+        kept = self._int4(matrix, precision)
+        if kept is not None:
+            return kept
         parts: list[Fp8Matrix | Tensor] = []
         biases: list[Tensor] = []
         for name, weight, part_bias in matrix.stored():
@@ -177,19 +255,38 @@ class _Loading:
                 parts.append(self.on_device(weight))
         added = joined_bias(biases)
         bias = None if added is None else self.on_device(added)
-        if precision is Precision.FP8:
-            return self.quantized(parts, bias)
-        dtype = self.weight_format.dtype
-        floats = [
-            (part.dequantize() if isinstance(part, Fp8Matrix) else part).to(dtype) for part in parts
-        ]
-        return Matrix(_joined(floats), bias=bias)
+        return self.made_of(matrix.name, parts, bias)
 
-    def quantized(self, parts: Sequence[Fp8Matrix | Tensor], bias: Tensor | None = None) -> Matrix:
-        floats = [part for part in parts if isinstance(part, Tensor)]
-        if self.is_calibrated and len(floats) == len(parts):
-            return Matrix(_joined(floats), bias=bias)
-        return as_matrix(join(parts, self.weight_format.block), bias)
+    def _int4(self, matrix: FusedMatrix, precision: Precision) -> Int4Weight | None:
+        """A matrix that stays in 4 bits as stored."""
+        stored = matrix.int4() if precision is Precision.INT4 else None
+        if stored is None:
+            return None
+        codes, bias = stored
+        on_device = Int4Matrix(
+            self.on_device(codes.codes),
+            self.on_device(codes.scales),
+            self.on_device(codes.zeros),
+            codes.group,
+        )
+        return pack(on_device, None if bias is None else self.on_device(bias))
+
+    def made_of(
+        self, name: str, parts: Sequence[Fp8Matrix | Tensor], bias: Tensor | None = None
+    ) -> Weight:
+        """A matrix of its parts as stored; floats, where calibration is to round it."""
+        precision = self.made(name)
+        are_floats = all(isinstance(part, Tensor) for part in parts)
+        if precision is Precision.FP8 and not (self.is_calibrated and are_floats):
+            return as_matrix(join(parts, self.weight_format.block), bias)
+        floats = [part.dequantize() if isinstance(part, Fp8Matrix) else part for part in parts]
+        if precision is Precision.BFLOAT16:
+            dtype = self.weight_format.dtype
+            return Matrix(_joined([part.to(dtype) for part in floats]), bias=bias)
+        values = _joined(floats)
+        if self.is_calibrated:
+            return Matrix(values, bias=bias)
+        return pack(nearest(values, BLOCKS[name], torch.float16), bias)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

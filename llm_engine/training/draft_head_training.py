@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from llm_engine.cuda.model import DeviceModel
+from llm_engine.cuda.ops.interface import Matrix
 from llm_engine.cuda.quantization import emulation
 from llm_engine.cuda.quantization.emulation import Arithmetic, Emulation
 from llm_engine.errors import ModelError
@@ -101,6 +102,7 @@ def joined(rows: Sequence[TrainingRows]) -> TrainingRows:
 
 def shared_of(model: DeviceModel, tokens: Tensor) -> SharedParts:
     """Weights of a loaded model that heads use, in float32. Its LM head must be floats."""
+    assert isinstance(model.head, Matrix)
     return SharedParts(model.embedding.float().clone(), model.head.values[tokens].float().clone())
 
 

@@ -30,6 +30,7 @@ FORMATS = {
     "bfloat16": WeightFormat(Precision.BFLOAT16),
     "fp8 by row": WeightFormat(Precision.FP8),
     "fp8 by block": WeightFormat(Precision.FP8, block=BLOCKS),
+    "int4": WeightFormat(Precision.INT4, rest=Precision.FP8),
 }
 
 

@@ -13,9 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from llm_engine.checkpoints.int4 import ZERO
 from llm_engine.cuda.model import DeviceLayer, DeviceModel
-from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops, PartOps, Rows
+from llm_engine.cuda.ops.int4_layout import pack
+from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Matrix, Ops, PartOps, Rows
 from llm_engine.cuda.ops.reference_ops import ReferenceOps
+from llm_engine.models.int4_rounding import nearest
 from tests.gpu import ground
 from tests.gpu.ground import Draw, distance, poisoned
 
@@ -57,6 +60,7 @@ ALL = STEPS | PROMPTS
     params=[
         *(("8b", weights) for weights in ground.FORMATS),
         *((shape, "fp8 by row") for shape in ("1b", "3b", "70b", "qwen2-7b", "qwen3-8b")),
+        *((shape, "int4") for shape in ("1b", "70b", "qwen2-7b", "qwen3-8b")),
     ],
     ids=lambda param: " ".join(param),
 )
@@ -82,7 +86,8 @@ def flashinfer() -> Ops:
 
 
 def bound(model: DeviceModel, num_rows: int) -> float:
-    is_8_bit = model.head.scales is not None
+    weight = layer_of(model).out
+    is_8_bit = isinstance(weight, Matrix) and weight.scales is not None
     return CLOSE_IN_8_BITS if is_8_bit and num_rows > FUSED_ROWS else CLOSE
 
 
@@ -160,8 +165,8 @@ def assert_attends(model: DeviceModel, ops: Ops, name: str, poison: float = math
 @pytest.mark.parametrize("name", ["out", "down"])
 def test_products_that_add(model: DeviceModel, ops: Ops, name: str, num_rows: int) -> None:
     draw, weight = Draw(3), getattr(layer_of(model), name)
-    x = draw.normal(num_rows, weight.values.shape[1])
-    residual = draw.normal(num_rows, weight.values.shape[0])
+    x = draw.normal(num_rows, weight.num_in)
+    residual = draw.normal(num_rows, weight.num_out)
     found, expected = residual.clone(), residual.clone()
     ops.add_product(x, weight, found)
     ReferenceOps().add_product(x, weight, expected)
@@ -172,7 +177,7 @@ def test_products_that_add(model: DeviceModel, ops: Ops, name: str, num_rows: in
 @pytest.mark.parametrize("name", ["out", "down"])
 def test_parts_that_devices_add(model: DeviceModel, ops: PartOps, name: str, num_rows: int) -> None:
     draw, weight = Draw(7), getattr(layer_of(model), name)
-    num_out, num_in = weight.values.shape
+    num_out, num_in = weight.num_out, weight.num_in
     residual = draw.normal(num_rows, num_out)
     inputs = [draw.normal(num_rows, num_in) for _ in range(2)]
     outcomes = []
@@ -217,8 +222,24 @@ def test_prompts_are_exact_but_for_their_rounding(
 ) -> None:
     """A wrong scale, a block left out, sums that lose digits: all hidden by 3 % otherwise."""
     draw, weight = Draw(6), getattr(layer_of(model), name)
-    x = numbers_that_8_bits_hold(draw, num_rows, weight.values.shape[1])
-    residual = draw.normal(num_rows, weight.values.shape[0])
+    x = numbers_that_8_bits_hold(draw, num_rows, weight.num_in)
+    residual = draw.normal(num_rows, weight.num_out)
+    found, expected = residual.clone(), residual.clone()
+    ops.add_product(x, weight, found)
+    ReferenceOps().add_product(x, weight, expected)
+    assert distance(found, expected) < CLOSE
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, MAX_ROWS, 16, 64, 128, 512])
+@pytest.mark.parametrize("has_zeros", [True, False])
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_groups_of_4_bits(ops: Ops, group: int, has_zeros: bool, num_rows: int) -> None:
+    """Layouts of files that random models don't have, and columns that fill no unit."""
+    draw, num_out, num_in = Draw(8), 4096, 4096 - 96
+    made = nearest(draw.normal(num_out, num_in) / num_in**0.5, group, torch.float16)
+    zeros = made.zeros if has_zeros else torch.full_like(made.zeros, ZERO)
+    weight = pack(replace(made, zeros=zeros))
+    x, residual = draw.normal(num_rows, num_in), draw.normal(num_rows, num_out)
     found, expected = residual.clone(), residual.clone()
     ops.add_product(x, weight, found)
     ReferenceOps().add_product(x, weight, expected)
@@ -247,7 +268,7 @@ def test_rows_of_products_do_not_depend_on_the_others(
     draw, config, layer = Draw(10 + seed), model.config, layer_of(model)
     hidden = draw.normal(MAX_ROWS, config.hidden_size)
     inner = draw.normal(MAX_ROWS, config.intermediate_size)
-    heads = draw.normal(MAX_ROWS, layer.out.values.shape[1])
+    heads = draw.normal(MAX_ROWS, layer.out.num_in)
 
     def outcome(chosen: list[int]) -> list[Tensor]:
         num_rows = len(chosen)

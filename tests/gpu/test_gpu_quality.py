@@ -25,6 +25,8 @@ pytestmark = ground.pytestmark
 MODEL = os.environ.get("HALFSEC_GPU_MODEL")
 CONTEXT = 1024
 NUM_TOKENS = 256
+NEAR_IN_4_BITS = 4e-2
+"""Nats of a next token's distribution from that in 16 bits, with random weights in 4."""
 WEIGHT_ONLY = 1.01
 """Perplexity of 8-bit weights in that of bfloat16."""
 
@@ -74,6 +76,14 @@ def test_8_bits_of_random_weights_are_near_16(token_ids: tuple[int, ...], weight
     exact = logits(ground.backend(ground.model("1b", "bfloat16", 4, CONTEXT)), token_ids)
     found = logits(ground.backend(ground.model("1b", weights, 4, CONTEXT)), token_ids)
     assert 0 < divergence(found, exact) < 3e-3
+
+
+def test_4_bits_of_random_weights_are_near_16(token_ids: tuple[int, ...]) -> None:
+    """Groups of 128 with zero points: a step is a fifteenth of a group's range, and a weight is off
+    by a tenth of its size."""
+    exact = logits(ground.backend(ground.model("1b", "bfloat16", 4, CONTEXT)), token_ids)
+    found = logits(ground.backend(ground.model("1b", "int4", 4, CONTEXT)), token_ids)
+    assert 0 < divergence(found, exact) < NEAR_IN_4_BITS
 
 
 @pytest.mark.skipif(MODEL is None, reason="HALFSEC_GPU_MODEL names no model: no perplexity")

@@ -80,6 +80,7 @@ KINDS = {
     "bfloat16": ("1b", "bfloat16", torch.bfloat16),
     "fp8, its cache as well": ("1b", "fp8 by row", torch.float8_e4m3fn),
     "fp8 by block": ("1b", "fp8 by block", torch.bfloat16),
+    "int4": ("1b", "int4", torch.bfloat16),
     "norms of heads": ("qwen3-8b", "fp8 by row", torch.bfloat16),
 }
 

@@ -57,11 +57,11 @@ def test_engine_settings_out_of_range(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize("backend", BackendName)
 @pytest.mark.parametrize("precision", Precision)
-def test_a_precision_has_one_backend(backend: BackendName, precision: Precision) -> None:
+def test_a_precision_has_its_backends(backend: BackendName, precision: Precision) -> None:
     fitting = {
         BackendName.TORCH: {Precision.FLOAT32},
         BackendName.ONNX: {Precision.INT8, Precision.INT4},
-        BackendName.CUDA: {Precision.BFLOAT16, Precision.FP8},
+        BackendName.CUDA: {Precision.BFLOAT16, Precision.FP8, Precision.INT4},
         BackendName.AUTO: set(Precision),
     }
     if precision in fitting[backend]:
@@ -70,6 +70,14 @@ def test_a_precision_has_one_backend(backend: BackendName, precision: Precision)
     with pytest.raises(RequestError, match=f"calculates in .* for {precision} choose") as caught:
         EngineConfig(precision=precision, backend=backend)
     assert caught.value.field == "backend"
+
+
+def test_int4_is_for_the_cpu_unless_a_gpu_is_chosen() -> None:
+    config = EngineConfig(precision=Precision.INT4)
+    assert (config.chosen_backend, config.on_gpu) == (BackendName.ONNX, False)
+    on_gpu = EngineConfig(precision=Precision.INT4, backend=BackendName.CUDA)
+    assert (on_gpu.chosen_backend, on_gpu.on_gpu) == (BackendName.CUDA, True)
+    assert on_gpu.prompt_chunk == EngineConfig(precision=Precision.FP8).prompt_chunk
 
 
 def test_good_values_are_taken() -> None:

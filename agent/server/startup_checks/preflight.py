@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from agent.config.schema import GPU_DTYPES, Config
+from agent.config.schema import Config
 from agent.config.suggestions import nearest
 from agent.errors import ConfigError
 from agent.stages.model_store.catalogue import (
@@ -83,14 +83,16 @@ def gpu_problem(config: Config) -> tuple[str, str] | None:
 
     Initializes CUDA only where a setting needs it; imports nothing of it otherwise.
     """
-    if config.llm_engine.dtype in GPU_DTYPES:
+    settings = config.llm_engine
+    if settings.on_gpu:
         from llm_engine import ModelError as EngineModelError
         from llm_engine.cuda.device import require_device
 
         try:
-            require_device(needs_fp8=config.llm_engine.dtype == "fp8")
+            require_device(needs_fp8="fp8" in (settings.dtype, settings.head_dtype))
         except EngineModelError as error:
-            return "llm_engine.dtype", str(error)
+            key = "device" if settings.device == "cuda" else "dtype"
+            return f"llm_engine.{key}", str(error)
     if config.asr.device == "cuda":
         import ctranslate2
 

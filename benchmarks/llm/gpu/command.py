@@ -156,7 +156,8 @@ def _cleared(lab: Lab) -> Iterator[Figure]:
 def _target(options: argparse.Namespace) -> DeviceUnderTest:
     if options.rehearse:
         return DeviceUnderTest(None, num_steps=options.steps, repeats=options.repeats)
-    needs_fp8 = any(FORMATS[name].body is Precision.FP8 for name in options.precision)
+    formats = [FORMATS[name] for name in options.precision]
+    needs_fp8 = any(Precision.FP8 in (each.body, each.rest) for each in formats)
     device = require_device(index=options.gpu, needs_fp8=needs_fp8)
     torch.cuda.set_device(device.index)
     return DeviceUnderTest(device, num_steps=options.steps, repeats=options.repeats)
@@ -278,9 +279,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--precision",
         type=_names(list(FORMATS)),
-        default=["fp8", "bfloat16"],
+        default=["fp8", "int4", "bfloat16"],
         metavar="NAMES",
-        help=f"formats of weights: {','.join(FORMATS)} (fp8,bfloat16)",
+        help=f"formats of weights: {','.join(FORMATS)} (fp8,int4,bfloat16)",
     )
     parser.add_argument(
         "--sections", type=_names(list(SECTIONS)), default=list(SECTIONS), metavar="NAMES"

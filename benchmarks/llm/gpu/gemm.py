@@ -15,7 +15,7 @@ from torch import Tensor
 from llm_engine.cuda.backend import PAGE_SIZE
 from llm_engine.cuda.memory import shapes
 from llm_engine.cuda.model import DeviceLayer
-from llm_engine.cuda.ops.interface import LayerPages, Matrix, Ops, Rows
+from llm_engine.cuda.ops.interface import Int4Weight, LayerPages, Matrix, Ops, Rows
 
 from .device_limits import read_bandwidth
 from .figures import Figure
@@ -192,6 +192,8 @@ def _copied(part: Any) -> Any:
     """Copy a matrix, or a layer, to other memory."""
     if isinstance(part, Matrix):
         return replace(part, values=part.values.clone())
+    if isinstance(part, Int4Weight):
+        return replace(part, codes=part.codes.clone())
     attention = replace(part.attention, qkv=_copied(part.attention.qkv))
     return replace(
         part,

@@ -13,15 +13,15 @@ from llm_engine.config import ModelConfig, Precision, SamplingParams
 from llm_engine.cuda import memory
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
 from llm_engine.cuda.device import FP8_CAPABILITY, Device
-from llm_engine.cuda.memory import MemoryBudget, Storage, plan_memory
+from llm_engine.cuda.memory import Int4Storage, MemoryBudget, Storage, plan_memory
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops.interface import Ops
 from llm_engine.cuda.quantization.quantize import BLOCK
 from llm_engine.cuda.steps.graph_runner import CudaGraphs, EagerGraphs, Graphs
-from llm_engine.cuda.weights import WeightFormat, load_model
+from llm_engine.cuda.weights import WeightFormat, int4_storage, load_model
 
 from .driving import BackendSequence
-from .random_weights import SHAPES, random_model
+from .random_weights import INT4_GROUP, SHAPES, random_model
 from .targets import CARD, Bars
 
 if TYPE_CHECKING:
@@ -44,11 +44,13 @@ TINY: Final = replace(
 FORMATS: Final = {
     "fp8": WeightFormat(Precision.FP8),
     "fp8-blocks": WeightFormat(Precision.FP8, block=BLOCK),
+    "int4": WeightFormat(Precision.INT4, rest=Precision.FP8),
     "bfloat16": WeightFormat(),
 }
 """Formats of weights by the names that `--precision` takes. 8-bit weights have a scale for each
 row, or one for each block of 128 x 128, as in the official checkpoints of Qwen3 and DeepSeek.
-Weights that a file has in 8 bits keep their scales."""
+Weights that a file has in 8 bits keep their scales. 4-bit ones have groups of 128 columns with zero
+points, as in GPTQ and AWQ checkpoints, beside an LM head of 8 bits."""
 
 _SEED: Final = 1
 
@@ -130,6 +132,11 @@ class Subject:
 
     @property
     def storage(self) -> Storage:
+        if self.precision is Precision.INT4 and self.checkpoint is not None:
+            return Storage(1, 1, int4=int4_storage(self.checkpoint, self.weights))
+        if self.precision is Precision.INT4:
+            layers = (frozenset(memory.MATRICES),) * self.config.num_layers
+            return Storage(1, 1, int4=Int4Storage(layers, group=INT4_GROUP))
         if self.precision is not Precision.FP8:
             return memory.BFLOAT16
         return replace(memory.FP8, scale_block=self.weights.block)

@@ -37,6 +37,8 @@ def compared(name: str, subject: Subject, target: DeviceUnderTest) -> Iterator[F
         raise EngineError(f"{name} is not installed")
     if name == "transformers" and subject.precision is not Precision.BFLOAT16:
         raise EngineError("transformers is measured in bfloat16 only")
+    if subject.precision is Precision.INT4:
+        raise EngineError("other engines are measured in bfloat16 and fp8 only")
     task = _task(subject, target)
     found = _in_process(name, task)
     limit = None

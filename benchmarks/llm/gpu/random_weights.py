@@ -15,9 +15,11 @@ from torch import Tensor
 
 from llm_engine.config import Llama3Scaling, ModelConfig, Precision
 from llm_engine.cuda.model import DeviceLayer, DeviceModel
-from llm_engine.cuda.ops.interface import Attention, Heads, Matrix, Norm
+from llm_engine.cuda.ops.int4_layout import pack
+from llm_engine.cuda.ops.interface import Attention, Heads, Matrix, Norm, Weight
 from llm_engine.cuda.quantization.quantize import quantize
 from llm_engine.cuda.weights import WeightFormat, as_matrix, rope_tables
+from llm_engine.models.int4_rounding import nearest
 from llm_engine.models.medusa_heads import DraftHead, DraftHeads, HeadsShape
 from llm_engine.training.draft_head_training import Recipe
 
@@ -45,6 +47,10 @@ def _llama(
         rope_scaling=Llama3Scaling(far, 1.0, 4.0, 8192),
     )
 
+
+INT4_GROUP: Final = 128
+"""Columns of 4-bit weights that share a scale and a zero point, as in most GPTQ and AWQ
+checkpoints."""
 
 SHAPES: Final = {
     "1b": _llama(16, (2048, 8192), heads=32, dim=64, far=32.0),
@@ -97,7 +103,7 @@ def random_model(
         hidden, vocab = config.hidden_size, config.vocab_size
         embedding = draw.floats((vocab, hidden), 1.0)
         layers = tuple(_layer(draw, config, index) for index in range(config.num_layers))
-        head = draw.matrix((vocab, hidden), precision=weight_format.head_precision)
+        head = draw.matrix((vocab, hidden), precision=weight_format.made("head"))
         norm = draw.norm(hidden, config.norm_eps)
         rope = rope_tables(config, context_length, device)
     return DeviceModel(config, embedding, layers, norm, head, rope)
@@ -195,10 +201,13 @@ class _Draw:
         gain: float = 1.0,
         bias: float | None = None,
         precision: Precision | None = None,
-    ) -> Matrix:
+    ) -> Weight:
         """Draw a matrix. `bias`: standard deviation of its bias; None: no bias."""
         values = self.floats(shape, gain / math.sqrt(shape[1]))
         added = None if bias is None else self.floats((shape[0], 1), bias).flatten().float()
-        if (precision or self.weight_format.body) is Precision.FP8:
+        precision = precision or self.weight_format.body
+        if precision is Precision.FP8:
             return as_matrix(quantize(values, self.weight_format.block), added)
+        if precision is Precision.INT4:
+            return pack(nearest(values, INT4_GROUP, torch.float16), added)
         return Matrix(values, bias=added)

@@ -81,3 +81,13 @@ def is_last(counter, NUM: tl.constexpr):
     if last:
         tl.store(counter, 0)
     return last
+
+
+@triton.jit
+def existing(n, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """Rows `n` of a block, the last row instead of those behind it. Unchanged where no block has
+    such rows: the compiler then knows that they lie one behind the other."""
+    if COUNT % BLOCK == 0:
+        return n
+    else:
+        return tl.minimum(n, COUNT - 1)

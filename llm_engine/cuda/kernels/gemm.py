@@ -16,12 +16,22 @@ many registers; there the warps share one (`ops/gemm_tiles.py`).
 
 *Pairs.* Where two outputs belong together (gate and up, the halves of a head), half of a tile's
 rows are the first outputs, the other half their partners: `pair_rows`.
+
+*4 bits* have a layout of their own, and so a loop: `int4.py`.
 """
 
 import triton
 import triton.language as tl
 
-from .common import fetch_ahead, is_last, let_next_begin, operand, wait_for_inputs
+from .common import (
+    existing,
+    fetch_ahead,
+    is_last,
+    let_next_begin,
+    operand,
+    wait_for_inputs,
+)
+from .int4 import accumulate_int4
 
 NORM_RANGE = tl.constexpr(8.0)
 """Divisor of activations before they become float16, where they are normalized only at the end: a
@@ -31,6 +41,29 @@ float16 ends at 65,504. A power of two: only numbers below 0.0005 are rounded by
 
 @triton.jit
 def accumulate(
+    x, weight, scales, offsets, norm, at, begin, num_rows,
+    LINES: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """Accumulate the product of rows `at` of a weight: `_accumulate_floats`, or `accumulate_int4`
+    where it has 4 bits, in groups of `GROUP` columns; 0: it has not."""
+    if GROUP > 0:
+        return accumulate_int4(
+            x, weight, scales, offsets, norm, at, begin, num_rows, LINES, IN, SPAN, ROWS, BLOCK_N,
+            BLOCK_K, PIECES, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        )  # fmt: skip
+    else:
+        return _accumulate_floats(
+            x, weight, scales, norm, at, begin, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K, PIECES,
+            SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        )  # fmt: skip
+
+
+@triton.jit
+def _accumulate_floats(
     x, weight, scales, norm, at, begin, num_rows,
     IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
@@ -139,11 +172,11 @@ def finished(
 
 
 @triton.jit
-def pair_rows(first, DISTANCE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Rows of the weight `[BLOCK_N]`, given `[BLOCK_N / 2]` first ones: these and their
-    partners."""
-    offset = tl.arange(0, 2) * DISTANCE
-    return tl.reshape(offset[:, None] + first[None, :], (BLOCK_N,))
+def pair_rows(BLOCK_N: tl.constexpr):
+    """Pairs of a tile's rows, `[BLOCK_N]` each: index of the pair, and 1 in its second half, which
+    has the partners."""
+    row = tl.arange(0, BLOCK_N)
+    return row % (BLOCK_N // 2), row // (BLOCK_N // 2)
 
 
 @triton.jit
@@ -155,19 +188,19 @@ def pairs(total, BLOCK_N: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def plain_kernel(
-    x, weight, scales, norm, bias, out, num_rows,
+    x, weight, scales, offsets, norm, bias, out, num_rows,
     EPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
-    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
     TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` = product."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    at = tl.minimum(n, OUT - 1)
+    at = existing(n, OUT, BLOCK_N)
     total, squares = accumulate(
-        x, weight, scales, norm, at, 0, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K, PIECES,
-        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        x, weight, scales, offsets, norm, at, 0, num_rows, OUT, IN, SPAN, ROWS, BLOCK_N, BLOCK_K,
+        PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
     )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     row = tl.arange(0, ROWS)
@@ -178,19 +211,20 @@ def plain_kernel(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def gate_up_kernel(
-    x, weight, scales, norm, bias, out, num_rows,
+    x, weight, scales, offsets, norm, bias, out, num_rows,
     EPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
-    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
     TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` = silu(gate) * up, `OUT` being half of the weight's rows."""
     n = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-    at = pair_rows(tl.minimum(n, OUT - 1), OUT, BLOCK_N)
+    first, is_partner = pair_rows(BLOCK_N)
+    at = existing(tl.program_id(0) * (BLOCK_N // 2) + first, OUT, BLOCK_N // 2) + is_partner * OUT
     total, squares = accumulate(
-        x, weight, scales, norm, at, 0, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K, PIECES,
-        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        x, weight, scales, offsets, norm, at, 0, num_rows, 2 * OUT, IN, SPAN, ROWS, BLOCK_N,
+        BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
     )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     gate, up = pairs(total, BLOCK_N, ROWS)
@@ -202,10 +236,10 @@ def gate_up_kernel(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def divided_kernel(
-    x, weight, scales, bias, out, partials, counters, num_rows,
+    x, weight, scales, offsets, bias, out, partials, counters, num_rows,
     OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, NUM_SPLITS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
-    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
     TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
     PDL: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
@@ -214,10 +248,10 @@ def divided_kernel(
     order (split-K)."""
     tile, split = tl.program_id(0), tl.program_id(1)
     n = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    at = tl.minimum(n, OUT - 1)
+    at = existing(n, OUT, BLOCK_N)
     total, squares = accumulate(
-        x, weight, scales, None, at, split * SPAN, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K,
-        PIECES, SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        x, weight, scales, offsets, None, at, split * SPAN, num_rows, OUT, IN, SPAN, ROWS, BLOCK_N,
+        BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
     )  # fmt: skip
     if NUM_SPLITS > 1:
         row = tl.arange(0, ROWS)

@@ -7,7 +7,7 @@ each head is normalized as a whole first (Qwen3), and for prompts.
 import triton
 import triton.language as tl
 
-from .common import wait_for_inputs
+from .common import existing, wait_for_inputs
 from .gemm import accumulate, finished, pair_rows, pairs
 
 
@@ -57,12 +57,12 @@ def store_head(
     do_not_specialize_on_alignment=["tables"],
 )
 def queries_kernel(
-    x, weight, scales, norm, bias, queries, keys, values, cos, sin, positions, tables,
+    x, weight, scales, offsets, norm, bias, queries, keys, values, cos, sin, positions, tables,
     num_rows, num_queries, table_width,
     EPS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     PAGE_SIZE: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
-    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
+    SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
     TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -73,10 +73,12 @@ def queries_kernel(
     exists = pair < NUM_PAIRS
     pair = tl.minimum(pair, NUM_PAIRS - 1)
     head, index = pair // HALF, pair % HALF
-    at = pair_rows(head * (2 * HALF) + index, HALF, BLOCK_N)
+    first, is_partner = pair_rows(BLOCK_N)
+    first = existing(tl.program_id(0) * (BLOCK_N // 2) + first, NUM_PAIRS, BLOCK_N // 2)
+    at = first // HALF * (2 * HALF) + first % HALF + is_partner * HALF
     total, squares = accumulate(
-        x, weight, scales, norm, at, 0, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K, PIECES,
-        SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        x, weight, scales, offsets, norm, at, 0, num_rows, 2 * NUM_PAIRS, IN, SPAN, ROWS, BLOCK_N,
+        BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
     )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     first, second = pairs(total, BLOCK_N, ROWS)

@@ -8,13 +8,19 @@ the same rules give the same tiles on every start.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from .interface import Matrix
+from llm_engine.cuda.memory import int4_unit_bytes
+
+from .interface import Int4Weight, Matrix, Weight
 
 MAX_SPLITS = 8
 
 MIN_BLOCKS = 2
 """Blocks of columns for one program of a split product. With fewer, filling the pipeline and adding
 up cost more than they save; with more, a hidden size of 2048 would leave half of an H200 idle."""
+
+_LARGE_BLOCK = 512
+"""Columns of a block that is as much work as `MIN_BLOCKS` others: of 4-bit weights in groups of
+128."""
 
 NUM_WARPS: Final = 4
 """Warps of a program, each with a piece of the columns."""
@@ -109,18 +115,18 @@ class Tiles:
         num_programs = self.per_sm + (self.per_sm < 3)
         return min(255, _REGISTERS // (num_programs * NUM_WARPS * 32) // 8 * 8)
 
-    def for_rows(self, weight: Matrix, num_rows: int) -> "Tiles":
+    def for_rows(self, weight: Weight, num_rows: int) -> "Tiles":
         """Tiles for this many rows of activations, a power of two: as many bytes of weights in
         flight as for few, if `per_sm` programs have room for them. The same tiles for all numbers
-        of rows up to `MAX_ROWS`."""
+        of rows up to `MAX_ROWS`, the most that 4-bit weights take here."""
         block_k, pieces, per_sm = self.block_k, self.pieces, self.per_sm
         row_bytes, converted_bytes = num_rows * _ACTIVATION_BYTES, 0
-        if num_rows > _PIECES_UP_TO:
+        if num_rows > _PIECES_UP_TO and isinstance(weight, Matrix):
             most = min(self.block_k, _MOST_NUMBERS // num_rows)
             block_k, pieces = _columns_of_a_scale(weight, most), 1
             per_sm = min(per_sm, _MAX_RESIDENT_SHARED)
             converted_bytes = block_k * row_bytes  # a warp group multiplies from shared memory
-        stage = block_k * (self.block_n * weight.values.itemsize + row_bytes + _NORM_BYTES)
+        stage = block_k * self.block_n * weight.bits // 8 + block_k * (row_bytes + _NORM_BYTES)
         per_sm = min(per_sm, _fitting(self.shared_bytes, stage, converted_bytes))
         room = self.shared_bytes // per_sm - _RESERVED_BYTES - converted_bytes
         wanted = (self.num_stages - 1) * self.block_k // block_k
@@ -129,7 +135,7 @@ class Tiles:
 
 
 def product_tiles(
-    weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int = SHARED_BYTES
+    weight: Weight, num_sms: int, *, divisible: bool, shared_bytes: int = SHARED_BYTES
 ) -> Tiles:
     """Choose tiles for up to `MAX_ROWS` rows of activations. `divisible`: several programs may
     share the columns. `shared_bytes`: of a multiprocessor. Raises ValueError for scales that no
@@ -141,22 +147,23 @@ def product_tiles(
     idle at its end. The bytes in flight of a multiprocessor are divided among the programs that it
     has on average, so that all run at the same pace, wherever there is one more.
     """
-    num_out, num_in = weight.values.shape
+    num_out, num_in = weight.num_out, weight.num_in
     block_k = _PIECES * _piece_of_columns(weight)
     block_n = 32 if not divisible and num_out < 64 * num_sms else 64
     num_blocks = -(-num_in // block_k)
     num_splits = 1
     if divisible:
         num_tiles = -(-num_out // block_n)
-        most = min(MAX_SPLITS, num_blocks // MIN_BLOCKS, 2 * num_sms // num_tiles)
+        fewest = 1 if block_k >= _LARGE_BLOCK else MIN_BLOCKS
+        most = min(MAX_SPLITS, num_blocks // fewest, 2 * num_sms // num_tiles)
         num_splits = _power_of_two(most)
     span = -(-num_blocks // num_splits) * block_k
     num_splits = -(-num_in // span)  # the last split may be empty
     num_programs = -(-num_out // block_n) * num_splits
     resident = min(num_programs, MAX_RESIDENT * num_sms)
-    stage = block_k * (block_n * weight.values.itemsize + _ROWS_BYTES)
+    stage = block_k * block_n * weight.bits // 8 + block_k * _ROWS_BYTES
     lines = _AHEAD_BYTES // (resident * block_n * _LINE_BYTES)
-    lines = min(lines, span * weight.values.itemsize // _LINE_BYTES)
+    lines = min(lines, span * weight.bits // 8 // _LINE_BYTES)
     per_sm = min(-(-resident // num_sms), _fitting(shared_bytes, stage))
     staged = min(_STAGED_BYTES, shared_bytes * 3 // 7) * num_sms // resident
     room = shared_bytes // per_sm - _RESERVED_BYTES
@@ -176,10 +183,10 @@ def product_tiles(
 
 @dataclass(frozen=True, slots=True)
 class PromptTiles:
-    """Tiles of a prefill product, both sides in 8 bits."""
+    """Tiles of a prefill product, both sides in 8 bits, or with 4-bit weights."""
 
     block_m: int
-    """Rows of the prompt in a program, 64 for each four warps: one wgmma."""
+    """Rows of the prompt in a program; with 8 bits 64 for each four warps: one wgmma."""
     block_n: int
     """Rows of the weight in a program; of pairs, first ones."""
     num_stages: int
@@ -187,10 +194,10 @@ class PromptTiles:
     num_warps: int
     block_k: int = 128
     """Columns that a program multiplies at once: as many as share a scale, and the width of the
-    widest swizzle of shared memory."""
+    widest swizzle of shared memory. With 4 bits, a unit."""
 
     def stage_bytes(self, *, paired: bool) -> int:
-        """Bytes of one block of columns."""
+        """Bytes of one block of columns, both sides in 8 bits."""
         return self.block_k * (self.block_m + self.block_n * (2 if paired else 1))
 
 
@@ -231,6 +238,37 @@ def prompt_tiles(
     return PromptTiles(block_m, block_n, max(2, min(num_stages, most)), 8)
 
 
+def int4_prompt_tiles(
+    weight: Int4Weight,
+    num_rows: int,
+    num_out: int,
+    num_sms: int,
+    shared_bytes: int,
+    *,
+    paired: bool,
+) -> PromptTiles:
+    """Choose tiles of a prefill product with 4-bit weights. `num_out`: outputs of each row.
+
+    As in `prompt_tiles`, tiles are as large as registers allow: 128 x 128 are 64 sums and 64 of the
+    group at work in each thread of eight warps, with addresses 217 to 237 of 255. Pairs have half
+    as many rows of the prompt: three sums for each number, 175 to 221 registers. Activations are
+    four times as large as codes here, so that the weight's rows are the longer side. Up to 64 rows
+    the weight's bytes count most; four warps have 64 of its rows.
+    """
+    block_m, block_n, num_warps, num_stages = 128, 128, 8, 3
+    if num_rows <= 64:
+        block_m, block_n, num_warps = max(16, 1 << (num_rows - 1).bit_length()), 64, 4
+        num_stages = 3 if paired else 4
+    elif paired:
+        block_m = 64
+    elif 3 * -(-num_rows // block_m) * -(-num_out // block_n) < num_sms:
+        block_n, num_warps = 64, 4
+    block_k = 2 * int4_unit_bytes(weight.group)
+    stage = block_k * (2 * block_m + block_n // 2 * (2 if paired else 1))
+    num_stages = max(2, min(num_stages, shared_bytes // stage))
+    return PromptTiles(block_m, block_n, num_stages, num_warps, block_k)
+
+
 def attention_splits(num_kv_heads: int, num_sms: int, num_tiles: int = 1) -> int:
     """Number of programs that share the keys of the same rows: about one for each multiprocessor
     and up to 16, a power of two. For steps of up to `MAX_ROWS` rows `num_tiles` stays 1: results
@@ -253,10 +291,12 @@ def _stages(num_buffers: int) -> int:
     return max(_FEWEST_STAGES, min(_MOST_STAGES, 1 + num_buffers))
 
 
-def _piece_of_columns(weight: Matrix) -> int:
-    num_in = weight.values.shape[1]
+def _piece_of_columns(weight: Weight) -> int:
+    if isinstance(weight, Int4Weight):
+        return 2 * int4_unit_bytes(weight.group)
+    num_in = weight.num_in
     whole = -(-num_in // _PIECES)
-    most = min(_PIECE_BYTES // weight.values.itemsize, 1 << max(0, whole - 1).bit_length())
+    most = min(8 * _PIECE_BYTES // weight.bits, 1 << max(0, whole - 1).bit_length())
     piece = _columns_of_a_scale(weight, max(_FEWEST_COLUMNS, most))
     if piece < _FEWEST_COLUMNS:
         raise ValueError(f"scales of {weight.block[1]} columns each are not supported")
@@ -266,6 +306,6 @@ def _piece_of_columns(weight: Matrix) -> int:
 def _columns_of_a_scale(weight: Matrix, most: int) -> int:
     """Largest power of two, up to `most`, of columns that share a scale."""
     across = weight.block[1]
-    if weight.scales is None or across >= weight.values.shape[1]:
+    if weight.scales is None or across >= weight.num_in:
         return most
     return min(most, across & -across)

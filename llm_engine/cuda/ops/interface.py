@@ -12,11 +12,12 @@ bit (batch invariance): drafting and batching would change replies otherwise.
 *Precision.* Activations, keys and values are of one type, bfloat16 on a GPU; sums are float32.
 Where M is small, 8-bit weights are converted to the activations' type: only the bytes of weights
 count then. Long prompts may be multiplied in 8 bits on both sides, activations with a scale for
-each row, or for as many columns as share one of the weights'.
+each row, or for as many columns as share one of the weights'. 4-bit weights are always converted;
+their scales multiply float32 sums.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -28,7 +29,7 @@ MAX_ROWS = MAX_STEP_ROWS
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A linear layer's weight on the device."""
+    """A linear layer's weight on the device, in floats of 8 bits and more."""
 
     values: Tensor
     """`[out, in]`, rows contiguous: the activations' type, or float8_e4m3fn."""
@@ -41,10 +42,64 @@ class Matrix:
     """`[out]`, float32."""
 
     @property
+    def num_out(self) -> int:
+        return self.values.shape[0]
+
+    @property
+    def num_in(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def bits(self) -> int:
+        """Bits of a stored weight."""
+        return 8 * self.values.itemsize
+
+    @property
     def num_bytes(self) -> int:
         """Bytes that a product reads."""
-        parts = (self.values, self.scales, self.bias)
-        return sum(part.nbytes for part in parts if part is not None)
+        return _num_bytes(self.values, self.scales, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Weight:
+    """A linear layer's weight on the device in 4 bits: (code - 8 - offset) * scale. The layout is
+    that of the kernels (`kernels/int4.py`); `int4_layout.py` packs and unpacks it."""
+
+    codes: Tensor
+    """`[out, ceil(in / 2 unit) * unit]`, uint8: of each unit of max(32, group / 2) bytes,
+    the lower halves are its first columns, the upper halves those behind. Filled up with codes
+    of 0."""
+    scales: Tensor
+    """`[groups, out]`, float16, or float32 where float16 does not hold them."""
+    offsets: Tensor | None
+    """Zero points less 8, `[groups, out]`, float16; None: all are 8."""
+    group: int
+    """Columns that share a scale: 32, 64 or 128."""
+    num_in: int
+    bias: Tensor | None = None
+    """`[out]`, float32."""
+
+    @property
+    def num_out(self) -> int:
+        return self.codes.shape[0]
+
+    @property
+    def bits(self) -> int:
+        """Bits of a stored weight."""
+        return 4
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that a product reads."""
+        return _num_bytes(self.codes, self.scales, self.offsets, self.bias)
+
+
+Weight: TypeAlias = Matrix | Int4Weight
+"""A linear layer's weight on the device."""
+
+
+def _num_bytes(*parts: Tensor | None) -> int:
+    return sum(part.nbytes for part in parts if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +163,7 @@ class Attention:
     """Weights of a layer's attention block."""
 
     norm: Norm
-    qkv: Matrix
+    qkv: Weight
     """Queries, keys and values, one below the other."""
     heads: Heads
     q_norm: Norm | None = None
@@ -220,16 +275,16 @@ class Ops(Protocol):
         Scores are divided by sqrt(head_dim)."""
         ...
 
-    def add_product(self, x: Tensor, weight: Matrix, residual: Tensor) -> None:
+    def add_product(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
         """`residual [M, out] += x [M, in] @ weight^T`."""
         ...
 
-    def gate_up(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+    def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         """Normalize `x [M, hidden]`, multiply with gate and up, one below the other in `weight
         [2 * inner, hidden]`; silu(gate) * up into `out [M, inner]`."""
         ...
 
-    def logits(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+    def logits(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         """Normalize `x [M, hidden]`, multiply with the LM head, into `out [M, vocab]`, float32."""
         ...
 
@@ -238,7 +293,7 @@ class PartOps(Ops, Protocol):
     """Additional operations of tensor parallelism, each device having a shard of the model; for up
     to `MAX_ROWS` rows."""
 
-    def part(self, x: Tensor, weight: Matrix, out: Tensor) -> None:
+    def part(self, x: Tensor, weight: Weight, out: Tensor) -> None:
         """This device's partial product, of a weight whose columns are sharded: `x [M, in] @
         weight^T` into `out [M, out]`, float32."""
         ...

@@ -4,26 +4,32 @@ Weights of the activations' type are multiplied by torch's library. 8-bit ones m
 of 8 bits, which the matrix units do twice as fast: by the library where there is one scale for each
 row, by our kernel where scales change along it, or the library does not support the shape or GPU. A
 row of activations is normalized and rounded by one kernel before, with one scale, or one for each
-128 columns.
+128 columns. 4-bit weights multiply normalized activations of their own type, by a kernel of ours.
 """
 
 from dataclasses import dataclass
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
 from llm_engine.cuda.kernels.block_scaled_gemm import blocks_kernel
 from llm_engine.cuda.kernels.common import EMULATED
+from llm_engine.cuda.kernels.int4_prompt import int4_prompt_kernel
 from llm_engine.cuda.kernels.prefill import ready_kernel
 
-from .gemm_tiles import prompt_tiles
-from .interface import Matrix, Norm
+from .gemm_tiles import int4_prompt_tiles, prompt_tiles
+from .interface import Int4Weight, Matrix, Norm, Weight
 
 _LINES_AHEAD = 4
 """Cache lines of every weight row that a program prefetches before it waits for its inputs: 64
 KB."""
+
+_APART = "the activations' rows do not lie one behind the other"
+
+_TYPES = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +46,32 @@ class PrefillGemm:
     """Programmatic dependent launch: a kernel may begin before the one before it has ended."""
 
     def product(
-        self, x: Tensor, norm: Norm | None, weight: Matrix, out: Tensor | None = None
+        self, x: Tensor, norm: Norm | None, weight: Weight, out: Tensor | None = None
     ) -> Tensor:
         """`x [M, in]`, normalized, times the weight, `[M, out]`: in `out`, of any type, or new and
         of x's type."""
-        if self._fits_library(weight):
+        if isinstance(weight, Matrix) and self._fits_library(weight):
             product = self._library(x, norm, weight)
             return product if out is None else out.copy_(product)
         if out is None:
-            out = x.new_empty(len(x), weight.values.shape[0])
-        self._blocks(x, norm, weight, out)
+            out = x.new_empty(len(x), weight.num_out)
+        self._ours(x, norm, weight, out)
         return out
 
-    def add(self, x: Tensor, weight: Matrix, residual: Tensor) -> None:
+    def add(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
         """`residual [M, out] += x [M, in] @ weight^T`."""
-        if self._fits_library(weight):
+        if isinstance(weight, Matrix) and self._fits_library(weight):
             residual += self._library(x, None, weight)
         else:
-            self._blocks(x, None, weight, residual, residual=residual)
+            self._ours(x, None, weight, residual, residual=residual)
 
-    def gate_up(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+    def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         """silu(gate) * up of `x [M, hidden]`, normalized, into `out [M, inner]`."""
-        if self._fits_library(weight):
+        if isinstance(weight, Matrix) and self._fits_library(weight):
             gate, up = self._library(x, norm, weight).chunk(2, dim=-1)
             torch.mul(functional.silu(gate), up, out=out)
         else:
-            self._blocks(x, norm, weight, out, paired=True)
+            self._ours(x, norm, weight, out, paired=True)
 
     def _fits_library(self, weight: Matrix) -> bool:
         if weight.scales is None:
@@ -86,9 +92,41 @@ class PrefillGemm:
             )  # fmt: skip
         return product if weight.bias is None else product.add_(weight.bias)
 
+    def _ours(
+        self, x: Tensor, norm: Norm | None, weight: Weight, out: Tensor,
+        *, residual: Tensor | None = None, paired: bool = False,
+    ) -> None:  # fmt: skip
+        """Product by a kernel of ours."""
+        if isinstance(weight, Int4Weight):
+            self._int4(x, norm, weight, out, residual=residual, paired=paired)
+        else:
+            self._blocks(x, norm, weight, out, residual=residual, paired=paired)
+
+    def _int4(
+        self, x: Tensor, norm: Norm | None, weight: Int4Weight, out: Tensor,
+        *, residual: Tensor | None, paired: bool,
+    ) -> None:  # fmt: skip
+        num_out = out.shape[1]
+        tiles = int4_prompt_tiles(
+            weight, len(x), num_out, self.num_sms, self.shared_bytes, paired=paired
+        )
+        if norm is not None:
+            x = self._ready(x, norm, torch.empty_like(x))
+        elif not x.is_contiguous():
+            raise ValueError(_APART)
+        grid = triton.cdiv(len(x), tiles.block_m), triton.cdiv(num_out, tiles.block_n)
+        int4_prompt_kernel[grid](
+            x=x, codes=weight.codes, scales=weight.scales, offsets=weight.offsets, bias=weight.bias,
+            residual=residual, out=out, num_rows=len(x), OUT=num_out, IN=weight.num_in,
+            PAIRED=paired, BLOCK_M=tiles.block_m, BLOCK_N=tiles.block_n, BLOCK_K=tiles.block_k,
+            GROUP=weight.group, TYPE=_TYPES[x.dtype], EMULATED=EMULATED, AHEAD=_LINES_AHEAD,
+            num_warps=tiles.num_warps, num_stages=tiles.num_stages, PDL=self.pdl,
+            launch_pdl=self.pdl,
+        )  # fmt: skip
+
     def _blocks(
         self, x: Tensor, norm: Norm | None, weight: Matrix, out: Tensor,
-        *, residual: Tensor | None = None, paired: bool = False,
+        *, residual: Tensor | None, paired: bool,
     ) -> None:  # fmt: skip
         num_in, num_out = weight.values.shape[1], out.shape[1]
         tiles = prompt_tiles(len(x), num_out, self.num_sms, self.shared_bytes, paired=paired)
@@ -125,7 +163,7 @@ class PrefillGemm:
         group: int | None = None,
     ) -> Tensor:
         if not x.is_contiguous():
-            raise ValueError("the activations' rows do not lie one behind the other")
+            raise ValueError(_APART)
         padded = out.shape[1]
         ready_kernel[len(x),](
             x=x, norm=None if norm is None else norm.weight, out=out, scales=scales,

@@ -16,17 +16,19 @@ from torch.nn import functional
 
 from llm_engine.checkpoints.fp8 import Fp8Matrix
 
+from .int4_layout import unpack
 from .interface import (
     MAX_ROWS,
     Attention,
+    Int4Weight,
     LayerPages,
-    Matrix,
     Norm,
     Rope,
     RowMasks,
     Rows,
     SamplingInputs,
     StepState,
+    Weight,
 )
 from .sampling import masked, sampled
 
@@ -116,7 +118,7 @@ class ReferenceOps:
                 queries[chosen], keys, values, rows.positions[chosen] - first, window
             )
 
-    def add_product(self, x: Tensor, weight: Matrix, residual: Tensor) -> None:
+    def add_product(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
         dense_weight = dense(weight)
 
         def added(part: Tensor, old: Tensor) -> Tensor:
@@ -124,7 +126,7 @@ class ReferenceOps:
 
         residual.copy_(_by_rows(added, x, residual))
 
-    def part(self, x: Tensor, weight: Matrix, out: Tensor) -> None:
+    def part(self, x: Tensor, weight: Weight, out: Tensor) -> None:
         dense_weight = dense(weight)
         out.copy_(_by_rows(lambda row: _product(row, dense_weight, weight.bias), x))
 
@@ -134,7 +136,7 @@ class ReferenceOps:
             total += part
         residual.copy_(total)
 
-    def gate_up(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+    def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         dense_weight = dense(weight)
 
         def gated(part: Tensor) -> Tensor:
@@ -144,7 +146,7 @@ class ReferenceOps:
 
         out.copy_(_by_rows(gated, x))
 
-    def logits(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+    def logits(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         dense_weight = dense(weight)
 
         def scored(part: Tensor) -> Tensor:
@@ -153,8 +155,10 @@ class ReferenceOps:
         out.copy_(_by_rows(scored, x))
 
 
-def dense(matrix: Matrix) -> Tensor:
+def dense(matrix: Weight) -> Tensor:
     """Weight as float32 `[out, in]`, dequantized."""
+    if isinstance(matrix, Int4Weight):
+        return unpack(matrix).dequantize()
     if matrix.scales is None:
         return matrix.values.float()
     return Fp8Matrix(matrix.values, matrix.scales, matrix.block).dequantize()

@@ -1,8 +1,9 @@
 """The operations by our Triton kernels.
 
-Up to `FUSED_ROWS` rows take one fused kernel for each operation; up to `MAX_ROWS` rows the same
-compiled one, so that a row's result is the same bits in any company. Longer prompts take the
-products of `prefill_gemm.py`, with normalization before and cache writes behind them.
+Up to `FUSED_ROWS` rows, or `MAX_ROWS` where weights have 4 bits, take one fused kernel for each
+operation; up to `MAX_ROWS` rows the same compiled one, so that a row's result is the same bits in
+any company. Longer prompts take the products of `prefill_gemm.py`, with normalization before and
+cache writes behind them.
 
 Kernels run on the current stream. They share a workspace: one instance serves one stream.
 """
@@ -28,13 +29,15 @@ from llm_engine.cuda.kernels.qkv_rope import place_kernel, queries_kernel
 
 from .flashinfer_attention import XqaAttention
 from .gemm_tiles import NUM_WARPS, Tiles, attention_splits, product_tiles
-from .interface import MAX_ROWS, Attention, LayerPages, Matrix, Norm, Rope, Rows
+from .interface import MAX_ROWS, Attention, Int4Weight, LayerPages, Norm, Rope, Rows, Weight
 from .prefill_gemm import PrefillGemm
 from .triton_step_inputs import TritonStepOps
 
 FUSED_ROWS = 64
 """Rows that a fused kernel takes. The weight's bytes still count most then: 64 rows of an 8B
-model are 1 TFLOP, 1.3 ms of matrix units, its weights in 8 bits 1.75 ms of memory."""
+model are 1 TFLOP, 1.3 ms of matrix units, its weights in 8 bits 1.75 ms of memory. For 4-bit
+weights with more than `MAX_ROWS` the kernels of prompts are as good: for 16 rows the fused ones
+spill."""
 
 _ADDED_AT_ONCE = 512
 """Elements of the devices' partial sums that a program adds: a row of 8192 occupies 16
@@ -49,7 +52,7 @@ class Divide(Protocol):
     """Signature of `product_tiles`."""
 
     def __call__(
-        self, weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int
+        self, weight: Weight, num_sms: int, *, divisible: bool, shared_bytes: int
     ) -> Tiles: ...
 
 
@@ -139,9 +142,9 @@ class TritonOps:
             **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads},
             "HALF": heads.head_dim // 2,
         }
-        if len(x) <= FUSED_ROWS and layer.q_norm is None:
+        if _is_fused(x, layer.qkv) and layer.q_norm is None:
             tiles = self._tiles(layer.qkv, divisible=False)
-            grid = (triton.cdiv(layer.qkv.values.shape[0], tiles.block_n),)
+            grid = (triton.cdiv(layer.qkv.num_out, tiles.block_n),)
             queries_kernel[grid](
                 x=x, norm=layer.norm.weight, EPS=layer.norm.eps, num_rows=len(x), **places,
                 **self._of_weight(x, layer.qkv, tiles),
@@ -195,13 +198,13 @@ class TritonOps:
             **self._dependent(),
         )
 
-    def add_product(self, x: Tensor, weight: Matrix, residual: Tensor) -> None:
-        if len(x) > FUSED_ROWS:
+    def add_product(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
+        if not _is_fused(x, weight):
             self._prompts.add(x, weight, residual)
             return
         self._divided(x, weight, residual, adds=True)
 
-    def part(self, x: Tensor, weight: Matrix, out: Tensor) -> None:
+    def part(self, x: Tensor, weight: Weight, out: Tensor) -> None:
         self._divided(x, weight, out, adds=False)
 
     def add_parts(self, parts: Tensor, residual: Tensor) -> None:
@@ -210,35 +213,35 @@ class TritonOps:
             BLOCK=_ADDED_AT_ONCE, num_warps=4,
         )  # fmt: skip
 
-    def gate_up(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
-        if len(x) > FUSED_ROWS:
+    def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
+        if not _is_fused(x, weight):
             self._prompts.gate_up(x, norm, weight, out)
             return
         tiles = self._tiles(weight, divisible=False)
-        num_out = weight.values.shape[0] // 2
+        num_out = weight.num_out // 2
         gate_up_kernel[triton.cdiv(num_out, tiles.block_n // 2),](
             x=x, norm=norm.weight, EPS=norm.eps, out=out, num_rows=len(x), OUT=num_out,
             **self._of_weight(x, weight, tiles),
         )  # fmt: skip
 
-    def logits(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
-        if len(x) > FUSED_ROWS:
+    def logits(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
+        if not _is_fused(x, weight):
             self._prompts.product(x, norm, weight, out)
         else:
             self._plain(x, norm, weight, out)
 
-    def _product(self, x: Tensor, norm: Norm, weight: Matrix) -> Tensor:
+    def _product(self, x: Tensor, norm: Norm, weight: Weight) -> Tensor:
         """Projection, float32 and in the workspace for few rows, else of the activations' type."""
-        if len(x) > FUSED_ROWS:
+        if not _is_fused(x, weight):
             return self._prompts.product(x, norm, weight)
-        shape = (len(x), weight.values.shape[0])
+        shape = (len(x), weight.num_out)
         out = self._workspace.take(math.prod(shape))[0][: math.prod(shape)].view(shape)
         self._plain(x, norm, weight, out)
         return out
 
-    def _divided(self, x: Tensor, weight: Matrix, out: Tensor, *, adds: bool) -> None:
+    def _divided(self, x: Tensor, weight: Weight, out: Tensor, *, adds: bool) -> None:
         tiles = self._tiles(weight, divisible=True)
-        num_out = weight.values.shape[0]
+        num_out = weight.num_out
         num_tiles = triton.cdiv(num_out, tiles.block_n)
         options = self._of_weight(x, weight, tiles)
         size = num_tiles * tiles.num_splits * tiles.block_n * options["ROWS"]
@@ -251,41 +254,58 @@ class TritonOps:
             OUT=num_out, NUM_SPLITS=tiles.num_splits, ADDS=adds, **options,
         )  # fmt: skip
 
-    def _plain(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+    def _plain(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         tiles = self._tiles(weight, divisible=False)
-        num_out = weight.values.shape[0]
+        num_out = weight.num_out
         plain_kernel[triton.cdiv(num_out, tiles.block_n),](
             x=x, norm=norm.weight, EPS=norm.eps, out=out, num_rows=len(x), OUT=num_out,
             **self._of_weight(x, weight, tiles),
         )  # fmt: skip
 
-    def _tiles(self, weight: Matrix, *, divisible: bool) -> Tiles:
+    def _tiles(self, weight: Weight, *, divisible: bool) -> Tiles:
         shared_bytes = self._shared_bytes
         return self._divide(weight, self._num_sms, divisible=divisible, shared_bytes=shared_bytes)
 
-    def _of_weight(self, x: Tensor, weight: Matrix, tiles: Tiles) -> dict[str, Any]:
+    def _of_weight(self, x: Tensor, weight: Weight, tiles: Tiles) -> dict[str, Any]:
         """Arguments common to our product kernels, by parameter name."""
         if not x.is_contiguous():
             raise ValueError("the activations' rows do not lie one behind the other")
-        num_in = weight.values.shape[1]
-        block = (1, num_in) if weight.scales is None else weight.block
-        converted = weight.values.itemsize == 1 and x.dtype != torch.float32
         rows = _padded(len(x))
         tiles = tiles.for_rows(weight, rows)
         return {
-            **{"weight": weight.values, "scales": weight.scales, "bias": weight.bias},
-            **{"IN": num_in, "SPAN": tiles.span, "ROWS": rows},
+            **self._stored(x, weight),
+            **{"bias": weight.bias, "EMULATED": EMULATED},
+            **{"IN": weight.num_in, "SPAN": tiles.span, "ROWS": rows},
             **{"BLOCK_N": tiles.block_n, "BLOCK_K": tiles.block_k, "PIECES": tiles.pieces},
-            **{"SCALE_ROWS": block[0], "SCALE_COLUMNS": block[1]},
-            **{"TYPE": _TYPES[self._halves if converted else x.dtype], "EMULATED": EMULATED},
             **{"AHEAD": tiles.lines_ahead, "NEXT_AT": tiles.next_at, "num_warps": NUM_WARPS},
             **{"num_stages": tiles.num_stages, "maxnreg": tiles.max_registers},
             **self._dependent(),
         }
 
+    def _stored(self, x: Tensor, weight: Weight) -> dict[str, Any]:
+        """Arguments for a weight's numbers, and the type in which they are multiplied."""
+        if isinstance(weight, Int4Weight):
+            return {
+                **{"weight": weight.codes, "scales": weight.scales, "offsets": weight.offsets},
+                **{"GROUP": weight.group, "SCALE_ROWS": 1, "SCALE_COLUMNS": 0},
+                "TYPE": _TYPES[x.dtype],
+            }
+        block = (1, weight.num_in) if weight.scales is None else weight.block
+        converted = weight.bits == 8 and x.dtype != torch.float32
+        return {
+            **{"weight": weight.values, "scales": weight.scales, "offsets": None},
+            **{"GROUP": 0, "SCALE_ROWS": block[0], "SCALE_COLUMNS": block[1]},
+            "TYPE": _TYPES[self._halves if converted else x.dtype],
+        }
+
     def _dependent(self) -> dict[str, bool]:
         """Launch options: a kernel may begin before the one before it has ended."""
         return {"PDL": self._pdl, "launch_pdl": self._pdl}
+
+
+def _is_fused(x: Tensor, weight: Weight) -> bool:
+    """True if the fused kernels take as many rows with this weight."""
+    return len(x) <= (MAX_ROWS if isinstance(weight, Int4Weight) else FUSED_ROWS)
 
 
 def _num_multiprocessors(device: torch.device) -> int:

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 
 from llm_engine.checkpoints.fp8 import Fp8Matrix
 from llm_engine.cuda.model import DeviceLayer, DeviceModel
-from llm_engine.cuda.ops.interface import Attention, Matrix, Norm, Rope
+from llm_engine.cuda.ops.int4_layout import unpack
+from llm_engine.cuda.ops.interface import Attention, Int4Weight, Matrix, Norm, Rope, Weight
 
 from .quantize import LARGEST, quantize
 
@@ -73,12 +74,12 @@ class Emulation:
         )
         return attended[0].transpose(0, 1).reshape(num_rows, -1).to(self.dtype)
 
-    def inner(self, rows: Tensor, gate_up: Matrix) -> Tensor:
+    def inner(self, rows: Tensor, gate_up: Weight) -> Tensor:
         """MLP activations of normalized rows, `[T, inner]`."""
         gate, up = self._product(rows, gate_up).chunk(2, dim=1)
         return (F.silu(gate) * up).to(self.dtype)
 
-    def added(self, rows: Tensor, inputs: Tensor, weight: Matrix) -> Tensor:
+    def added(self, rows: Tensor, inputs: Tensor, weight: Weight) -> Tensor:
         return (rows + self._product(inputs, weight)).to(self.dtype)
 
     def _stored(self, values: Tensor) -> Tensor:
@@ -86,8 +87,8 @@ class Emulation:
             return values
         return values.float().clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).to(self.dtype)
 
-    def _product(self, rows: Tensor, weight: Matrix) -> Tensor:
-        if self.arithmetic.activations and weight.scales is not None:
+    def _product(self, rows: Tensor, weight: Weight) -> Tensor:
+        if self.arithmetic.activations and isinstance(weight, Matrix) and weight.scales is not None:
             rows = quantize(rows, (1, weight.block[1])).dequantize()
         return product(rows, weight)
 
@@ -109,11 +110,14 @@ def logits(model: DeviceModel, rows: Tensor) -> Tensor:
     return product(emulation.normed(rows, model.norm), model.head)
 
 
-def product(rows: Tensor, weight: Matrix) -> Tensor:
+def product(rows: Tensor, weight: Weight) -> Tensor:
     """`rows @ weight^T + bias`, float32."""
-    values = weight.values
-    if weight.scales is not None:
-        values = Fp8Matrix(values, weight.scales, weight.block).dequantize()
+    if isinstance(weight, Int4Weight):
+        values = unpack(weight).dequantize()
+    elif weight.scales is not None:
+        values = Fp8Matrix(weight.values, weight.scales, weight.block).dequantize()
+    else:
+        values = weight.values
     return F.linear(rows.float(), values.float(), weight.bias)
 
 

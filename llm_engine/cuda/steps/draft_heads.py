@@ -5,13 +5,13 @@ Precision does not matter for replies: a draft only decides how many rows are ac
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.ops.interface import Matrix, Norm, Ops
+from llm_engine.cuda.ops.interface import Int4Weight, Matrix, Norm, Ops, Weight
 from llm_engine.models.medusa_heads import DraftHead, DraftHeads, HeadsShape
 
 
@@ -76,7 +76,7 @@ def step_bytes(shape: HeadsShape, model: DeviceModel) -> int:
     size = model.embedding.itemsize
     layer = shape.hidden_size**2 + 3 * shape.inner_size * shape.hidden_size
     row = model.head.num_bytes // shape.vocab_size
-    if model.head.scales is not None and model.head.block[0] > 1:
+    if isinstance(model.head, Matrix) and _has_blocks(model.head):
         row = shape.hidden_size * size  # see `_rows`
     return shape.num_heads * (layer * size + shape.num_tokens * row)
 
@@ -97,9 +97,21 @@ def _on_device(head: DraftHead, eps: float, like: Tensor) -> _Head:
     )
 
 
-def _rows(matrix: Matrix, rows: Tensor, dtype: torch.dtype) -> Matrix:
+def _has_blocks(matrix: Matrix) -> bool:
+    """True if rows share a scale."""
+    return matrix.scales is not None and matrix.block[0] > 1
+
+
+def _rows(matrix: Weight, rows: Tensor, dtype: torch.dtype) -> Weight:
     """Some rows of an LM head. Scales of whole rows are copied; with scales of blocks the rows are
     dequantized."""
+    if isinstance(matrix, Int4Weight):
+        return replace(
+            matrix,
+            codes=matrix.codes[rows],
+            scales=matrix.scales[:, rows].contiguous(),
+            offsets=None if matrix.offsets is None else matrix.offsets[:, rows].contiguous(),
+        )
     if matrix.scales is None:
         return Matrix(matrix.values[rows])
     values = matrix.values.view(torch.uint8)[rows].view(matrix.values.dtype)

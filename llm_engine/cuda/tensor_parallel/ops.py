@@ -15,11 +15,11 @@ from llm_engine.cuda.ops.interface import (
     MAX_ROWS,
     Attention,
     LayerPages,
-    Matrix,
     Norm,
     PartOps,
     Rope,
     Rows,
+    Weight,
 )
 
 _gather: Callable[[Tensor, Tensor], object] = getattr(
@@ -55,10 +55,10 @@ class ParallelOps:
     ) -> None:
         self._ops.attend(queries, layer, rows, pages, out)
 
-    def gate_up(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+    def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         self._ops.gate_up(x, norm, weight, out)
 
-    def add_product(self, x: Tensor, weight: Matrix, residual: Tensor) -> None:
+    def add_product(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
         num_rows = len(residual)
         if num_rows > MAX_ROWS:
             partial = self._partial[:num_rows].zero_()
@@ -72,10 +72,10 @@ class ParallelOps:
         _gather(parts, part.flatten())
         self._ops.add_parts(parts.view(self._count, *part.shape), residual)
 
-    def logits(self, x: Tensor, norm: Norm, weight: Matrix, out: Tensor) -> None:
+    def logits(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         num_rows, width = len(x), self._logits.shape[1]
         own = self._logits.flatten()[: num_rows * width].view(num_rows, width)
-        num_own = len(weight.values)
+        num_own = weight.num_out
         if num_own == width:
             self._ops.logits(x, norm, weight, own)
         elif num_own:

@@ -11,8 +11,10 @@ from typing import Final
 
 from torch import Tensor
 
+from llm_engine.checkpoints.int4 import Int4Matrix
 from llm_engine.config import ModelConfig
-from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.cuda.ops.int4_layout import pack, unpack
+from llm_engine.cuda.ops.interface import Int4Weight, Matrix, Weight
 from llm_engine.errors import ModelError
 
 _VOCAB_UNIT: Final = 128
@@ -51,10 +53,10 @@ class Shard:
         units = -(-config.vocab_size // (_VOCAB_UNIT * self.count))
         return units * _VOCAB_UNIT
 
-    def cut(self, name: str, matrix: Matrix, config: ModelConfig) -> Matrix:
+    def cut(self, name: str, matrix: Weight, config: ModelConfig) -> Weight:
         """This device's shard of a layer's matrix, by its name in `FusedWeights`, or of `head`.
 
-        Raises ModelError where blocks of scales would be cut in two.
+        Raises ModelError where blocks or groups that share a scale would be cut in two.
         """
         if name == "qkv":
             queries = config.num_heads * config.head_dim
@@ -68,7 +70,7 @@ class Shard:
             return _rows(matrix, [slice(first, min(first + size, config.vocab_size))])
         return self._columns_of(matrix)
 
-    def _rows_of(self, matrix: Matrix, sizes: list[int]) -> Matrix:
+    def _rows_of(self, matrix: Weight, sizes: list[int]) -> Weight:
         """This device's share of each of the parts that stand one below the other."""
         slices, first = [], 0
         for size in sizes:
@@ -77,11 +79,13 @@ class Shard:
             first += size
         return _rows(matrix, slices)
 
-    def _columns_of(self, matrix: Matrix) -> Matrix:
-        num_columns = matrix.values.shape[1]
+    def _columns_of(self, matrix: Weight) -> Weight:
+        num_columns = matrix.num_in
         own = num_columns // self.count
         columns = slice(self.rank * own, (self.rank + 1) * own)
         bias = matrix.bias if self.rank == 0 else None
+        if isinstance(matrix, Int4Weight):
+            return _int4_columns(matrix, columns, bias)
         values = matrix.values[:, columns].contiguous()
         if matrix.scales is None:
             return Matrix(values, bias=bias)
@@ -93,8 +97,16 @@ class Shard:
         return Matrix(values, scales, matrix.block, bias)
 
 
-def _rows(matrix: Matrix, slices: list[slice]) -> Matrix:
+def _rows(matrix: Weight, slices: list[slice]) -> Weight:
     bias = None if matrix.bias is None else _joined(matrix.bias, slices)
+    if isinstance(matrix, Int4Weight):
+        scales, offsets = (
+            None if each is None else _joined(each.T, slices).T.contiguous()
+            for each in (matrix.scales, matrix.offsets)
+        )
+        assert scales is not None
+        codes = _joined(matrix.codes, slices)
+        return replace(matrix, codes=codes, scales=scales, offsets=offsets, bias=bias)
     values = _joined(matrix.values, slices)
     if matrix.scales is None:
         return Matrix(values, bias=bias)
@@ -103,6 +115,24 @@ def _rows(matrix: Matrix, slices: list[slice]) -> Matrix:
         _require_blocks(rows, block_rows, len(matrix.values))
     scales = _joined(matrix.scales, [_blocks(rows, block_rows) for rows in slices])
     return Matrix(values, scales, matrix.block, bias)
+
+
+def _int4_columns(matrix: Int4Weight, columns: slice, bias: Tensor | None) -> Int4Weight:
+    if columns.start % matrix.group or columns.stop % matrix.group:
+        raise ModelError(
+            f"4-bit weights in groups of {matrix.group} can't be cut at {columns.start} to "
+            f"{columns.stop}: a group would be on two GPUs; choose another number of GPUs, or a "
+            "checkpoint in smaller groups"
+        )
+    whole = unpack(matrix)
+    groups = slice(columns.start // matrix.group, columns.stop // matrix.group)
+    part = Int4Matrix(
+        whole.codes[:, columns].contiguous(),
+        whole.scales[:, groups],
+        whole.zeros[:, groups],
+        matrix.group,
+    )
+    return pack(part, bias)
 
 
 def _joined(whole: Tensor, slices: list[slice]) -> Tensor:

@@ -305,5 +305,23 @@ def test_what_is_for_a_gpu_is_refused_where_none_calculates(name: str, value: st
     assert getattr(load_config({key: value, "llm_engine.dtype": "fp8"}).llm_engine, name)
     if name == "calibration":
         load_config({key: value, "llm_engine.dtype": "int4"})
+    on_gpu = {"llm_engine.dtype": "int4", "llm_engine.device": "cuda"}
+    assert getattr(load_config({key: value, **on_gpu}).llm_engine, name)
     # A preset's own may be left over.
     load_config({"agent.preset": "gpu-8b", "llm_engine.dtype": "int8"})
+
+
+def test_a_device_computes_in_its_own_dtypes() -> None:
+    for dtype, device, on_gpu in (
+        ("int4", "", False),
+        ("int4", "cpu", False),
+        ("int4", "cuda", True),
+        ("fp8", "", True),
+        ("fp8", "cuda", True),
+    ):
+        given = {"llm_engine.dtype": dtype, "llm_engine.device": device}
+        assert load_config(given).llm_engine.on_gpu == on_gpu
+    for dtype, device in (("int8", "cuda"), ("float32", "cuda"), ("fp8", "cpu")):
+        with pytest.raises(ConfigError, match=f'device is "{device}", which computes in') as caught:
+            load_config({"llm_engine.dtype": dtype, "llm_engine.device": device})
+        assert caught.value.key == "llm_engine.device"

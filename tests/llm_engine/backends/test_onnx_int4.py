@@ -23,7 +23,7 @@ from llm_engine.backends.onnx_graph import (
     linear_attributes,
     make_model,
 )
-from llm_engine.backends.onnx_int4 import packed_arrays, rounded
+from llm_engine.backends.onnx_int4 import packed_arrays
 from llm_engine.backends.onnx_weights import convert
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.int4 import Int4Matrix
@@ -31,7 +31,9 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.packed_cache import Array, stored_weights
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.errors import ModelError
+from llm_engine.models.calibration_text import read_text
 from llm_engine.models.compensated_rounding import Compensation
+from llm_engine.models.int4_rounding import BLOCKS, rounded
 from tests.llm_engine.backends.test_onnx_cpu import in_pieces
 from tests.support.fakes.int4_models import save_int4_model
 from tests.support.fakes.llm_decoding import all_logits
@@ -135,7 +137,7 @@ def test_a_row_does_not_depend_on_its_neighbours(
 
 
 def arrays_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    text = onnx_calibration.read_text(checkpoint, None)
+    text = read_text(checkpoint, None)
     calibration = onnx_calibration.Calibration(checkpoint, text, num_threads=1)
     shares: list[float] = []
     with torch.inference_mode():
@@ -161,7 +163,7 @@ def test_calibrated_rounding_is_nearer_than_rounding_to_the_nearest(
     of random weights have nothing in common after the smallest change."""
     save_tiny_model(tmp_path, family, num_hidden_layers=1, **changes)
     checkpoint = load_checkpoint(tmp_path)
-    text = onnx_calibration.read_text(checkpoint, None).sequences[0][:400]
+    text = read_text(checkpoint, None).sequences[0][:400]
     exact = all_logits(checkpoint, text)
     calibrated = all_logits(checkpoint, text, Precision.INT4)
 
@@ -181,11 +183,11 @@ def test_which_matrices_have_four_bits(tmp_path: Path) -> None:
     names &= {"qkv", "out", "gate_up", "down", "head"}
     for name in names:
         prefix = name if name == "head" else f"layers.0.{name}"
-        kind = "nibbles" if name in onnx_calibration.BLOCKS else "codes"
+        kind = "nibbles" if name in BLOCKS else "codes"
         assert f"{prefix}.{kind}" in arrays
         assert (f"{prefix}.zeros" in arrays) == (kind == "nibbles")
         if kind == "nibbles":
-            assert arrays[f"{prefix}.nibbles"].shape[2] * 2 == onnx_calibration.BLOCKS[name]
+            assert arrays[f"{prefix}.nibbles"].shape[2] * 2 == BLOCKS[name]
 
 
 def test_only_matrices_of_large_blocks_multiply_rows_in_pairs(tmp_path: Path) -> None:
@@ -201,7 +203,7 @@ def test_only_matrices_of_large_blocks_multiply_rows_in_pairs(tmp_path: Path) ->
         if node.op_type == "Gather" and node.input[1] in (PAIRED, PAIRED_SAMPLED):
             (product,) = (each for each in model.graph.node if each.input[:1] == [node.output[0]])
             in_pairs.add(product.input[1].rpartition(".")[0].rpartition(".")[2])
-    large = {name for name, block in onnx_calibration.BLOCKS.items() if block > 32}
+    large = {name for name, block in BLOCKS.items() if block > 32}
     assert in_pairs == large
     assert {each.name for each in model.graph.input} >= {PAIRED, UNPAIRED, PAIRED_SAMPLED}
 

@@ -117,15 +117,16 @@ def test_several_gpus_say_how_far_they_have_loaded(
 
 def test_a_text_to_calibrate_with(checkpoint: Checkpoint, tmp_path: Path) -> None:
     text = tmp_path / "said.txt"
+    config = replace(FP8, calibration=text)
     with pytest.raises(ModelError, match="cannot be read"):
-        loading._calibration(checkpoint, text)
+        loading._calibration(checkpoint, config)
     text.write_text("")
     with pytest.raises(ModelError, match="no text"):
-        loading._calibration(checkpoint, text)
+        loading._calibration(checkpoint, config)
     text.write_text("Good morning! " * 400)
-    pieces = loading._calibration(checkpoint, text)
+    pieces = loading._calibration(checkpoint, config)
     assert {len(piece) for piece in pieces[:-1]} <= {1024}
     assert [each for piece in pieces for each in piece] == list(
         checkpoint.tokenizer.encode(text.read_text())
     )
-    assert loading._calibration(checkpoint, None) == []
+    assert loading._calibration(checkpoint, FP8) == []

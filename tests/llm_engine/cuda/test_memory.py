@@ -11,7 +11,10 @@ from llm_engine.config import ModelConfig
 from llm_engine.cuda.memory import (
     BFLOAT16,
     FP8,
+    MATRICES,
+    Int4Storage,
     MemoryBudget,
+    Storage,
     plan_memory,
     rope_bytes,
     token_bytes,
@@ -53,6 +56,41 @@ def test_8_bits_are_one_byte_and_scales() -> None:
     by_block = replace(FP8, scale_block=(128, 128))
     assert weight_bytes(LLAMA_8B, FP8) == numbers + 4 * rows + 2 * table + 4 * norms
     assert weight_bytes(LLAMA_8B, by_block) == numbers + numbers // 4096 + 2 * table + 4 * norms
+
+
+def test_4_bits_are_half_a_byte_and_what_groups_share() -> None:
+    norms, table = 266_240, 128256 * 4096
+    numbers = 8_030_261_248 - norms - 2 * table
+    layers = (frozenset(MATRICES),) * 32
+    for group, group_bytes in ((128, 4), (32, 2)):
+        int4 = Int4Storage(layers, group=group, group_bytes=group_bytes)
+        expected = numbers // 2 + numbers // group * group_bytes + 4 * table + 4 * norms
+        assert weight_bytes(LLAMA_8B, Storage(int4=int4)) == expected
+        with_head = replace(int4, has_head=True)
+        expected += table // 2 + table // group * group_bytes - 2 * table
+        assert weight_bytes(LLAMA_8B, Storage(int4=with_head)) == expected
+
+
+def test_what_is_not_in_4_bits_is_counted_as_it_is() -> None:
+    some = Int4Storage((frozenset({"gate_up"}),) * 32, group=32)
+    fours, eights = 32 * 28672 * 4096, weight_bytes(LLAMA_8B, FP8)
+    scales = 32 * 28672 * 4
+    saved = fours - fours // 2 - fours // 32 * 4 + scales
+    assert weight_bytes(LLAMA_8B, replace(FP8, int4=some)) == eights - saved
+
+
+def test_columns_that_fill_no_unit_are_counted_as_stored() -> None:
+    # 4864 + 32 columns: of groups of 32, a unit has 64.
+    assert Int4Storage((), group=32).matrix_bytes(2, 4896) == 2 * (4928 // 2 + 154 * 4)
+    assert Int4Storage((), group=128).matrix_bytes(2, 100) == 2 * (64 + 4)
+
+
+def test_4_bits_are_not_told_to_choose_8() -> None:
+    storage = replace(BFLOAT16, int4=Int4Storage((frozenset(MATRICES),) * 80))
+    with pytest.raises(ModelError) as error:
+        plan_memory(LLAMA_70B, storage, replace(H200, free_bytes=30 * GIB))
+    assert "(int4 weights, bfloat16 cache) does not fit" in str(error.value)
+    assert "precision fp8" not in str(error.value)
 
 
 def test_scales_of_ragged_blocks_are_counted() -> None:

@@ -23,6 +23,7 @@ from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.errors import ModelError
 from tests.support.fakes.fp8_models import LAYOUTS, save_fp8_model
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
+from tests.support.llm.int4_cases import not_int4
 
 CONTEXT = 40
 EXACT = WeightFormat(dtype=torch.float32)
@@ -46,11 +47,11 @@ def plain(matrix: Matrix) -> Tensor:
 
 
 def matrices(model: DeviceModel) -> dict[str, Matrix]:
-    found = {"head": model.head}
+    found = {"head": not_int4(model.head)}
     for index, layer in enumerate(model.layers):
         own = {"qkv": layer.attention.qkv, "out": layer.out}
         own |= {"gate_up": layer.gate_up, "down": layer.down}
-        found |= {f"{index} {name}": matrix for name, matrix in own.items()}
+        found |= {f"{index} {name}": not_int4(matrix) for name, matrix in own.items()}
     return found
 
 
@@ -125,9 +126,9 @@ def test_head_and_body_are_chosen_apart(tmp_path: Path) -> None:
     save_tiny_model(tmp_path, "llama", tie_word_embeddings=True)
     checkpoint = load_checkpoint(tmp_path)
     exact = loaded(checkpoint, EXACT)
-    assert exact.head.values is exact.embedding
+    assert not_int4(exact.head).values is exact.embedding
     body = loaded(checkpoint, replace(FP8, head=Precision.BFLOAT16))
-    assert body.head.values is body.embedding
+    assert not_int4(body.head).values is body.embedding
     assert body.layers[0].down.scales is not None
     head = loaded(checkpoint, replace(EXACT, head=Precision.FP8))
     assert head.head.scales is not None
@@ -139,12 +140,13 @@ def test_activations_types(tmp_path: Path) -> None:
     checkpoint = load_checkpoint(tmp_path)
     exact = loaded(checkpoint, EXACT)
     model = loaded(checkpoint, WeightFormat())
-    assert model.embedding.dtype == model.layers[0].out.values.dtype == torch.bfloat16
-    assert torch.equal(model.layers[0].out.values, exact.layers[0].out.values.bfloat16())
+    ours, theirs = (not_int4(each.layers[0].out).values for each in (model, exact))
+    assert model.embedding.dtype == ours.dtype == torch.bfloat16
+    assert torch.equal(ours, theirs.bfloat16())
     for values in (model.norm.weight, model.rope.cos, model.layers[0].attention.qkv.bias):
         assert values is not None
         assert values.dtype == torch.float32
-    with pytest.raises(ModelError, match="are bfloat16 or fp8, not int8"):
+    with pytest.raises(ModelError, match="are bfloat16, fp8 or int4, not int8"):
         WeightFormat(Precision.INT8)
 
 

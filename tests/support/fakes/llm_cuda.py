@@ -38,6 +38,9 @@ H200 = Device(
 """A GPU that is not there; `dataclasses.replace` makes others of it."""
 
 
+FLOAT32 = WeightFormat(dtype=torch.float32)
+
+
 class CountingGraphs:
     """Runs the work itself, and counts."""
 
@@ -102,11 +105,10 @@ def on_cpu(
     num_pages: int = 400,
     heads: DraftHeads | None = None,
     cache_dtype: torch.dtype = torch.float32,
+    weight_format: WeightFormat = FLOAT32,
 ) -> CudaBackend:
     """In float32 throughout, so that only the order of sums differs from the reference."""
-    model = load_model(
-        checkpoint, WeightFormat(dtype=torch.float32), "cpu", context_length=context_length
-    )
+    model = load_model(checkpoint, weight_format, "cpu", context_length=context_length)
     return CudaBackend(
         model,
         ReferenceOps(),
@@ -117,14 +119,14 @@ def on_cpu(
     )
 
 
-def one_of_several(path: Path, team: ProcessGroup) -> Callable[[], CudaBackend]:
+def one_of_several(
+    path: Path, team: ProcessGroup, weight_format: WeightFormat = FLOAT32
+) -> Callable[[], CudaBackend]:
     """Load one of several GPUs, as `llm_engine.cuda.loading` does."""
     torch.set_num_threads(1)
     checkpoint = load_checkpoint(path)
     shard = Shard(team.rank, team.count)
-    model = load_model(
-        checkpoint, WeightFormat(dtype=torch.float32), "cpu", context_length=640, shard=shard
-    )
+    model = load_model(checkpoint, weight_format, "cpu", context_length=640, shard=shard)
     hidden = torch.zeros(PROMPT_ROWS[-1], checkpoint.config.hidden_size)
     vocab_rows = shard.vocab_rows(checkpoint.config)
     return lambda: CudaBackend(

@@ -4,6 +4,8 @@ machine code is like. To be run by itself, as the interpreter's kernels cannot b
     python -m tests.support.llm.compile_kernels fp8 4
     python -m tests.support.llm.compile_kernels "fp8 by block" 512      # a part of a prompt
     python -m tests.support.llm.compile_kernels "fp8 by row" 512        # without torch's library
+    python -m tests.support.llm.compile_kernels "int4 by 32 with zeros" 8
+    python -m tests.support.llm.compile_kernels "int4 by 128" 8 80      # for an A100
 """
 
 import json
@@ -26,6 +28,7 @@ from llm_engine.cuda.ops.interface import (
     MAX_ROWS,
     Attention,
     Heads,
+    Int4Weight,
     LayerPages,
     Matrix,
     Norm,
@@ -34,13 +37,15 @@ from llm_engine.cuda.ops.interface import (
     Rows,
     SamplingInputs,
     StepState,
+    Weight,
 )
 
-HOPPER = GPUTarget("cuda", 90, 32)
+HOPPER = 90
 NUM_SMS = 132
 DISASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 TYPES = {
     torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
     torch.float32: "*fp32",
     torch.float8_e4m3fn: "*fp8e4nv",
     torch.uint8: "*u8",
@@ -52,13 +57,14 @@ TYPES = {
 class Recorder:
     """In a kernel's place: compiles it for the arguments with which it is called."""
 
-    def __init__(self, kernel: Any) -> None:
+    def __init__(self, kernel: Any, capability: int) -> None:
         self._kernel = kernel
+        self._target = GPUTarget("cuda", capability, 32)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(**arguments: Any) -> None:
             compiled = triton.compile(
-                _source(self._kernel, arguments), target=HOPPER, options=_options(arguments)
+                _source(self._kernel, arguments), target=self._target, options=_options(arguments)
             )
             name = self._kernel.fn.__name__
             described = _described(compiled) | {"is_paired": bool(arguments.get("PAIRED"))}
@@ -117,11 +123,18 @@ def _described(compiled: Any) -> dict[str, Any]:
         "threads": 32 * compiled.metadata.num_warps,
         "fused_additions": ptx.count("fma.rn.f32"),
         "pairs_converted": ptx.count("cvt.rn.f16x2.e4m3x2"),
+        "bytes_spread": ptx.count("prmt.b32"),
+        "codes_centered": ptx.count("fma.rn.bf16x2"),
         "pairs_saturated": ptx.count("cvt.rn.satfinite.f16x2.f32"),
     }
 
 
-def _matrix(num_out: int, num_in: int, kind: str) -> Matrix:
+def _matrix(num_out: int, num_in: int, kind: str) -> Weight:
+    if kind.startswith("int4"):
+        group = int(kind.split()[2])
+        codes = torch.empty(num_out, num_in // 2, dtype=torch.uint8)
+        scales = torch.empty(num_in // group, num_out, dtype=torch.float16)
+        return Int4Weight(codes, scales, scales if "zeros" in kind else None, group, num_in)
     if kind == "bf16":
         return Matrix(torch.empty(num_out, num_in, dtype=torch.bfloat16))
     values = torch.empty(num_out, num_in, dtype=torch.float8_e4m3fn)
@@ -130,11 +143,12 @@ def _matrix(num_out: int, num_in: int, kind: str) -> Matrix:
     return Matrix(values, torch.empty(-(-num_out // 128), -(-num_in // 128)), (128, 128))
 
 
-def launch_everything(kind: str, num_rows: int) -> None:
+def launch_everything(kind: str, num_rows: int, capability: int) -> None:
     by_library = kind != "fp8 by row"
+    is_dependent = capability >= HOPPER
     ops = triton_ops.TritonOps(torch.device("cpu"), num_sms=NUM_SMS, by_library=by_library)
-    ops._pdl = True
-    ops._prompts = replace(ops._prompts, pdl=True)
+    ops._pdl = is_dependent
+    ops._prompts = replace(ops._prompts, pdl=is_dependent)
     hidden, inner, vocab = 4096, 14336, 128256
     heads = Heads(32, 8, 128)
     rows = Rows(torch.empty(num_rows, dtype=torch.int32), torch.empty(1, 64, dtype=torch.int32))
@@ -165,7 +179,7 @@ def launch_everything(kind: str, num_rows: int) -> None:
     def words(*shape: int) -> torch.Tensor:
         return torch.empty(*shape, dtype=torch.int32)
 
-    lanes = triton_step_inputs.TritonStepOps(torch.device("cpu"), dependent=True)
+    lanes = triton_step_inputs.TritonStepOps(torch.device("cpu"), dependent=is_dependent)
     state = StepState(words(1, num_rows), words(1), words(1), words(1))
     embedding = torch.empty(8, hidden, dtype=torch.bfloat16)
     lanes.embed(state, embedding, rows.positions, x)
@@ -180,7 +194,8 @@ def launch_everything(kind: str, num_rows: int) -> None:
 
 
 if __name__ == "__main__":
+    wanted = int(sys.argv[3]) if len(sys.argv) > 3 else HOPPER
     for module in (triton_ops, prefill_gemm, triton_step_inputs):
         for kernel_name in [name for name in vars(module) if name.endswith("_kernel")]:
-            setattr(module, kernel_name, Recorder(getattr(module, kernel_name)))
-    launch_everything(sys.argv[1], int(sys.argv[2]))
+            setattr(module, kernel_name, Recorder(getattr(module, kernel_name), wanted))
+    launch_everything(sys.argv[1], int(sys.argv[2]), wanted)

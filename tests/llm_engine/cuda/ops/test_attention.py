@@ -21,6 +21,7 @@ from tests.support.llm.cuda_ops_cases import (
     shortened,
 )
 from tests.support.llm.cuda_ops_devices import DEVICE, IMPLEMENTATIONS, kernels
+from tests.support.llm.int4_cases import not_int4
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +105,7 @@ def test_row_results_do_not_depend_on_the_batch(qk_norm: bool, kind: Kind, name:
 def test_values_beyond_8_bits_are_stored_as_the_largest() -> None:
     maker = Maker(3, DEVICE)
     layer = maker.attention(64, ALONE, BF16)
-    layer.qkv.values.mul_(1000)
+    not_int4(layer.qkv).values.mul_(1000)
     rows = maker.rows([[4]], PAGE, NUM_PAGES)
     pages = maker.pages(ALONE, NUM_PAGES, PAGE, FP8)
     x = maker.normal(1, 64, dtype=torch.bfloat16)

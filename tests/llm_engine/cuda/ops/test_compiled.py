@@ -49,9 +49,10 @@ pytestmark = [
 ]
 
 
-def compiled(kind: str, num_rows: int) -> list[dict[str, Any]]:
+def compiled(kind: str, num_rows: int, capability: int = 90) -> list[dict[str, Any]]:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.support.llm.compile_kernels", kind, str(num_rows)]
+    command = [sys.executable, "-m", "tests.support.llm.compile_kernels", kind]
+    command += [str(num_rows), str(capability)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -79,7 +80,13 @@ def others_memory(kernel: dict[str, Any]) -> list[str]:
     return [each for each in touched if not (is_attention and each.startswith("ld.global"))]
 
 
-@pytest.mark.parametrize(("kind", "num_rows"), [("fp8", 4), ("fp8 by block", 64), ("bf16", 1)])
+@pytest.mark.parametrize(
+    ("kind", "num_rows"),
+    [
+        *[("fp8", 4), ("fp8 by block", 64), ("bf16", 1)],
+        *[("int4 by 128 with zeros", 8), ("int4 by 64 with zeros", 4), ("int4 by 32", 1)],
+    ],
+)
 def test_an_8b_models_step_compiles_for_an_h200(kind: str, num_rows: int) -> None:
     kernels = compiled(kind, num_rows)
     around = LANES if num_rows <= MAX_ROWS else {"embed_kernel"}
@@ -104,15 +111,64 @@ def test_an_8b_models_step_compiles_for_an_h200(kind: str, num_rows: int) -> Non
             assert kernel["copies_before_letting_begin"] > 0, kernel
             assert fitting(kernel) >= wanted(kernel, num_rows), kernel
             assert (kernel["pairs_saturated"] > 0) == kind.startswith("fp8"), kernel
-            if num_rows <= MAX_ROWS:
+            if num_rows <= MAX_ROWS and not kind.startswith("int4"):
                 has_norm = kernel["kernel"] != "divided_kernel"
                 assert kernel["narrow_copies"] <= has_norm * kernel["num_stages"], kernel
+        if kernel["kernel"] in PRODUCTS and kind.startswith("int4"):
+            assert_codes_stay_where_they_are(kernel, kind)
         if kernel["kernel"] in LANES:  # several programs beside one another
             assert 4 * kernel["registers"] * kernel["threads"] <= REGISTERS, kernel
     names = [kernel["kernel"] for kernel in kernels]
     is_drawn = num_rows <= MAX_ROWS
     assert names.count("narrow_kernel") == 5 * is_drawn
     assert names.count("draw_kernel") == is_drawn
+
+
+def assert_codes_stay_where_they_are(kernel: dict[str, Any], kind: str) -> None:
+    """Four codes become numbers by two instructions that spread bytes and two that center them, and
+    by no others that move bytes. A norm's weights, for both halves of a unit, and zero points come
+    in small pieces, a kilobyte a block."""
+    assert kernel["bytes_spread"] == kernel["codes_centered"] > 0, kernel
+    kinds = 2 * (kernel["kernel"] != "divided_kernel") + 2 * ("zeros" in kind)
+    assert kernel["narrow_copies"] <= kinds * kernel["num_stages"], kernel
+
+
+def test_a_step_in_4_bits_compiles_for_an_a100() -> None:
+    kernels = compiled("int4 by 128 with zeros", 8, 80)
+    assert {kernel["kernel"] for kernel in kernels} >= {*PRODUCTS, *ATTENTION}
+    for kernel in kernels:
+        assert kernel["stack"] == 0, kernel
+        assert kernel["waits"] == 0, kernel
+        if kernel["kernel"] in PRODUCTS:
+            assert kernel["bytes_spread"] == kernel["codes_centered"] > 0, kernel
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_rows"),
+    [
+        ("int4 by 128 with zeros", 16),
+        ("int4 by 64", 64),
+        ("int4 by 128 with zeros", 128),
+        ("int4 by 32 with zeros", 512),
+    ],
+)
+def test_a_prompt_in_4_bits_compiles_for_an_h200(kind: str, num_rows: int) -> None:
+    kernels = compiled(kind, num_rows)
+    names = {"int4_prompt_kernel", "ready_kernel", "place_kernel", "embed_kernel", *ATTENTION}
+    assert {kernel["kernel"] for kernel in kernels} == names
+    for kernel in kernels:
+        assert kernel["stack"] == 0, kernel
+        assert kernel["waits"] == 1, kernel
+        assert not others_memory(kernel), kernel
+    products = [kernel for kernel in kernels if kernel["kernel"] == "int4_prompt_kernel"]
+    assert len(products) == 6  # two layers' queries, O, gate and up, down, the head
+    for kernel in products:
+        assert kernel["matrix_units"] > 0, kernel
+        assert kernel["wide_copies"] > 0, kernel
+        assert kernel["codes_centered"] > 0, kernel
+        assert kernel["fetched_before_waiting"] == kernel["fetched"] > 0, kernel
+        assert kernel["shared"] <= SHARED_BYTES, kernel
+        assert kernel["registers"] * kernel["threads"] <= REGISTERS, kernel
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_engine.cuda.memory import int4_unit_bytes
 from llm_engine.cuda.ops.gemm_tiles import (
     MAX_SPLITS,
     MIN_BLOCKS,
     attention_splits,
+    int4_prompt_tiles,
     product_tiles,
     prompt_tiles,
 )
-from llm_engine.cuda.ops.interface import MAX_ROWS, Matrix
+from llm_engine.cuda.ops.interface import MAX_ROWS, Int4Weight, Matrix
 
 H200_SMS = 132
 SHARED_BYTES = 227 << 10
@@ -135,6 +137,60 @@ def test_programs_fit_on_an_ada(
         shared = (chosen.num_stages - 1) * stage + converted + 1024
         assert chosen.per_sm * shared <= ADA_SHARED_BYTES
         assert chosen.num_stages >= 3
+
+
+def int4_weight(num_out: int, num_in: int, group: int) -> Int4Weight:
+    """Without memory."""
+    unit = 2 * int4_unit_bytes(group)
+    columns = -(-num_in // unit) * unit
+    codes = torch.empty(num_out, columns // 2, dtype=torch.uint8, device="meta")
+    scales = torch.empty(columns // group, num_out, dtype=torch.float16, device="meta")
+    return Int4Weight(codes, scales, scales, group, num_in)
+
+
+groups = pytest.mark.parametrize("group", [32, 64, 128])
+
+
+@groups
+@pytest.mark.parametrize(("num_out", "num_in", "divisible"), SHAPES)
+@pytest.mark.parametrize("shared_bytes", [SHARED_BYTES, ADA_SHARED_BYTES])
+def test_4_bits_are_divided_into_whole_units(
+    num_out: int, num_in: int, divisible: bool, group: int, shared_bytes: int
+) -> None:
+    weight = int4_weight(num_out, num_in, group)
+    tiles = product_tiles(weight, H200_SMS, divisible=divisible, shared_bytes=shared_bytes)
+    assert tiles.block_k == tiles.pieces * 2 * int4_unit_bytes(group)
+    assert tiles.for_rows(weight, MAX_ROWS) == tiles
+    assert (tiles.num_splits - 1) * tiles.span < num_in <= tiles.num_splits * tiles.span
+    num_programs = -(-num_out // tiles.block_n) * tiles.num_splits
+    assert num_programs >= 0.7 * H200_SMS
+    resident = min(num_programs, tiles.per_sm * H200_SMS)
+    block = tiles.block_n * tiles.block_k // 2
+    on_their_way = min(tiles.num_stages - 1, tiles.span // tiles.block_k) * block
+    if shared_bytes == SHARED_BYTES:
+        assert resident * on_their_way >= min(4e6, num_out * num_in / 2), "what the device needs"
+    staged = (tiles.num_stages - 1) * (block + 20 * tiles.block_k)
+    assert tiles.per_sm * (staged + 1024) <= shared_bytes
+    assert tiles.lines_ahead * 128 <= max(128, tiles.span // 2), "of its own columns"
+
+
+@groups
+@pytest.mark.parametrize("num_rows", [9, 16, 33, 64, 65, 256, 512])
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("shared_bytes", [SHARED_BYTES, ADA_SHARED_BYTES])
+def test_prompts_in_4_bits_fit_into_shared_memory(
+    group: int, num_rows: int, paired: bool, shared_bytes: int
+) -> None:
+    weight = int4_weight(28672, 4096, group)
+    tiles = int4_prompt_tiles(weight, num_rows, 14336, H200_SMS, shared_bytes, paired=paired)
+    assert tiles.block_k == 2 * int4_unit_bytes(group)
+    assert tiles.block_m >= min(num_rows, 64)
+    codes = tiles.block_n * tiles.block_k // 2 * (2 if paired else 1)
+    stage = codes + 2 * tiles.block_m * tiles.block_k
+    assert tiles.num_stages >= 2
+    assert tiles.num_stages * stage <= shared_bytes
+    sums = tiles.block_m * tiles.block_n * (3 if paired else 2)
+    assert sums // (32 * tiles.num_warps) <= 128, "of a thread's registers"
 
 
 def test_scales_of_blocks_do_not_change_within_a_piece() -> None:

@@ -16,6 +16,7 @@ from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from llm_engine.cuda.ops.triton_ops import TritonOps
 from llm_engine.cuda.steps.graph_runner import EagerGraphs
 from llm_engine.cuda.weights import WeightFormat, load_model
+from tests.support.fakes.int4_models import save_int4_model
 from tests.support.fakes.llm_models import save_tiny_model
 from tests.support.llm import triton_interpreter
 
@@ -31,15 +32,27 @@ NEAR = 0.1
 def test_a_reply_token_by_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, precision: Precision
 ) -> None:
+    save_tiny_model(tmp_path, family, num_hidden_layers=1)
+    assert_replies(tmp_path, monkeypatch, WeightFormat(body=precision))
+
+
+@pytest.mark.parametrize(("layout", "group"), [("gptq", 128), ("awq", 64)])
+def test_a_reply_in_4_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, group: int
+) -> None:
+    save_int4_model(tmp_path, layout, group, num_hidden_layers=1, head_dim=64)
+    assert_replies(tmp_path, monkeypatch, WeightFormat(Precision.INT4, rest=Precision.FP8))
+
+
+def assert_replies(
+    path: Path, monkeypatch: pytest.MonkeyPatch, weight_format: WeightFormat
+) -> None:
     """A prompt in a part and a rest, a draft, lone tokens; every choice as the oracle's, unless
     its two best are nearer to one another than the arithmetic."""
     monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.BATCH_SIZES", (1,))
     monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.DRAFT_SIZES", (1, 4, 8))
     triton_interpreter.mend()
-    save_tiny_model(tmp_path, family, num_hidden_layers=1)
-    model = load_model(
-        load_checkpoint(tmp_path), WeightFormat(body=precision), "cpu", context_length=96
-    )
+    model = load_model(load_checkpoint(path), weight_format, "cpu", context_length=96)
 
     def backend(ops: Ops) -> CudaBackend:
         return CudaBackend(

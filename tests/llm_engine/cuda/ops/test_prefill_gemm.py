@@ -22,6 +22,7 @@ from llm_engine.cuda.ops.triton_ops import FUSED_ROWS
 from llm_engine.cuda.quantization.quantize import quantize
 from tests.support.llm.cuda_ops_cases import Kind, Maker, assert_near, poisoned
 from tests.support.llm.cuda_ops_devices import DEVICE, kernels
+from tests.support.llm.int4_cases import not_int4
 
 pytestmark = pytest.mark.slow
 
@@ -197,7 +198,7 @@ def test_queries_keys_and_values(qk_norm: bool) -> None:
     out = poisoned(num_rows, 4, 64, dtype=torch.float32, device=DEVICE)
     kernels().queries(x, layer, rope, rows, pages, out)
 
-    projected = product(normalized(x, layer.norm), layer.qkv).view(num_rows, 8, 64)
+    projected = product(normalized(x, layer.norm), not_int4(layer.qkv)).view(num_rows, 8, 64)
     queries, values = projected[:, :4], projected[:, 6:]
     if layer.q_norm is not None:
         queries = normalized(queries, layer.q_norm)

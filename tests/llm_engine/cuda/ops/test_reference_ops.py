@@ -17,6 +17,7 @@ from tests.support.llm.cuda_ops_cases import (
     Maker,
     poisoned,
 )
+from tests.support.llm.int4_cases import not_int4
 
 CPU = torch.device("cpu")
 HEADS = Heads(num_heads=4, num_kv_heads=2, head_dim=8)
@@ -91,7 +92,7 @@ def test_queries_and_attention(qk_norm: bool, window: int | None, num_copies: in
 
     keys, values = pages.keys.double(), pages.values.double()
     for row, position in enumerate((9, 10)):
-        product = layer.qkv.values.double() @ normalized(x[row], layer.norm)
+        product = not_int4(layer.qkv).values.double() @ normalized(x[row], layer.norm)
         parts = (product + layer.qkv.bias).view(8, 8)
         for head in range(4):
             query = parts[head] if layer.q_norm is None else normalized(parts[head], layer.q_norm)

@@ -12,7 +12,7 @@ from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import Precision
 from llm_engine.cuda.model import DeviceModel
-from llm_engine.cuda.ops.interface import Matrix, Rope
+from llm_engine.cuda.ops.interface import Matrix, Rope, Weight
 from llm_engine.cuda.quantization import emulation
 from llm_engine.cuda.quantization.calibrate import compensated
 from llm_engine.cuda.quantization.emulation import Arithmetic, Emulation
@@ -23,6 +23,7 @@ from llm_engine.errors import ModelError
 from tests.support.fakes.fp8_models import save_fp8_model
 from tests.support.fakes.llm_decoding import all_logits
 from tests.support.fakes.llm_models import save_tiny_model
+from tests.support.llm.int4_cases import not_int4
 
 PROMPT = [3 + 7 * index % 311 for index in range(50)]
 TEXTS = [[(5 + 11 * index * (index + seed)) % 320 for index in range(90)] for seed in range(6)]
@@ -153,12 +154,17 @@ def test_a_calibrated_model(head: Precision, tied: bool, tmp_path: Path) -> None
             assert ours.scales is not None
             assert theirs.scales is not None
             assert torch.equal(ours.scales, theirs.scales)
-            assert not torch.equal(ours.values.float(), theirs.values.float())
+            assert not torch.equal(numbers(ours), numbers(theirs))
         assert layer.attention.qkv.bias is not None
     assert (model.head.scales is not None) == (head is Precision.FP8)
     assert torch.equal(model.embedding, exact.embedding)
     wanted = logits(exact)
     assert (logits(model) - wanted).norm() < (logits(plain) - wanted).norm()
+
+
+def numbers(weight: Weight) -> Tensor:
+    """Stored values."""
+    return not_int4(weight).values.float()
 
 
 def test_what_needs_no_rounding_is_left_alone(tmp_path: Path) -> None:
@@ -168,13 +174,13 @@ def test_what_needs_no_rounding_is_left_alone(tmp_path: Path) -> None:
     plain = loaded(checkpoint, weights)
     model = loaded(checkpoint, weights, calibration=TEXTS)
     stored, floats = model.layers[1].down, model.layers[0].out
-    assert torch.equal(stored.values.float(), plain.layers[1].down.values.float())
-    assert not torch.equal(floats.values.float(), plain.layers[0].out.values.float())
+    assert torch.equal(numbers(stored), numbers(plain.layers[1].down))
+    assert not torch.equal(numbers(floats), numbers(plain.layers[0].out))
     # Floats that stay floats; the text passes through them to the head.
     body = replace(EXACT, head=Precision.FP8)
     only_head = loaded(checkpoint, body, calibration=TEXTS)
     exact = loaded(checkpoint, EXACT)
-    assert torch.equal(only_head.layers[1].down.values, exact.layers[1].down.values)
+    assert torch.equal(numbers(only_head.layers[1].down), numbers(exact.layers[1].down))
     assert only_head.head.scales is not None
     long = [PROMPT * 5]
     assert loaded(checkpoint, weights, calibration=long).head.scales is not None
@@ -196,6 +202,6 @@ def test_a_part_of_a_calibrated_model(rank: int, tmp_path: Path) -> None:
             ("down", ours.down, theirs.down),
         ):
             expected = shard.cut(name, all_of_it, checkpoint.config)
-            assert torch.equal(own.values.float(), expected.values.float())
+            assert torch.equal(numbers(own), numbers(expected))
     expected = shard.cut("head", whole.head, checkpoint.config)
-    assert torch.equal(part.head.values.float(), expected.values.float())
+    assert torch.equal(numbers(part.head), numbers(expected))

@@ -23,13 +23,15 @@ from llm_engine.backends.base import PageId, Plan, SequenceRows, Slot, StepHandl
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.checkpoints.load import load_checkpoint
-from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
-from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.cuda.ops.interface import Weight
 from llm_engine.cuda.tensor_parallel.follower_watchdog import Follower, HangTimeout, received
 from llm_engine.cuda.tensor_parallel.group import ParallelBackend, ProcessGroup, lead
+from llm_engine.cuda.weights import WeightFormat
 from llm_engine.engine import Engine, read_vocabulary
 from llm_engine.errors import DeviceLostError
+from tests.support.fakes.int4_models import save_int4_model
 from tests.support.fakes.llm_cuda import one_of_several
 from tests.support.fakes.llm_models import save_tiny_model
 
@@ -112,6 +114,21 @@ def test_two_processes_say_what_one_says(pair: ParallelBackend, model: Path) -> 
     with torch.inference_mode():
         both = [each.logits(prompt) for each in (pair, reference)]
     torch.testing.assert_close(*both, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize(("layout", "group"), [("gptq, zero points", 32), ("awq", 64)])
+def test_two_processes_with_4_bits_say_what_one_says_in_float32(
+    tmp_path: Path, layout: str, group: int
+) -> None:
+    save_int4_model(tmp_path, layout, group, head_dim=64)
+    four_bits = WeightFormat(Precision.INT4, dtype=torch.float32)
+    backend = lead(2, "gloo", partial(one_of_several, tmp_path, weight_format=four_bits))
+    reference = CpuBackend(load_checkpoint(tmp_path), EngineConfig(), 640)
+    try:
+        for length in (5, 70):
+            assert told(backend, length, 12, GREEDY) == told(reference, length, 12, GREEDY)
+    finally:
+        backend.close()
 
 
 def test_the_leader_may_load_by_what_can_not_be_sent(model: Path) -> None:
@@ -296,7 +313,7 @@ def _stopping(backend: CudaBackend, number: signal.Signals) -> CudaBackend:
     ops = context.ops
     num_products = itertools.count()
 
-    def add_product(x: Tensor, weight: Matrix, residual: Tensor) -> None:
+    def add_product(x: Tensor, weight: Weight, residual: Tensor) -> None:
         if next(num_products) == 4 * 4 + 2:  # two layers, two of them in each
             os.kill(os.getpid(), number)
         type(ops).add_product(ops, x, weight, residual)
