@@ -24,10 +24,10 @@ instructions, where an agent is given the caller's account.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from llm_engine.structured_output.grammar import Schema
 
@@ -351,7 +351,7 @@ def _fitting_numbers(schema: Mapping[str, Any], ground: Ground) -> list[Any]:
     return numbers
 
 
-_BOUNDS: Final = (
+_BOUNDS: Final[tuple[tuple[str, Callable[[float, float], bool]], ...]] = (
     ("minimum", lambda number, bound: number >= bound),
     ("maximum", lambda number, bound: number <= bound),
     ("exclusiveMinimum", lambda number, bound: number > bound),
@@ -360,11 +360,28 @@ _BOUNDS: Final = (
 )
 
 
-def _pattern(schema: Mapping[str, Any]) -> re.Pattern[str] | None:
-    try:
-        return re.compile(schema["pattern"]) if isinstance(schema.get("pattern"), str) else None
-    except re.error:  # of another dialect: the grammar enforces it
+class Pattern(Protocol):
+    """A compiled regular expression."""
+
+    def search(self, text: str) -> object | None: ...
+
+
+def _pattern(schema: Mapping[str, Any]) -> Pattern | None:
+    """The schema's pattern; None without one, and for one with look-around, which the grammar alone
+    enforces. Schemas are the client's: Python's own engine would search for hours in a word, and
+    hold the interpreter's lock."""
+    pattern = schema.get("pattern")
+    if not isinstance(pattern, str):
         return None
+    import re2  # only where a tool has a pattern
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        found: Pattern = re2.compile(pattern, options)
+    except re2.error:
+        return None
+    return found
 
 
 # --- times ---
@@ -374,16 +391,14 @@ def _clock(minutes: int) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}"
 
 
-def _is_time(name: str, about: str, pattern: re.Pattern[str] | None) -> bool:
+def _is_time(name: str, about: str, pattern: Pattern | None) -> bool:
     if pattern is not None:
         accepts = pattern.search
         return bool(accepts("19:30") or accepts("19:30:00")) and not accepts("abc")
     return bool(_TIME_MEANT.search(about)) or name == "time" or name.endswith("_time")
 
 
-def _spelled_times(
-    form: Any, about: str, pattern: re.Pattern[str] | None, ground: Ground
-) -> list[str]:
+def _spelled_times(form: Any, about: str, pattern: Pattern | None, ground: Ground) -> list[str]:
     spelled: list[str] = []
     for minutes in ground.values.times:
         clock = _clock(minutes)
@@ -404,7 +419,7 @@ def _spelled_times(
 # --- strings of digits ---
 
 
-def _is_digits(about: str, pattern: re.Pattern[str] | None) -> bool:
+def _is_digits(about: str, pattern: Pattern | None) -> bool:
     if pattern is not None:
         return not pattern.search("abcdef") and any(
             pattern.search("1234567890123456"[:length]) for length in range(1, 17)

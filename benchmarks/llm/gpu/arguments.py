@@ -8,7 +8,7 @@ import torch
 
 from llm_engine.config import Precision
 from llm_engine.cuda.ops.gemm_tiles import SHARED_BYTES, Tiles, product_tiles
-from llm_engine.cuda.ops.interface import Matrix
+from llm_engine.cuda.ops.interface import Weight
 from llm_engine.cuda.quantization.quantize import ONE_A_ROW
 
 from .figures import Figure, percentile
@@ -31,7 +31,7 @@ class LaunchVariant:
     """Options of `TritonOps`."""
 
     def divide(
-        self, weight: Matrix, num_sms: int, *, divisible: bool, shared_bytes: int = SHARED_BYTES
+        self, weight: Weight, num_sms: int, *, divisible: bool, shared_bytes: int = SHARED_BYTES
     ) -> Tiles:
         """Tiles of `product_tiles` with the changed fields."""
         usual = product_tiles(weight, num_sms, divisible=divisible, shared_bytes=shared_bytes)

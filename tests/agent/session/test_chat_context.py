@@ -35,9 +35,9 @@ class SlowChat(FakeChat):
         await self._take()
         await super().commit(message)
 
-    async def reset(self, messages: Sequence[ChatMessage]) -> None:
+    async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
         await self._take()
-        await super().reset(messages)
+        await super().reset(messages, summary)
 
     async def truncate_reply(self, num_chars: int) -> None:
         await self._take()

@@ -177,9 +177,11 @@ def test_8_bits_by_row_and_by_block_are_two_subjects() -> None:
     lab = Lab(DeviceUnderTest(None), context_length=64, on_progress=print)
     rows, blocks = random_subjects(["tiny"], ["fp8", "fp8-blocks"])
     assert [rows.name, blocks.name] == ["tiny fp8", "tiny fp8-blocks"]
-    assert lab.loaded(rows).model.layers[0].out.block == (1, 64)
-    layer = lab.loaded(blocks).model.layers[0]
-    assert layer.out.block == blocks.storage.scale_block == (128, 128)
+    by_row, by_block = (lab.loaded(each).model.layers[0].out for each in (rows, blocks))
+    assert isinstance(by_row, Matrix)
+    assert isinstance(by_block, Matrix)
+    assert by_row.block == (1, 64)
+    assert by_block.block == blocks.storage.scale_block == (128, 128)
     assert replace(blocks, shape="8b").bars(DeviceUnderTest(None)) == Bars(
         "8b", "fp8", is_card=False
     )

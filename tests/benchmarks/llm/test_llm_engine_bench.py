@@ -97,7 +97,9 @@ def test_a_small_model_is_measured_beside_another_engine(
     save_tiny_model(source, "llama", max_position_embeddings=4096)
     save_tiny_gguf(model, source)
     out = tmp_path / "result.json"
-    monkeypatch.setattr(bench.importlib.util, "find_spec", lambda name: None)  # reads no tiny GGUF
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None
+    )  # llama.cpp reads no tiny GGUF
     options = [
         "--rounds",
         "1",
