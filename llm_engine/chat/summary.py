@@ -73,9 +73,8 @@ WRITE_REQUEST: Final = (
     "The caller said:\n{lines}\n\nWrite down every fact that the caller told about themselves and "
     "every wish, with names, numbers, days and times. One short sentence each."
 )
-"""Request for a summary, the best of five with the half-billion model: of 15 facts in two calls
-all, against 9 or 10 with the agent's lines in it. The 135M has 6 of them, in loops, and at most
-4."""
+"""Request for a summary, the best of five with the half-billion model: all 15 facts of two calls,
+against 9 or 10 with the agent's lines in it. The 135M keeps 6, in loops; otherwise at most 4."""
 
 TOLD: Final = "Before this, I told you: {text}"
 KEPT: Final = "Yes, I remember that."
