@@ -23,8 +23,9 @@ instructions, where an agent is given the caller's account.
 """
 
 import json
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -351,11 +352,11 @@ def _fitting_numbers(schema: Mapping[str, Any], ground: Ground) -> list[Any]:
     return numbers
 
 
-_BOUNDS: Final = (
-    ("minimum", lambda number, bound: number >= bound),
-    ("maximum", lambda number, bound: number <= bound),
-    ("exclusiveMinimum", lambda number, bound: number > bound),
-    ("exclusiveMaximum", lambda number, bound: number < bound),
+_BOUNDS: Final[tuple[tuple[str, Callable[[float, float], bool]], ...]] = (
+    ("minimum", operator.ge),
+    ("maximum", operator.le),
+    ("exclusiveMinimum", operator.gt),
+    ("exclusiveMaximum", operator.lt),
     ("multipleOf", lambda number, bound: bound == 0 or number % bound == 0),
 )
 

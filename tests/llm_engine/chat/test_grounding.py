@@ -113,7 +113,7 @@ def test_words_of_the_tool_are_no_value() -> None:
 
 def test_earlier_messages_and_results_ground() -> None:
     call = CallingMessage("", (ToolCall("find", "{}"),))
-    messages = [
+    messages: list[ChatMessage | CallingMessage] = [
         ChatMessage("user", "For three."),
         call,
         ChatMessage("tool", '[{"id": "T2", "seats": 6}]'),
@@ -185,7 +185,7 @@ def test_questions(name: str, schema: dict[str, Any], question: str) -> None:
 
 def test_no_question_for_a_tool_that_the_last_message_names_less_for() -> None:
     day, time = {"enum": ["Monday", "Sunday"]}, {"type": "string", "description": "HH:MM"}
-    tools = [
+    tools: list[tuple[str, dict[str, Any]]] = [
         ("set_alarm", {"day": day, "time": time}),
         ("set_timer", {"minutes": {"type": "integer"}}),
         ("book", {"day": day, "time": time, "people": {"type": "integer"}}),
