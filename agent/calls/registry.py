@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from agent.config.schema import Config
 from agent.observability.agent_state import State
-from agent.observability.counters import BargeIns, CondensingCounts, PreemptiveCounts
+from agent.observability.counters import BargeIns, PreemptiveCounts
 from agent.observability.live_events import LiveEvents
 from agent.observability.spans import FinishedCall, FinishedTurn
 from agent.observability.trace_export import TraceExporter
+from agent.session.context.condensing import CondensingCounts
 from latency_budget.account.actions import Action
 from latency_budget.account.clock import Clock, iso_of, processor_ns, unix_ns
 from latency_budget.account.marks import Mark, MarkName

@@ -1,4 +1,4 @@
-"""Counters of interruptions, preemptive generation and condensing, shared by all calls."""
+"""Counters of interruptions and preemptive generation, shared by all calls."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -22,14 +22,3 @@ class PreemptiveCounts:
     used: int = 0
     """Replies that were played, or at least begun, unchanged."""
     dropped: int = 0
-
-
-@dataclass(slots=True)
-class CondensingCounts:
-    """Counts of attempts to condense the oldest turns of a call."""
-
-    begun: int = 0
-    done: int = 0
-    abandoned: int = 0
-    """Attempts that gave way to a turn. The next one goes on with what they prepared."""
-    failed: int = 0

@@ -23,6 +23,7 @@ instructions, where an agent is given the caller's account.
 """
 
 import json
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -352,10 +353,10 @@ def _fitting_numbers(schema: Mapping[str, Any], ground: Ground) -> list[Any]:
 
 
 _BOUNDS: Final[tuple[tuple[str, Callable[[float, float], bool]], ...]] = (
-    ("minimum", lambda number, bound: number >= bound),
-    ("maximum", lambda number, bound: number <= bound),
-    ("exclusiveMinimum", lambda number, bound: number > bound),
-    ("exclusiveMaximum", lambda number, bound: number < bound),
+    ("minimum", operator.ge),
+    ("maximum", operator.le),
+    ("exclusiveMinimum", operator.gt),
+    ("exclusiveMaximum", operator.lt),
     ("multipleOf", lambda number, bound: bound == 0 or number % bound == 0),
 )
 

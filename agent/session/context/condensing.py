@@ -9,6 +9,7 @@ All shares are of the *room*: the context without what is fixed (instructions, t
 without what is kept free for a reply.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from agent.session.ports.stage_ports import CondensingGoal, ContextUse
@@ -16,7 +17,8 @@ from agent.session.ports.stage_ports import CondensingGoal, ContextUse
 START_SHARE: Final = 0.7
 """Share of the room in use from which on turns are condensed. Lower: summaries of what would still
 fit, and the model forgets words that it could have. Higher: too few turns are left until the
-context is full, for a caller who leaves no pause: at 0.7 of 3,500 tokens some 20, at 0.9 some 7."""
+context is full, for a caller who leaves no pause: at 0.7 of 3,500 tokens some 20
+(estimated at 50 tokens a turn), at 0.9 some 7."""
 
 KEPT_SHARE: Final = 0.35
 """Share of the room for recent turns that stay word for word. Lower: references to what was just
@@ -29,7 +31,8 @@ a longer one, and the next one is due sooner."""
 
 MIN_SUMMARY_TOKENS: Final = 64
 MAX_SUMMARY_TOKENS: Final = 256
-"""Six to eight sentences at least; at most about twenty, which take a processor 10 s to write."""
+"""Six to eight sentences at least; at most about twenty, which take a processor some 10 s to
+write (at 40 ms a token)."""
 
 MIN_ROOM_TOKENS: Final = 512
 """Least room. In less, recent turns and a summary crowd each other out: dropping stays."""
@@ -41,6 +44,17 @@ messages, and every start costs its first step. Longer: short replies leave no t
 RETRY_MS: Final = 10_000
 """Time after a failure (no room in the cache, a model that is being loaded) until the next attempt.
 Shorter: a full cache is asked again and again. Longer: a chance between two calls is missed."""
+
+
+@dataclass(slots=True)
+class CondensingCounts:
+    """Counts of attempts to condense the oldest turns, shared by all calls."""
+
+    begun: int = 0
+    done: int = 0
+    abandoned: int = 0
+    """Attempts that gave way to a turn. The next one goes on with what they prepared."""
+    failed: int = 0
 
 
 def goal_of(use: ContextUse) -> CondensingGoal | None:

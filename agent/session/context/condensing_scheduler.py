@@ -10,12 +10,11 @@ import logging
 from collections.abc import Callable
 
 from agent.errors import StageError
-from agent.observability.counters import CondensingCounts
 from agent.session.ports.stage_ports import Condensed, CondensingGoal
 from latency_budget.account.clock import Clock
 
 from .chat_context import ChatContext
-from .condensing import CondensingAttempts, goal_of
+from .condensing import CondensingAttempts, CondensingCounts, goal_of
 
 _log = logging.getLogger(__name__)
 

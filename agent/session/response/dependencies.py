@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agent.observability.agent_state import OnState
-from agent.observability.counters import BargeIns, CondensingCounts, PreemptiveCounts
+from agent.observability.counters import BargeIns, PreemptiveCounts
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.server_events import Notice
+from agent.session.context.condensing import CondensingCounts
 from agent.session.ports.stage_ports import (
     NO_RECORDING,
     ChatMessage,

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import StageError
-from agent.observability.counters import CondensingCounts
 from agent.session.api import server_events as say
 from agent.session.api.conversation import ConversationItems, ItemId, Message, Role
 from agent.session.context.chat_context import ChatContext
@@ -23,6 +22,7 @@ from agent.session.context.condensing import (
     RETRY_MS,
     START_SHARE,
     CondensingAttempts,
+    CondensingCounts,
     goal_of,
 )
 from agent.session.context.condensing_scheduler import IdleCondensing
