@@ -80,15 +80,13 @@ WEIGHTS: Final[dict[str, float]] = {
 }
 """Weights of `continuation_log_odds`: a constant, the opening of the words, `open` where the words
 before were not complete, `expected` where it was the caller's turn. Fitted on half b of `halfsec
-bench cutins --fit` and rounded;
-"stops" and "joins" are stronger than fitted (-0.5, 0.4), because read sentences that happen to
-begin so count among them, and the constant (2.4) because interruptions were twice as dense there.
-On half a, a constant of 2 finds 88 % of the cut-ins, and all that it counts are such; 3 finds 95 %
-(97 % are), 4 finds 98 % (86 % are)."""
+bench cutins` and rounded; "stops" and "joins" are stronger than fitted (-0.5, 0.4), because read
+sentences that happen to begin so count among them, and so is the constant (2.4), because
+interruptions were twice as dense in that run. On half a, a constant of 2 finds 88 % of the cut-ins,
+and all that it counts are such; 3 finds 95 % (97 % are), 4 finds 98 % (86 % are)."""
 
 MAX_OPEN: Final = 4
-"""Utterances whose words are outstanding. More is a recognizer that hangs; the oldest is dropped.
-"""
+"""Utterances whose words are outstanding. More is a recognizer that hangs; the oldest is dropped."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
