@@ -86,7 +86,7 @@ interruptions were twice as dense in that run. On half a, a constant of 2 finds 
 and all that it counts are such; 3 finds 95 % (97 % are), 4 finds 98 % (86 % are)."""
 
 MAX_OPEN: Final = 4
-"""Utterances whose words are outstanding. More is a recognizer that hangs; the oldest is dropped."""
+"""Utterances whose words are outstanding. More is a recognizer that hangs; the oldest goes."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
