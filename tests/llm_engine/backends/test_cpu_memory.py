@@ -35,7 +35,7 @@ def test_weights_are_the_published_number_of_parameters() -> None:
         (1.0625 * (357_826_560 + 136_134_656) + 2 * 136_134_656) / 2**20
     )
     stored = plan_memory(QWEN_HALF_BILLION, INT4, 4096, is_stored_int4=True)
-    assert plan.weights_mb - stored.weights_mb == round(0.5 * 357_826_560 / 2**20)
+    assert stored.weights_mb == round((0.5625 * 357_826_560 + 3.0625 * 136_134_656) / 2**20)
     assert plan_memory(QWEN_HALF_BILLION, INT4, 4096) == plan
 
 
