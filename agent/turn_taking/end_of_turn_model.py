@@ -70,6 +70,9 @@ class Evidence:
     """The turn model's log-odds that the turn is over; None: not known."""
     own_pause_ms: int = NEUTRAL_PAUSE_MS
     """This caller's long pauses: see `PauseHistory`."""
+    message_end: float | None = None
+    """The language model's log-probability that the message ends with these words; None: not
+    known."""
 
 
 class PauseHistory:

@@ -26,7 +26,7 @@ from .base import (
     StepHandle,
     StepResult,
 )
-from .sampler import choose_tokens
+from .sampler import choose_tokens, log_prob
 
 PAGE_SIZE = 16
 """Tokens in a page. A sequence wastes half a page on average; a longer table costs nothing here."""
@@ -68,12 +68,16 @@ class CpuBackend:
         if torch.get_num_threads() != self._num_threads:
             torch.set_num_threads(self._num_threads)
         tokens: dict[Slot, tuple[int, ...]] = {}
+        log_probs: dict[Slot, float] = {}
         with torch.inference_mode():
             self._cache.copy(plan.copies)
             for sub_batch in plan.sub_batches:
                 for rows in sub_batch.sequences:
-                    tokens[rows.slot] = choose_tokens(rows, self._sampled(rows))
-        return DoneStep(plan, StepResult(tokens))
+                    logits = self._last_logits(rows)
+                    tokens[rows.slot] = choose_tokens(rows, logits)
+                    if rows.scored is not None:
+                        log_probs[rows.slot] = log_prob(rows, logits)
+        return DoneStep(plan, StepResult(tokens, log_probs))
 
     def collect(self, handle: StepHandle) -> StepResult:
         assert isinstance(handle, DoneStep)
@@ -86,17 +90,17 @@ class CpuBackend:
         first, rows = self._sampled_rows.get(slot, (0, _NO_ROWS))
         return rows[position - first] if 0 <= position - first < len(rows) else None
 
-    def _sampled(self, rows: SequenceRows) -> Tensor:
-        """`[num_sampled, vocab]`, one row at a time: torch's products of one row and of several
+    def _last_logits(self, rows: SequenceRows) -> Tensor:
+        """`[num_logits, vocab]`, one row at a time: torch's products of one row and of several
         round differently, and a drafted token must not change the one after it."""
-        num_before = len(rows.token_ids) - max(rows.num_sampled, 1)
+        num_before = len(rows.token_ids) - max(rows.num_logits, 1)
         if num_before:
             self._hidden(_part(rows, 0, num_before))
         parts = range(num_before, len(rows.token_ids))
         hidden = [self._hidden(_part(rows, index, index + 1)) for index in parts]
-        if rows.num_sampled:
+        if rows.num_sampled:  # scored rows before them do no harm
             self._sampled_rows[rows.slot] = rows.first_position + num_before, torch.cat(hidden)
-        return torch.cat([self._decoder.logits(each[: rows.num_sampled]) for each in hidden])
+        return torch.cat([self._decoder.logits(each[: rows.num_logits]) for each in hidden])
 
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows; the cache is extended by all of them."""

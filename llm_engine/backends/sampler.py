@@ -76,7 +76,8 @@ def choose(
 
 
 def choose_tokens(rows: SequenceRows, logits: Tensor) -> tuple[int, ...]:
-    """Choose a token after each sampled row, from logits `[num_sampled, vocab]` float32."""
+    """Choose a token after each sampled row, from logits `[num_logits, vocab]` float32."""
+    logits = logits[len(logits) - rows.num_sampled :]
     first_sampled = len(rows.token_ids) - rows.num_sampled
     position = rows.first_position + first_sampled + 1
     drafted = rows.token_ids[first_sampled + 1 :]
@@ -93,6 +94,16 @@ def choose_tokens(rows: SequenceRows, logits: Tensor) -> tuple[int, ...]:
         )
         for index, row in enumerate(logits)
     )
+
+
+def log_prob(rows: SequenceRows, logits: Tensor) -> float:
+    """Log-probability that one of the scored row's tokens follows it, from logits `[num_logits,
+    vocab]` float32. Raises ValueError where the rows have no scored one."""
+    if rows.scored is None:
+        raise ValueError("no row of these is scored")
+    row = logits[rows.scored.index - len(rows.token_ids) + len(logits)]
+    ids = torch.tensor(rows.scored.token_ids)
+    return float(row[ids].logsumexp(0) - row.logsumexp(0))
 
 
 def drawn(weights: NDArray[np.int64], params: SamplingParams, share: float) -> int:
