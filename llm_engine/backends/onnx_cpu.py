@@ -148,7 +148,8 @@ class OnnxBackend:
                 for rows, logits in self.read(sub_batch.sequences):
                     tokens[rows.slot] = choose_tokens(rows, logits)
                     if rows.scored is not None:
-                        log_probs[rows.slot] = log_prob(rows, logits)
+                        row = logits[rows.scored.index - len(rows.token_ids)]
+                        log_probs[rows.slot] = log_prob(rows.scored, row)
         return DoneStep(plan, StepResult(tokens, log_probs))
 
     def collect(self, handle: StepHandle) -> StepResult:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from llm_engine.config import SamplingParams
 
-from .base import SequenceRows
+from .base import ScoredRow, SequenceRows
 
 UNITS: Final = 1 << 40
 """Weight of the likeliest token."""
@@ -96,14 +96,11 @@ def choose_tokens(rows: SequenceRows, logits: Tensor) -> tuple[int, ...]:
     )
 
 
-def log_prob(rows: SequenceRows, logits: Tensor) -> float:
-    """Log-probability that one of the scored row's tokens follows it, from logits `[num_logits,
-    vocab]` float32. Raises ValueError where the rows have no scored one."""
-    if rows.scored is None:
-        raise ValueError("no row of these is scored")
-    row = logits[rows.scored.index - len(rows.token_ids) + len(logits)]
-    ids = torch.tensor(rows.scored.token_ids)
-    return float(row[ids].logsumexp(0) - row.logsumexp(0))
+def log_prob(scored: ScoredRow, logits: Tensor) -> float:
+    """Log-probability that one of the scored row's tokens follows it, from its logits `[vocab]`
+    float32."""
+    ids = torch.tensor(scored.token_ids)
+    return float(logits[ids].logsumexp(0) - logits.logsumexp(0))
 
 
 def drawn(weights: NDArray[np.int64], params: SamplingParams, share: float) -> int:
