@@ -75,10 +75,10 @@ async def test_a_score_after_the_decision_is_dropped_and_counted() -> None:
 async def test_a_call_with_scores_is_replayed() -> None:
     async with call_with(chat=ScoringChat()) as call:
         await pause(call, "Hello there")
-        call.ears.resume()
-        call.ears.say("And you?")
+        await pause(call, "Hello there, and you?")
+        call.ears.fall_silent()
         await call.until(say.ReplyEnded)
-        assert scores(call)
+        assert len(scores(call)) == 2
         assert replay(read_trace(call.trace.lines())).difference is None
 
 
