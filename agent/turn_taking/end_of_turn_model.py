@@ -16,8 +16,9 @@ caller's wait; eagerness chooses among four prices. Solved for the silence, that
 
     wait = 300 ms x exp((threshold - weights x features) / weight of silence)
 
-between the least and the most. A caller who stops at "and" or in the middle of a number may take
-longer than the most.
+between the least and the most. In the middle of a number a caller may take longer than the most;
+one who stops at "and", "the" or "um" gets `DANGLING_MS`, however sure the sound is: no turn ends
+there, but recordings of readers, whose words are badly recognized, do not show it.
 
 The sound may be missing (its thread is busy or broken), and so may the language model's word (it is
 remote, or busy, or was asked about other words): there is a regression for each of the four
@@ -47,7 +48,7 @@ from typing import Final, Literal
 from agent.session.api.settings import Eagerness
 
 from .thresholds import (
-    MAX_DANGLING_MS,
+    DANGLING_MS,
     MAX_NUMBER_MS,
     MESSAGE_END_LIMIT,
     NEUTRAL_PAUSE_MS,
@@ -290,17 +291,12 @@ class TurnScore:
         """Silence after which the turn is over."""
         odds = self.log_odds(evidence)
         weight = self.weights[known_of(evidence)][SILENCE]
-        longer_ms = _may_take_ms(evidence.words)
+        longer_ms = MAX_NUMBER_MS if is_mid_number(evidence.words) else 0
         names = EAGERNESS[: EAGERNESS.index(eagerness) + 1]  # the patient never wait less
         waits = [self.releases[name].silence_ms(odds, weight, longer_ms) for name in names]
+        if word_class(evidence.words) == "dangling":
+            waits.append(DANGLING_MS)
         return math.ceil(max(waits))
-
-
-def _may_take_ms(words: str) -> int:
-    """Longest silence after words that go on, ms; 0 for others."""
-    if is_mid_number(words):
-        return MAX_NUMBER_MS
-    return MAX_DANGLING_MS if word_class(words) == "dangling" else 0
 
 
 def _weights(data: Mapping[str, float]) -> dict[str, float]:

@@ -11,10 +11,9 @@ from typing import Final
 
 # End of turn
 
-MAX_DANGLING_MS: Final = 1200
-"""Longest silence after "and", "the", "um", where the most of other pauses is shorter. Pauses of
-thought last up to 900 ms: lower cuts in on them. Higher is no help: a caller who lost the thread
-waits for the agent."""
+DANGLING_MS: Final = 1200
+"""Silence after "and", "the", "um". Pauses of thought last up to 900 ms: lower cuts in on them.
+Higher is no help: a caller who lost the thread waits for the agent."""
 
 MAX_NUMBER_MS: Final = 2000
 """Longest silence in the middle of a number or of spelling, where callers look things up."""

@@ -29,7 +29,7 @@ from agent.turn_taking.end_of_turn_model import (
     shipped_score,
     word_class,
 )
-from agent.turn_taking.thresholds import MAX_DANGLING_MS, MAX_NUMBER_MS
+from agent.turn_taking.thresholds import DANGLING_MS, MAX_NUMBER_MS
 from benchmarks.end_of_turn.fit import newton
 
 RELEASE = Release(log_odds=1.0, least_ms=250, most_ms=900)
@@ -128,12 +128,15 @@ def test_what_is_no_number_is_not_known(value: float) -> None:
     assert SCORE.wait_ms(evidence, "auto") == SCORE.wait_ms(Evidence("Yes."), "auto")
 
 
-def test_words_that_go_on_may_take_longer_than_the_most() -> None:
+def test_a_number_may_take_longer_than_the_most() -> None:
     unsure = {known: {"one": -9.0, SILENCE: 1.0} for known in ALL_KNOWN}
     score = replace(SCORE, weights=unsure)
     assert score.wait_ms(Evidence("I would like", -6.0), "auto") == RELEASE.most_ms
-    assert score.wait_ms(Evidence("I would like the", -6.0), "auto") == MAX_DANGLING_MS
     assert score.wait_ms(Evidence("my number is 5 5", -6.0), "auto") == MAX_NUMBER_MS
+
+
+def test_words_that_no_turn_ends_with_get_longer() -> None:
+    assert SCORE.wait_ms(Evidence("I would like the", 6.0), "auto") == DANGLING_MS
 
 
 def test_the_patient_never_wait_less() -> None:
