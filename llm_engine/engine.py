@@ -20,7 +20,7 @@ from llm_engine.backends.factory import make_backend
 from llm_engine.chat.conversation import Conversation, OnMark, Sequences, ToolPrompts, chunks
 from llm_engine.chat.conversation_pool import ConversationPool
 from llm_engine.chat.template import ChatMessage, ChatTemplate
-from llm_engine.chat.token_history import TokenHistory
+from llm_engine.chat.token_history import TokenHistory, message_end_ids
 from llm_engine.chat.tool_calls import Dialect, ToolUse, dialect_of
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS, Tokenizer
@@ -53,6 +53,8 @@ class Vocabulary:
     template: ChatTemplate | None
     """None for base models, which have no chat format."""
     end_ids: frozenset[int]
+    message_end_ids: tuple[int, ...] = ()
+    """Tokens that end a message or a sentence."""
 
     @property
     def dialect(self) -> Dialect:
@@ -238,6 +240,7 @@ class Engine:
             self._sequences,
             history,
             end_ids=self.vocabulary.end_ids,
+            message_end_ids=self.vocabulary.message_end_ids,
             sampling=sampling,
             tool_prompts=prompts,
             system=system,
@@ -422,4 +425,6 @@ def read_vocabulary(tokenizer: Tokenizer, path: Path, *, thinks: bool = False) -
         )
     after_reply = template.after_reply()
     ends = {after_reply} & tokenizer.control_ids if after_reply is not None else set()
-    return Vocabulary(tokenizer, template, tokenizer.end_ids | ends)
+    end_ids = tokenizer.end_ids | ends
+    message_ends = message_end_ids(tokenizer.token_bytes, end_ids)
+    return Vocabulary(tokenizer, template, end_ids, message_ends)

@@ -13,6 +13,7 @@ machine makes of the loss stands in `agent/turn_taking/connection_handlers.py`.
 
 import asyncio
 import contextlib
+import math
 from typing import Final
 
 from agent.config.schema import AgentProfile
@@ -24,7 +25,12 @@ from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
 from agent.session.context.condensing_scheduler import IdleCondensing
 from agent.session.context.prefill_scheduler import IdlePrefill
-from agent.session.ports.stage_ports import ChatMessage, Condensed, SpeechResult
+from agent.session.ports.stage_ports import (
+    ChatMessage,
+    Condensed,
+    ScoresMessageEnd,
+    SpeechResult,
+)
 from agent.session.response.budget_actions import BudgetActions
 from agent.session.response.controller import ResponseController
 from agent.session.response.dependencies import (
@@ -101,6 +107,8 @@ class Session:
         self._machine = TurnTaking(rules)
         self._state = CallState(self._machine, outputs.log, outputs.on_state)
         chat = stages.open_chat(settings.instructions, example_messages(profile))
+        if isinstance(chat, ScoresMessageEnd):
+            chat.watch_message_end(self._on_message_end)
         self._context = ChatContext(chat, self.conversation, settings.instructions)
         tools = tools_of(settings, _PLAIN, stages.tools)
         self._context.tools = () if tools is None else tools.definitions
@@ -335,6 +343,11 @@ class Session:
             self._log.guessed(MarkName.SPEECH_STARTED, self._clock.now_ns())
         if heard.event is not None:
             self.feed(heard.event)
+
+    def _on_message_end(self, text: str, log_prob: float) -> None:
+        """Take what the language model knows of the caller's newest words."""
+        if math.isfinite(log_prob):  # what a damaged model says is no evidence
+            self.feed(ev.MessageEndScored(self._machine.utterance, text, log_prob))
 
     async def _keep_time(self) -> None:
         """Fire the machine's timer, and detect audio that stops in mid-word."""

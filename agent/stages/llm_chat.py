@@ -23,6 +23,7 @@ from agent.session.ports.stage_ports import (
     CondensingGoal,
     ContextUse,
     OnMark,
+    OnMessageEnd,
     ReplyToken,
     Tools,
 )
@@ -63,7 +64,8 @@ session needs."""
 
 
 class EngineChat:
-    """A `ChatPort`: one conversation with an engine of this process. One event loop."""
+    """A `ChatPort` that `ScoresMessageEnd`: one conversation with an engine of this process. One
+    event loop."""
 
     def __init__(
         self,
@@ -100,8 +102,14 @@ class EngineChat:
         self._engine_stage = stage
         """Stage of `_engine`, which has the conversation."""
         self._conversation: llm_engine.Conversation | None = None
+        self._on_message_end: OnMessageEnd | None = None
         self._opening = asyncio.Lock()
         """A preview and the first message may come at once."""
+
+    def watch_message_end(self, tell: OnMessageEnd) -> None:
+        self._on_message_end = tell
+        if self._conversation is not None:
+            self._conversation.watch_message_end(tell)
 
     async def check(self, message: ChatMessage) -> None:
         with as_stage_errors():
@@ -315,6 +323,8 @@ class EngineChat:
         except BaseException:
             await fresh.close()
             raise
+        if self._on_message_end is not None:
+            fresh.watch_message_end(self._on_message_end)
         return fresh
 
 

@@ -6,6 +6,7 @@ from . import barge_in
 from . import commands as cmd
 from . import events as ev
 from .commands import Command
+from .preemptive import discard_preemptive, would_reply
 from .state import Handlers, TurnState
 from .tables import Agent
 from .thresholds import PREPARING_DEADLINE_NS, SPEAKING_DEADLINE_NS, TRAILING_DEADLINE_NS
@@ -47,7 +48,7 @@ def _on_reply_cancelled(s: TurnState, event: ev.ReplyCancelled, now_ns: int) -> 
     if not s.wanted:
         return [cmd.RefuseRequest("response_cancel_not_active")]
     s.wanted = False
-    return []
+    return [] if would_reply(s) else discard_preemptive(s)
 
 
 def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list[Command]:

@@ -3,20 +3,34 @@
 Theory of operation
 -------------------
 What is known of a pause comes bit by bit: its silence grows by 32 ms at a time, a tenth of a second
-after its begin the turn model has judged the sound of it (`asr.turn_model`), and two tenths after
-it the final pass has words. A small logistic regression makes one number of sound, words and this
-caller's earlier pauses: the log-odds that the turn is over. The surer it is, the less silence is
-waited for:
+after its begin the turn model has judged the sound of it (`asr.turn_model`), two tenths after it
+the final pass has words, and a few hundredths later the language model, which prefills them for the
+reply, has said how likely a message ends with them. One logistic regression makes a calibrated
+probability of all that: that the turn is over, given that the caller has been silent *for so long*.
 
-    wait = between `least_ms` and `most_ms`:  base_ms - slope_ms * log-odds
+    log-odds = weights x features + weight of silence x log(silence / 300 ms)
 
-which is the same as a threshold on the odds that rise with every further moment of silence, but can
-be read. Eagerness chooses among four such lines. Without the sound (its thread is busy or broken)
-another regression knows the words alone. A caller who stops at "and" or in the middle of a number
-gets longer, whatever the score.
+Silence is evidence like any other: the longer it lasts, the fewer of the pauses are left that go
+on. The turn is over when the log-odds pass a threshold that a cut-in's price sets, in ms of every
+caller's wait; eagerness chooses among four prices. Solved for the silence, that is
 
-Weights and lines are data (`end_of_turn_model.json`). `python -m benchmarks.end_of_turn.fit` makes
-them, and prints what they are worth on the half that they were not fitted on.
+    wait = 300 ms x exp((threshold - weights x features) / weight of silence)
+
+between the least and the most. In the middle of a number a caller may take longer than the most;
+one who stops at "and", "the" or "um" gets `DANGLING_MS`, however sure the sound is: no turn ends
+there, but recordings of readers, whose words are badly recognized, do not show it.
+
+The sound may be missing (its thread is busy or broken), and so may the language model's word (it is
+remote, or busy, or was asked about other words): there is a regression for each of the four
+combinations, fitted on the same pauses, so that each is calibrated.
+
+Weights and thresholds are data (`end_of_turn_model.json`) with a version.
+`python -m benchmarks.end_of_turn.fit` makes them, and prints what they are worth for speakers that
+they were not fitted on. Another version is refused: then words and silence alone decide, by
+`WORDS_RULE`, and `/readyz` says so.
+
+What was tried: speaking rate (words a second) beside these: nothing for unseen speakers. Weights of
+silence that depend on the other evidence: nothing either.
 
 Pure, but for reading that file.
 """
@@ -26,14 +40,23 @@ import math
 import re
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
 from agent.session.api.settings import Eagerness
 
-from .thresholds import MAX_DANGLING_MS, MAX_NUMBER_MS, NEUTRAL_PAUSE_MS, SOUND_LIMIT
+from .thresholds import (
+    DANGLING_MS,
+    MAX_NUMBER_MS,
+    MESSAGE_END_LIMIT,
+    NEUTRAL_PAUSE_MS,
+    SOUND_LIMIT,
+)
+
+VERSION: Final = 2
+"""Version of the weights' features. 1 had a line from a score to a silence."""
 
 EAGERNESS: Final[tuple[Eagerness, ...]] = ("high", "auto", "medium", "low")
 """From the quickest to the most patient."""
@@ -70,6 +93,9 @@ class Evidence:
     """The turn model's log-odds that the turn is over; None: not known."""
     own_pause_ms: int = NEUTRAL_PAUSE_MS
     """This caller's long pauses: see `PauseHistory`."""
+    message_end: float | None = None
+    """The language model's log-probability that the message ends with these words; None: not
+    known."""
 
 
 class PauseHistory:
@@ -133,63 +159,185 @@ def is_mid_number(text: str) -> bool:
     return word_class(text) == "spelled" and len(words) > 1 and bool(_SPELLED.match(words[-2]))
 
 
+_DIGIT_WORD: Final = re.compile(r"^([a-z]|zero|oh|one|two|three|four|five|six|seven|eight|nine)$")
+
+_WHOLE_NUMBERS: Final = frozenset({7, 10, 11, 12})
+"""Digits of a telephone number, without and with codes."""
+
+
+@lru_cache(maxsize=256)
+def num_digits(text: str) -> int:
+    """Digits and single letters at the end of the words, read out one after another."""
+    count = 0
+    for word in reversed(re.findall(r"[\w'.,-]*\w", text.casefold())):
+        digits = sum(character.isdigit() for character in word)
+        if not digits and not _DIGIT_WORD.match(word):
+            break
+        count += digits or 1
+    return count
+
+
+Known = Literal["words", "sound", "message_end", "sound, message_end"]
+"""Evidence beside words and silence that a regression sees."""
+
+ALL_KNOWN: Final[tuple[Known, ...]] = ("words", "sound", "message_end", "sound, message_end")
+
+
+def known_of(evidence: Evidence) -> Known:
+    """What is known of a pause. What is not a finite number is not known."""
+    sound, end = _is_finite(evidence.sound), _is_finite(evidence.message_end)
+    if sound:
+        return "sound, message_end" if end else "sound"
+    return "message_end" if end else "words"
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
 def features(evidence: Evidence) -> dict[str, float]:
-    """Names and values of what the regression sees; what is not named is 0."""
-    found = {"one": 1.0, word_class(evidence.words): 1.0}
+    """Names and values of what the regression sees beside silence; what is not named is 0."""
+    text = evidence.words
+    found = {"one": 1.0, word_class(text): 1.0}
     found["own_pause"] = math.log(max(evidence.own_pause_ms, 64) / NEUTRAL_PAUSE_MS)
-    if evidence.sound is not None:
+    found["num_words"] = math.log1p(len(text.split()))
+    digits = num_digits(text)
+    found["digits"] = math.log1p(digits)
+    found["whole_number"] = float(digits in _WHOLE_NUMBERS)
+    if evidence.sound is not None and math.isfinite(evidence.sound):
         found["sound"] = max(-SOUND_LIMIT, min(SOUND_LIMIT, evidence.sound))
+    if evidence.message_end is not None and math.isfinite(evidence.message_end):
+        log_prob = max(MESSAGE_END_LIMIT, min(0.0, evidence.message_end))
+        found["message_end"] = log_prob
+        found["message_end_prob"] = math.exp(log_prob)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A line from log-odds to silence."""
+SILENCE: Final = "silence"
+"""Name of the weight of silence."""
 
-    base_ms: float
-    slope_ms: float
+
+def silence_feature(silence_ms: float) -> float:
+    """Value of the silence as a feature."""
+    return math.log(silence_ms / NEUTRAL_PAUSE_MS)
+
+
+MAX_EXPONENT: Final = 5.0
+"""Exponent of a wait that is beyond any bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """When a turn is taken for over."""
+
+    log_odds: float
+    """Log-odds that are enough."""
     least_ms: float
     most_ms: float
+    """Bounds of the silence, ms."""
 
-    def ms(self, log_odds: float) -> float:
-        return max(self.least_ms, min(self.most_ms, self.base_ms - self.slope_ms * log_odds))
+    def silence_ms(self, log_odds: float, weight: float, longer_ms: int = 0) -> float:
+        """Silence after which the turn is over, ms, where the log-odds are `log_odds` after
+        `NEUTRAL_PAUSE_MS` and grow with `weight`. `longer_ms`: may exceed the most up to here."""
+        exponent = min((self.log_odds - log_odds) / weight, MAX_EXPONENT)
+        wanted_ms = NEUTRAL_PAUSE_MS * math.exp(exponent)
+        return max(self.least_ms, min(max(self.most_ms, longer_ms), wanted_ms))
+
+
+class ScoreVersionError(ValueError):
+    """Weights of another version, or none at all; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnScore:
     """The fitted decision. Immutable; any thread."""
 
-    with_sound: Mapping[str, float]
-    words_alone: Mapping[str, float]
-    """Weights, by the names of `features`."""
-    waits: Mapping[Eagerness, Wait]
+    weights: Mapping[Known, Mapping[str, float]]
+    """Weights by what is known, then by the names of `features`, and `SILENCE`."""
+    releases: Mapping[Eagerness, Release]
+    problem: str | None = field(default=None, compare=False)
+    """Why this is not the fitted decision; None where it is."""
 
     @classmethod
     def load(cls, path: Path) -> "TurnScore":
-        """Load a file that `benchmarks.end_of_turn.fit` wrote."""
-        data = json.loads(path.read_text(encoding="utf-8"))
-        waits: dict[Eagerness, Wait] = {name: Wait(**line) for name, line in data["waits"].items()}
-        return cls(data["with_sound"], data["words_alone"], waits)
+        """Load a file that `benchmarks.end_of_turn.fit` wrote. Raises ScoreVersionError for what
+        this version can't use."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            version = data.get("version")
+            if version != VERSION:
+                raise ScoreVersionError(
+                    f"{path.name} has version {version}, this needs {VERSION}: install the file of "
+                    "this release, or run `python -m benchmarks.end_of_turn.fit`"
+                )
+            weights = {known: _weights(data["weights"][known]) for known in ALL_KNOWN}
+            releases: dict[Eagerness, Release] = {
+                eagerness: Release(**data["releases"][eagerness]) for eagerness in EAGERNESS
+            }
+        except ScoreVersionError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ScoreVersionError(f"{path.name} can't be read: {error}") from error
+        return cls(weights, releases)
 
-    def log_odds(self, evidence: Evidence) -> float:
-        """Log-odds that the turn is over; 0 is even."""
-        weights = self.words_alone if evidence.sound is None else self.with_sound
-        return sum(weights.get(name, 0.0) * value for name, value in features(evidence).items())
+    def log_odds(self, evidence: Evidence, silence_ms: float = NEUTRAL_PAUSE_MS) -> float:
+        """Log-odds that the turn is over after so long a silence; 0 is even."""
+        weights = self.weights[known_of(evidence)]
+        values = features(evidence)
+        values[SILENCE] = silence_feature(silence_ms)
+        return sum(weights.get(name, 0.0) * value for name, value in values.items())
 
     def wait_ms(self, evidence: Evidence, eagerness: Eagerness) -> int:
         """Silence after which the turn is over."""
         odds = self.log_odds(evidence)
-        wait_ms = 0
-        for name in EAGERNESS[: EAGERNESS.index(eagerness) + 1]:  # the patient never wait less
-            wait_ms = max(wait_ms, math.ceil(self.waits[name].ms(odds)))
-        if is_mid_number(evidence.words):
-            return max(MAX_NUMBER_MS, wait_ms)
+        weight = self.weights[known_of(evidence)][SILENCE]
+        longer_ms = MAX_NUMBER_MS if is_mid_number(evidence.words) else 0
+        names = EAGERNESS[: EAGERNESS.index(eagerness) + 1]  # the patient never wait less
+        waits = [self.releases[name].silence_ms(odds, weight, longer_ms) for name in names]
         if word_class(evidence.words) == "dangling":
-            return max(MAX_DANGLING_MS, wait_ms)
-        return wait_ms
+            waits.append(DANGLING_MS)
+        return math.ceil(max(waits))
+
+
+def _weights(data: Mapping[str, float]) -> dict[str, float]:
+    weights = {str(name): float(value) for name, value in data.items()}
+    if not (weights[SILENCE] > 0 and all(map(math.isfinite, weights.values()))):
+        raise ValueError("weights are finite, and that of silence is positive")
+    return weights
+
+
+_BY_WORDS: Final[Mapping[str, float]] = {
+    "closed": 0.5,
+    "question": 0.5,
+    "dangling": -0.7,
+    "spelled": -0.7,
+    SILENCE: 1.0,
+}
+
+WORDS_RULE: Final = TurnScore(
+    dict.fromkeys(ALL_KNOWN, _BY_WORDS),
+    {
+        "high": Release(0.7, 300, 800),
+        "auto": Release(1.2, 500, 1000),
+        "medium": Release(1.4, 600, 1200),
+        "low": Release(1.6, 800, 1500),
+    },
+)
+"""Decision by words and silence without fitted weights: after a closed sentence 600 ms by "auto",
+after other words 1000. For weights that can't be used; safe rather than quick."""
 
 
 @cache
 def shipped_score() -> TurnScore:
-    """The one that belongs to this version."""
-    return TurnScore.load(Path(__file__).with_name("end_of_turn_model.json"))
+    """The one that belongs to this version; `WORDS_RULE` with a `problem` where it can't be
+    used."""
+    return score_or_rule(Path(__file__).with_name("end_of_turn_model.json"))
+
+
+def score_or_rule(path: Path) -> TurnScore:
+    """The score in a file, or else `WORDS_RULE`, whose `problem` says why."""
+    try:
+        return TurnScore.load(path)
+    except ScoreVersionError as error:
+        problem = f"The end of turn is decided by words and silence alone: {error}"
+        return replace(WORDS_RULE, problem=problem)

@@ -60,6 +60,19 @@ class PauseJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageEndScored:
+    """The language model has read the caller's words so far, and knows how likely they end
+    there."""
+
+    utterance: int
+    text: str
+    """The words; after a re-opened turn with those before them."""
+    log_prob: float
+    """Natural logarithm of the probability that the end of the message or a sentence-final mark
+    follows the last word."""
+
+
+@dataclass(frozen=True, slots=True)
 class TranscriptFailed:
     """The recognizer raised or hung."""
 
@@ -168,6 +181,7 @@ Event = (
     | BufferCleared
     | TranscriptReady
     | PauseJudged
+    | MessageEndScored
     | TranscriptFailed
     | ReplyRequested
     | FollowUpRequested

@@ -55,6 +55,9 @@ class TurnState:
     """Transcript up to the current pause; None while its final pass runs."""
     sound: float | None = None
     """Audio turn model's log-odds that the current pause ends the turn; None: not known yet."""
+    message_end: tuple[str, float] | None = None
+    """Newest words of the utterance that the language model has read, and its log-probability that
+    they end a message."""
     own_pauses: PauseHistory = field(default_factory=PauseHistory)
     """This caller's pauses inside turns."""
     guess: str | None = None
@@ -103,6 +106,15 @@ class TurnState:
         pausing = self.caller is Caller.PAUSING
         return pausing and (utterance, revision) == (self.utterance, self.revision)
 
+    @property
+    def message_end_log_prob(self) -> float | None:
+        """Log-probability that the words before the current pause end a message; None: not known,
+        or known of other words."""
+        if self.message_end is None or self.text is None:
+            return None
+        words, log_prob = self.message_end
+        return log_prob if _words(self.text) and _words(words).endswith(_words(self.text)) else None
+
     def close_utterance(self) -> None:
         self.move_caller(Signal.CLOSED)
         self.announced = False
@@ -112,6 +124,11 @@ class TurnState:
     def stale(self) -> list[Command]:
         self.stale_events += 1
         return []
+
+
+def _words(text: str) -> str:
+    """Text without letter case and the punctuation at its end, which the final pass may change."""
+    return text.casefold().rstrip(" .,;:?!…-—")
 
 
 Handlers = Mapping[type, Callable[[TurnState, Any, int], list[Command]]]

@@ -11,15 +11,19 @@ from typing import Final
 
 # End of turn
 
-MAX_DANGLING_MS: Final = 1200
-"""Longest silence after "and", "the", "um". Pauses of thought last up to 900 ms: lower cuts in on
-them. Higher is no help: a caller who lost the thread waits for the agent."""
+DANGLING_MS: Final = 1200
+"""Silence after "and", "the", "um". Pauses of thought last up to 900 ms: lower cuts in on them.
+Higher is no help: a caller who lost the thread waits for the agent."""
 
 MAX_NUMBER_MS: Final = 2000
 """Longest silence in the middle of a number or of spelling, where callers look things up."""
 
 SOUND_LIMIT: Final = 6.0
 """Bound of the audio turn model's log-odds in the score: no single feature outvotes all others."""
+
+MESSAGE_END_LIMIT: Final = -10.0
+"""Least log-probability of a message's end in the score, for the same reason; true ends lie above
+-5."""
 
 NEUTRAL_PAUSE_MS: Final = 300
 """Unit of the caller's own pauses in the score: about the median pause inside a sentence."""

@@ -29,7 +29,7 @@ def decide(s: TurnState, now_ns: int) -> list[Command]:
     """
     if s.text is None:
         return []
-    evidence = Evidence(s.text, s.sound, s.own_pauses.quantile_ms)
+    evidence = Evidence(s.text, s.sound, s.own_pauses.quantile_ms, s.message_end_log_prob)
     missing_ms = required_silence_ms(s.rules, evidence) - s.silence_ms
     if missing_ms > 0:
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS

@@ -21,6 +21,7 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     s.utterance = event.utterance
     s.revision = 0
     s.text = None
+    s.message_end = None
     s.num_guesses = 0
     s.announced = True
     s.pause_deadline_ns = now_ns + SPEECH_DEADLINE_NS
@@ -100,6 +101,14 @@ def _on_pause_judged(s: TurnState, event: ev.PauseJudged, now_ns: int) -> list[C
     return pause_evidence(s, now_ns)
 
 
+def _on_message_end_scored(s: TurnState, event: ev.MessageEndScored, now_ns: int) -> list[Command]:
+    if not s.is_current(event.utterance):
+        return s.stale()
+    s.message_end = event.text, event.log_prob
+    is_new_evidence = s.caller is Caller.PAUSING and s.message_end_log_prob is not None
+    return pause_evidence(s, now_ns) if is_new_evidence else []
+
+
 def _on_transcript_failed(s: TurnState, event: ev.TranscriptFailed, now_ns: int) -> list[Command]:
     if s.awaited.get(event.utterance) == event.revision:
         out: list[Command] = [cmd.FailTranscript(event.utterance)]
@@ -155,6 +164,7 @@ HANDLERS: Final[Handlers] = {
     ev.BufferCleared: _on_buffer_cleared,
     ev.TranscriptReady: _on_transcript_ready,
     ev.PauseJudged: _on_pause_judged,
+    ev.MessageEndScored: _on_message_end_scored,
     ev.TranscriptFailed: _on_transcript_failed,
     ev.RulesChanged: _on_rules_changed,
 }

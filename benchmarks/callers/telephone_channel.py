@@ -2,10 +2,8 @@
 
 The service uses no other settings on such a line. No detector threshold between 0.3 and 0.7 does
 better than the wide band's. The turn model separates ends from pauses about as well (the area under
-its curve falls by 0.02 at most), but its log-odds at ends are 0.4 to 1.1 lower: over 231 turns the
-mean wait is 519 ms instead of 492, and 20 pauses are taken for the end instead of 21. Adding 0.4
-back makes that 489 ms and 25 pauses, which costs about as much as it wins at the prices by which
-the waits were chosen (`benchmarks/end_of_turn/fit.py`).
+its curve falls by 0.02 at most), but its log-odds at ends are 0.4 to 1.1 lower (with a head fitted
+on the wide band alone; the head that ships has heard such lines, `benchmarks/end_of_turn/fit.py`).
 
 The caller's level matters to the voice detector alone (`asr/speech_detection/agc.py`). Of 428 words
 18 are wrong as recorded, 19 with the voice at -20 and -30 dB of full scale, 22 at -40, 23 at -10,

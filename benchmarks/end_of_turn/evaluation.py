@@ -6,7 +6,7 @@ lasted longer it is a cut-in.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,9 +21,13 @@ from .turn_pauses import Pause
 STEP_MS: Final = 32
 """Interval of decisions in ms: the detector's frame."""
 
-READY_MS: Final = 180
-"""Silence in ms at which sound and words of a pause are known: it is noticed after 84, and a final
-pass takes 75 to 100 on two cores."""
+READY_MS: Final = 230
+"""Silence in ms at which sound, words and the language model's opinion on them are known: a pause
+is noticed after 84, a final pass takes 75 to 100 on two cores, and the prefill of its words 30 to
+50."""
+
+NUM_RESAMPLES: Final = 400
+"""Resamples of the bootstrap that gives the intervals of percentiles."""
 
 Decision = Callable[[Evidence], float]
 """Function from a pause's evidence to the silence in ms after which the turn is over."""
@@ -87,8 +91,25 @@ def callers_of(trials: Sequence[Trial], seed: int, turns_each: int = 8) -> list[
     return [[call[i] for i in rng.permutation(len(call))] for call in calls]
 
 
-def known_turns(calls: Iterable[Sequence[Trial]]) -> list[KnownTurn]:
-    """Evidence of the turns, in order; each call has a caller of its own."""
+def calls_of(trials: Sequence[Trial], seed: int) -> list[list[Trial]]:
+    """Group trials into calls: one for each speaker, where speakers are known, else as
+    `callers_of`."""
+    by_speaker: dict[str, list[Trial]] = {}
+    for one in trials:
+        pause = one.pauses[0].pause
+        if pause.speaker:
+            by_speaker.setdefault(f"{pause.source} {pause.speaker}", []).append(one)
+    others = [one for one in trials if not one.pauses[0].pause.speaker]
+    spoken = [by_speaker[name] for name in sorted(by_speaker)]
+    return [*callers_of(others, seed), *spoken]
+
+
+def known_turns(
+    calls: Iterable[Sequence[Trial]], message_ends: Mapping[str, float] | None = None
+) -> list[KnownTurn]:
+    """Evidence of the turns, in order; each call has a caller of its own. `message_ends`:
+    log-probabilities of the language model, by the words."""
+    ends = message_ends or {}
     found = []
     for call in calls:
         own = PauseHistory()
@@ -97,7 +118,9 @@ def known_turns(calls: Iterable[Sequence[Trial]]) -> list[KnownTurn]:
             for one in trial.pauses:
                 pause = one.pause
                 if pause.final:  # without words there is no answer
-                    known.append((pause, Evidence(pause.final, one.sound, own.quantile_ms)))
+                    end = ends.get(pause.final)
+                    evidence = Evidence(pause.final, one.sound, own.quantile_ms, end)
+                    known.append((pause, evidence))
                 if not pause.is_end:
                     own.add(pause.silence_ms)
             found.append(KnownTurn(trial.kind, tuple(known)))
@@ -114,9 +137,9 @@ def outcome(turn: KnownTurn, decide: Decision) -> TurnOutcome:
     return TurnOutcome(turn.kind, False, None)
 
 
-def figures(outcomes: Iterable[TurnOutcome], kind: str) -> dict[str, Any]:
-    """Figures of one kind of turn."""
-    ours = [one for one in outcomes if one.kind == kind]
+def figures(outcomes: Iterable[TurnOutcome], kind: str | None) -> dict[str, Any]:
+    """Figures of one kind of turn; None: of all."""
+    ours = [one for one in outcomes if kind in (None, one.kind)]
     times = sorted(one.after_ms for one in ours if one.after_ms is not None)
     cut_ins = sum(one.cut_in for one in ours)
     low, high = wilson_interval(cut_ins, len(ours))
@@ -128,4 +151,17 @@ def figures(outcomes: Iterable[TurnOutcome], kind: str) -> dict[str, Any]:
         "cut_in_wilson": [round(low, 4), round(high, 4)],
         "mean_ms": round(sum(times) / max(1, len(times)), 1),
         **{f"p{rank}_ms": percentile(times, rank) if times else None for rank in (50, 90, 95, 99)},
+        "p50_interval": percentile_interval(times, 50),
+        "p95_interval": percentile_interval(times, 95),
     }
+
+
+def percentile_interval(times: Sequence[int], rank: int) -> list[int]:
+    """95 % interval of a percentile by the bootstrap; the same for the same times. Empty for no
+    times."""
+    if not times:
+        return []
+    rng = np.random.default_rng(rank)
+    drawn = rng.choice(np.array(times), (NUM_RESAMPLES, len(times)))
+    found = np.quantile(np.quantile(drawn, rank / 100, axis=1), (0.025, 0.975))
+    return [int(each) for each in found]

@@ -1,39 +1,41 @@
 """`python -m benchmarks.end_of_turn.fit PAUSES`: fit the end-of-turn model and evaluate it.
 
-Everything is fitted on half "a" of the recordings (see `turn_data.py`); figures printed as held
-back come from half "b", in the same run as the best plain rules: one silence for all turns, and one
-for each way in which the words can end. If a rate needs more turns than half of the recordings has,
-every recording is judged by the fit on the other half ("crossed"): that judges the procedure, and
-the held-back half judges the shipped model.
+Everything is fitted on half "a" of the speakers and recordings (see `turn_data.py`); every figure
+printed comes from half "b", whose speakers were heard by no fit. Beside it stand, on the same
+pauses, one silence for all turns and, with `--line-score` and `--line-head`, the decision of
+version 1.
 
-All of it, from Debian's `asterisk-core-sounds-en-wav`, `asterisk-core-sounds-en` (the texts) and
-`pocketsphinx-testdata`, unpacked; about half an hour on two cores:
+All of it, from what `turn_data.py` names; an hour on two cores, of which recognition takes most:
 
     python -m benchmarks.end_of_turn.turn_data TURNS --sounds .../sounds/en_US_f_Allison
     .../core-sounds-en.txt.gz \\
         --sounds .../data/librivox .../librivox/transcription \\
-        --sounds .../data/cards .../cards/cards.transcription
+        --sounds .../data/cards .../cards/cards.transcription \\
+        --speechocean762 .../speechocean762 --alphanumeric .../alphanumeric-audio-dataset
     python -m benchmarks.end_of_turn.turn_pauses TURNS PAUSES
-    python -m benchmarks.end_of_turn.synthetic_readers TURNS SPOKEN --voice hibari     (and again
-    for piper-joe)
-    python -m benchmarks.end_of_turn.turn_data TURNS2 --sounds SPOKEN SPOKEN/texts.txt
-    python -m benchmarks.end_of_turn.turn_pauses TURNS2 MORE --no-words
-    python -m benchmarks.end_of_turn.fit PAUSES --more MORE --write
+    python -m benchmarks.end_of_turn.turn_data MANY --speechocean762 ... --per-speaker 5
+    python -m benchmarks.end_of_turn.turn_pauses MANY MORE --no-words
+    python -m benchmarks.end_of_turn.message_ends ENDS PAUSES --preset embedded   (and others)
+    python -m benchmarks.end_of_turn.fit PAUSES --more MORE --message-ends ENDS --write
 
-Three fits run one after the other. The *head* of the turn model is a ridge regression on its
-embedding, fitted on the recorded voice and on synthetic voices that read the same texts, so that it
-does not overfit one reader. The *score* combines the head's output and the words; for it half "a"
-is split again, and each part is judged by a head fitted on the other part and the synthetic voices,
-because a head is overconfident on its own training data. The *lines* from score to silence are the
-cheapest of a grid.
+Four fits run one after the other. The *head* of the turn model is a ridge regression on its
+embedding, fitted on the pauses and on more of the same speakers' whose words were not recognized.
+For the *weights* half "a" is split again by speaker, and each part is judged by a head fitted on
+the other, because a head is overconfident on its own training data. The weights are those of a
+logistic regression over pauses *and silences*: every pause counts once for each silence of a grid
+that it lasted, with the question whether the turn was over. So what is fitted is the probability
+that the turn is over given how long the caller has been silent. Kinds of turns count alike, however
+many of each there are. The *releases* (threshold, least and most) are the cheapest of a grid at a
+stated price of a cut-in.
 """
 
 import argparse
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -44,14 +46,21 @@ import numpy.typing as npt
 
 from agent.session.api.settings import Eagerness
 from agent.turn_taking.end_of_turn_model import (
+    ALL_KNOWN,
     EAGERNESS,
+    SILENCE,
+    VERSION,
     Evidence,
+    Known,
+    Release,
     TurnScore,
-    Wait,
     features,
-    word_class,
+    known_of,
+    silence_feature,
 )
-from asr.errors import AudioError
+from asr.errors import AudioError, ModelError
+from asr.speech_detection.turn_model import read_head
+from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
 
 from .evaluation import (
@@ -59,56 +68,62 @@ from .evaluation import (
     KnownPause,
     KnownTurn,
     TurnOutcome,
-    callers_of,
+    calls_of,
     figures,
     known_turns,
     outcome,
     trials_of,
 )
+from .line_score import LineScore
+from .message_ends import read_message_ends
 from .turn_pauses import Pause, read_embeddings, read_pauses
 
 Vector = npt.NDArray[np.float64]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-HEAD_RIDGE: Final = 800.0
-"""Ridge of the head, on standardized numbers. Between 400 and 1600 the areas under the curve
-differ by 0.005."""
+HEAD_RIDGE: Final = 1600.0
+"""Ridge of the head, on standardized numbers. Between 800 and 3200 the areas under the curve differ
+by 0.005."""
 
-SCORE_RIDGE: Final = 3.0
-"""Ridge of the score. Below 1 the rare word classes take weights from a handful of pauses."""
+WEIGHTS_RIDGE: Final = 30.0
+"""Ridge of the weights, on rows of pauses and silences. Below 10 the rare word classes take weights
+from a handful of pauses."""
 
-LEAST_MS: Final = 160
-"""Shortest pause in ms to fit on: shorter ones end before any decision."""
+LEAST_MS: Final = 192
+"""Shortest pause in ms to fit on: no decision falls before."""
+
+SILENCES_MS: Final = range(LEAST_MS, 1217, 64)
+"""Silences at which a pause that lasts as long is a row of the fit."""
 
 SEED: Final = 20261121
 
-KINDS: Final = ("command", "hesitant")
+KINDS: Final = ("command", "hesitant", "halting", "numbers")
 
-PRICES_MS: Final[dict[Eagerness, dict[str, int]]] = {
-    "high": {"command": 1000, "hesitant": 250},
-    "auto": {"command": 3000, "hesitant": 1000},
-    "medium": {"command": 6000, "hesitant": 2000},
-    "low": {"command": 10_000, "hesitant": 4000},
-}
+PRICE_MS: Final[dict[Eagerness, int]] = {"high": 1000, "auto": 4000, "medium": 8000, "low": 16_000}
 """Price of a cut-in on one turn, in ms of every turn's wait. For `auto` cutting in on 1 % of the
-command-like turns must win 30 ms: a caller who speaks without hesitating must not be interrupted. A
-caller who hesitates for most of a second is used to it, and continues: 10 ms."""
+turns must win 40 ms."""
 
-MOST_MS: Final[dict[Eagerness, int]] = {"high": 600, "auto": 1000, "medium": 1200, "low": 1500}
-"""Silence in ms that ends any turn, except after numbers and "and"."""
-
-BASES_MS: Final = range(200, 1001, 40)
-SLOPES_MS: Final = (0, 40, 80, 110, 140, 180, 220, 260, 300)
-LEASTS_MS: Final[dict[Eagerness, range]] = {
-    "high": range(224, 481, 32),
-    "auto": range(352, 481, 32),
-    "medium": range(352, 545, 32),
-    "low": range(416, 609, 32),
+LEASTS_MS: Final[dict[Eagerness, tuple[int, ...]]] = {
+    "high": (256, 320),
+    "auto": (416,),
+    "medium": (416, 480),
+    "low": (512, 608),
 }
-"""Candidates in ms for the shortest wait. Half of the command-like turns have a pause of 150 ms in
-them, a quarter one of 250, an eighth one of 350. A hundred turns do not show the cost of an answer
-within those, so `auto` has none."""
+"""Candidates in ms for the shortest wait. Of read sentences an eighth has a pause of 350 ms in it.
+With 352 the surest turns of `auto` would be answered 64 ms sooner, and 3 % more of the unseen
+speakers' cut in on; and the answer is ready after 360 at best."""
+
+MOSTS_MS: Final[dict[Eagerness, tuple[int, ...]]] = {
+    "high": (600, 800),
+    "auto": (1000, 1200),
+    "medium": (1200, 1400),
+    "low": (1500, 1800),
+}
+"""Candidates in ms for the silence that ends any turn, except after numbers and "and"."""
+
+LOG_ODDS: Final = tuple(np.round(np.arange(-0.5, 4.01, 0.25), 2).tolist())
+"""Candidates for the threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +180,20 @@ def fit_head(heard: EmbeddedPauses) -> Head:
     return Head(weights, round(float(fitted[0] - mean @ weights), 6))
 
 
-def newton(matrix: Vector, labels: Vector, penalty: Vector) -> Vector:
+def newton(matrix: Vector, labels: Vector, penalty: Vector, counts: Vector | None = None) -> Vector:
     """Weights [n] of the logistic regression of labels [m] on matrix [m, n] with a ridge [n].
+    `counts` [m]: how often each row counts; once by default.
 
     By hand: scikit-learn 1.9 finds the same weights to 1e-6, and a head on 2,000 pauses in 0.3 s
     instead of 4.3. But it and scipy are 200 MB in every environment of development, for six heads
     in a fit of half an hour.
     """
+    times = np.ones(len(labels)) if counts is None else counts
     weights = np.zeros(matrix.shape[1])
     for _ in range(50):
         p = 1 / (1 + np.exp(-np.clip(matrix @ weights, -30, 30)))
-        slope = matrix.T @ (labels - p) - penalty * weights
-        curve = (matrix * (p * (1 - p))[:, None]).T @ matrix + np.diag(penalty + 1e-9)
+        slope = matrix.T @ (times * (labels - p)) - penalty * weights
+        curve = (matrix * (times * p * (1 - p))[:, None]).T @ matrix + np.diag(penalty + 1e-9)
         step = np.linalg.solve(curve, slope)
         weights = weights + step
         if float(np.abs(step).max()) < 1e-6:
@@ -184,37 +201,22 @@ def newton(matrix: Vector, labels: Vector, penalty: Vector) -> Vector:
     return weights
 
 
-def fit(real: EmbeddedPauses, more: EmbeddedPauses) -> tuple[Head, TurnScore]:
-    """Fit head and score on these recordings and these other voices."""
-    first = real.where(_is_first)
-    parts = [first, real.where(lambda pause: not _is_first(pause))]
+def part_of(pause: Pause) -> int:
+    """Part of a half, 0 or 1: all turns of a speaker, or all kinds of a recording."""
+    name = pause.speaker or pause.file.removesuffix(f".{pause.kind}.wav")
+    return zlib.crc32(name.encode()) // 2 % 2
+
+
+def crossed(heard: EmbeddedPauses, more: EmbeddedPauses) -> list[KnownPause]:
+    """Judge each part of these pauses by a head fitted on the other part, and on the more pauses of
+    that part's speakers."""
     judged: list[KnownPause] = []
-    for part, other in (parts, parts[::-1]):
-        judged += judge(part, fit_head(other + more))
-    known = known_turns(callers_of(trials_of(judged), SEED))
-    samples = [
-        (evidence, pause.is_end)
-        for turn in known
-        for pause, evidence in turn.pauses
-        if pause.silence_ms >= LEAST_MS
-    ]
-    with_sound = fit_score(samples)
-    words_alone = fit_score([(_unheard(evidence), is_end) for evidence, is_end in samples])
-    score = TurnScore(with_sound, words_alone, {})
-    for eagerness in EAGERNESS:
-        waits = {**score.waits, eagerness: best_wait(known, score, eagerness)}
-        score = replace(score, waits=waits)
-    return fit_head(real + more), score
-
-
-def _is_first(pause: Pause) -> bool:
-    """True for the first part of a half. Both kinds of a recording are in the same part."""
-    name = pause.file.removesuffix(f".{pause.kind}.wav")
-    return zlib.crc32(name.encode()) // 2 % 2 == 0
-
-
-def _unheard(evidence: Evidence) -> Evidence:
-    return Evidence(evidence.words, None, evidence.own_pause_ms)
+    for part in (0, 1):
+        others = (heard + more).where(lambda pause, part=part: part_of(pause) != part)
+        judged += judge(
+            heard.where(lambda pause, part=part: part_of(pause) == part), fit_head(others)
+        )
+    return judged
 
 
 def judge(heard: EmbeddedPauses, head: Head) -> list[KnownPause]:
@@ -222,107 +224,159 @@ def judge(heard: EmbeddedPauses, head: Head) -> list[KnownPause]:
     return [KnownPause(one, float(odd)) for one, odd in zip(heard.pauses, odds, strict=True)]
 
 
-def fit_score(samples: Sequence[tuple[Evidence, bool]]) -> dict[str, float]:
-    rows = [features(evidence) for evidence, _ in samples]
+def turns_of(judged: Sequence[KnownPause], ends: Mapping[str, float]) -> list[KnownTurn]:
+    """Evidence of all turns, call by call. `ends`: the language model's log-probabilities."""
+    return known_turns(calls_of(trials_of(judged), SEED), ends)
+
+
+def limited(evidence: Evidence, known: Known) -> Evidence:
+    """Evidence without what is not known."""
+    return replace(
+        evidence,
+        sound=evidence.sound if "sound" in known else None,
+        message_end=evidence.message_end if "message_end" in known else None,
+    )
+
+
+def fit_weights(turns: Sequence[KnownTurn], known: Known) -> dict[str, float]:
+    """Weights for pauses of which so much is known. Raises AudioError where there are none."""
+    rows: list[dict[str, float]] = []
+    labels: list[bool] = []
+    counts: list[float] = []
+    num_turns = {kind: sum(turn.kind == kind for turn in turns) for kind in KINDS}
+    for turn in turns:
+        for pause, evidence in turn.pauses:
+            seen = limited(evidence, known)
+            if known_of(seen) != known:
+                continue
+            values = features(seen)
+            for silence_ms in SILENCES_MS:
+                if silence_ms <= pause.silence_ms:
+                    rows.append(values | {SILENCE: silence_feature(silence_ms)})
+                    labels.append(pause.is_end)
+                    counts.append(1 / num_turns[turn.kind])
+    if not rows:
+        raise AudioError(
+            f"no pause of which {known} is known: "
+            "give PAUSES with words, and --message-ends of them"
+        )
     names = sorted({name for row in rows for name in row})
     matrix = np.array([[row.get(name, 0.0) for name in names] for row in rows])
-    labels = np.array([is_end for _, is_end in samples], np.float64)
-    penalty = np.array([0.0 if name == "one" else SCORE_RIDGE for name in names])
-    weights = newton(matrix, labels, penalty)
+    penalty = np.array([0.0 if name in ("one", SILENCE) else WEIGHTS_RIDGE for name in names])
+    times = np.array(counts) * (len(counts) / max(1e-12, sum(counts)))
+    weights = newton(matrix, np.array(labels, np.float64), penalty, times)
     return {name: round(float(weight), 4) for name, weight in zip(names, weights, strict=True)}
 
 
-def best_wait(known: Sequence[KnownTurn], score: TurnScore, eagerness: Eagerness) -> Wait:
-    """Find the cheapest line for these turns; `score` holds the lines of higher eagerness."""
-    most_ms = MOST_MS[eagerness]
-    lines = (
-        Wait(base, slope, least, most_ms)
-        for base, slope, least in product(BASES_MS, SLOPES_MS, LEASTS_MS[eagerness])
-    )
-
-    def cost(line: Wait) -> float:
-        trying = replace(score, waits={**score.waits, eagerness: line})
-        found = outcomes(known, lambda evidence: trying.wait_ms(evidence, eagerness))
-        return cost_ms(tally(found), PRICES_MS[eagerness])
-
-    return min(lines, key=cost)
+def fit_score(turns: Sequence[KnownTurn]) -> TurnScore:
+    """Weights and releases for these turns; of each pair of evidence all four combinations."""
+    score = TurnScore({known: fit_weights(turns, known) for known in ALL_KNOWN}, {})
+    for eagerness in EAGERNESS:
+        releases = {**score.releases, eagerness: best_release(turns, score, eagerness)}
+        score = replace(score, releases=releases)
+    return score
 
 
-def outcomes(known: Sequence[KnownTurn], decide: Decision) -> list[TurnOutcome]:
-    return [outcome(turn, decide) for turn in known]
+def best_release(turns: Sequence[KnownTurn], score: TurnScore, eagerness: Eagerness) -> Release:
+    """The cheapest release of the grid; none of its numbers is below that of a higher eagerness."""
+    lower = Release(-9.0, 0.0, 0.0)
+    for name in EAGERNESS[: EAGERNESS.index(eagerness)]:
+        lower = score.releases[name]
+    grid = product(LOG_ODDS, LEASTS_MS[eagerness], MOSTS_MS[eagerness])
+    candidates = [Release(*each) for each in grid]
+    fitting = [
+        one
+        for one in candidates
+        if one.log_odds >= lower.log_odds
+        and one.least_ms >= lower.least_ms
+        and one.most_ms >= lower.most_ms
+    ]
+
+    def cost(release: Release) -> float:
+        trying = replace(score, releases=dict.fromkeys(EAGERNESS, release))
+        found = outcomes(turns, lambda evidence: trying.wait_ms(evidence, "high"))
+        return cost_ms(tally(found), PRICE_MS[eagerness])
+
+    return min(fitting, key=cost)
+
+
+def outcomes(turns: Sequence[KnownTurn], decide: Decision) -> list[TurnOutcome]:
+    return [outcome(turn, decide) for turn in turns]
 
 
 def tally(found: Sequence[TurnOutcome]) -> dict[str, Any]:
-    """Figures of both kinds of turns."""
-    return {kind: figures(found, kind) for kind in KINDS}
+    """Figures of each kind of turn that there is, and of all."""
+    kinds = [kind for kind in KINDS if any(one.kind == kind for one in found)]
+    return {kind: figures(found, kind) for kind in kinds} | {"all": figures(found, None)}
 
 
-def cost_ms(found: dict[str, Any], prices_ms: dict[str, int]) -> float:
-    """Cost in ms of waits and cut-ins, averaged over command-like and hesitant turns."""
+def cost_ms(found: dict[str, Any], price_ms: int) -> float:
+    """Cost in ms of waits and cut-ins, averaged over the kinds of turns."""
     costs = [
-        found[kind]["mean_ms"] + price_ms * found[kind]["cut_in_rate"]
-        for kind, price_ms in prices_ms.items()
+        one["mean_ms"] + price_ms * one["cut_in_rate"]
+        for kind, one in found.items()
+        if kind != "all"
     ]
     return float(sum(costs)) / len(costs)
 
 
-def plain_rules() -> Iterator[tuple[str, Decision]]:
-    """Rules without a fitted score: one silence, or three by the ending of the words."""
-    for silence_ms in range(224, 1025, 32):
-        yield f"one {silence_ms} ms", _constant(silence_ms)
-    for closed_ms, open_ms in product(range(224, 801, 32), range(352, 1025, 96)):
-        if closed_ms < open_ms:
-            yield f"words {closed_ms}/{open_ms} ms", _by_words(closed_ms, open_ms)
-
-
-def _constant(silence_ms: int) -> Decision:
+def _constant(silence_ms: float) -> Decision:
     return lambda evidence: silence_ms
 
 
-def _by_words(closed_ms: int, open_ms: int) -> Decision:
-    def decide(evidence: Evidence) -> float:
-        how = word_class(evidence.words)
-        return 1200 if how == "dangling" else closed_ms if how in _CLOSED else open_ms
-
-    return decide
-
-
-_CLOSED: Final = ("closed", "question")
+def decision(score: TurnScore, eagerness: Eagerness, known: Known | None = None) -> Decision:
+    """Decision by a score, with no more evidence than `known`."""
+    if known is None:
+        return lambda evidence: score.wait_ms(evidence, eagerness)
+    return lambda evidence: score.wait_ms(limited(evidence, known), eagerness)
 
 
-def best_plain(known: Sequence[KnownTurn], prices_ms: dict[str, int], begin: str) -> Decision:
-    """Find the cheapest of the rules whose name begins with `begin`."""
-    rules = [rule for name, rule in plain_rules() if name.startswith(begin)]
-    return min(rules, key=lambda rule: cost_ms(tally(outcomes(known, rule)), prices_ms))
+def curves(
+    turns: Sequence[KnownTurn], score: TurnScore, line: list[tuple[KnownTurn, LineScore]]
+) -> dict[str, Any]:
+    """Waits against cut-ins of `auto` over thresholds, of version 1 over scales of its waits, and
+    of one silence."""
+    found: dict[str, Any] = {"fitted": {}, "one silence": {}, "version 1": {}}
+    bounds = score.releases["auto"]
+    for log_odds in LOG_ODDS:
+        moved = replace(
+            score, releases=dict.fromkeys(EAGERNESS, replace(bounds, log_odds=log_odds))
+        )
+        found["fitted"][str(log_odds)] = tally(outcomes(turns, decision(moved, "high")))
+    for silence_ms in range(256, 1217, 64):
+        found["one silence"][str(silence_ms)] = tally(outcomes(turns, _constant(silence_ms)))
+    for scale in (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0) if line else ():
+        scaled = [outcome(turn, partial(_scaled, old, scale)) for turn, old in line]
+        found["version 1"][str(scale)] = tally(scaled)
+    return found
 
 
-def report(real: EmbeddedPauses, more: EmbeddedPauses) -> tuple[Head, TurnScore, dict[str, Any]]:
-    """Fit on each half, judge on the other. Also returns the fit on half "a"."""
-    halves = {half: (real.of_half(half), more.of_half(half)) for half in "ab"}
-    fitted = {half: fit(*halves[half]) for half in "ab"}
-    known = {}
-    for half, other in ("ab", "ba"):
-        judged = judge(halves[half][0], fitted[other][0])
-        known[half] = known_turns(callers_of(trials_of(judged), SEED))
-    result: dict[str, Any] = {"held_back": {}, "crossed": {}}
-    for eagerness, prices_ms in PRICES_MS.items():
-        ways = {
-            "fitted": [_decision(fitted[half][1], eagerness) for half in "ab"],
-            "one silence": [best_plain(known[half], prices_ms, "one") for half in "ab"],
-            "by words": [best_plain(known[half], prices_ms, "words") for half in "ab"],
-        }
-        for name, (from_a, from_b) in ways.items():
-            on_b = outcomes(known["b"], from_a)
-            result["held_back"][f"{eagerness} {name}"] = tally(on_b)
-            both = [*outcomes(known["a"], from_b), *on_b]
-            result["crossed"][f"{eagerness} {name}"] = tally(both)
-    head, score = fitted["a"]
-    result["areas"] = areas(halves["b"][0], head)
-    result["curve"] = {
-        f"{silence_ms} ms": tally(outcomes(known["b"], _constant(silence_ms)))
-        for silence_ms in range(224, 1025, 32)
+def _scaled(old: LineScore, scale: float, evidence: Evidence) -> float:
+    return scale * old.wait_ms(evidence, "auto")
+
+
+def at_equal_cut_ins(curve: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a curve, the point with the shortest mean wait whose turns are cut in on no more often
+    than in `other`, over the kinds alike."""
+
+    def rate(point: Mapping[str, Any]) -> float:
+        return float(np.mean([point[kind]["cut_in_rate"] for kind in point if kind != "all"]))
+
+    def mean_ms(point: Mapping[str, Any]) -> float:
+        return float(np.mean([point[kind]["mean_ms"] for kind in point if kind != "all"]))
+
+    fitting = {name: point for name, point in curve.items() if rate(point) <= rate(other)}
+    if not fitting:
+        return {}
+    name = min(fitting, key=lambda each: mean_ms(fitting[each]))
+    found = fitting[name]
+    return {
+        "at": name,
+        "mean_ms": round(mean_ms(found), 1),
+        "other_mean_ms": round(mean_ms(other), 1),
+        "cut_in_rate": round(rate(found), 4),
+        "other_cut_in_rate": round(rate(other), 4),
     }
-    return head, score, result
 
 
 def areas(heard: EmbeddedPauses, head: Head) -> dict[str, float]:
@@ -331,34 +385,95 @@ def areas(heard: EmbeddedPauses, head: Head) -> dict[str, float]:
     found = {}
     for kind in KINDS:
         ours = heard.where(partial(_is_judged, kind))
-        odds = head.log_odds(ours)
-        is_end = np.array([pause.is_end for pause in ours.pauses], bool)
-        above = np.sign(odds[is_end][:, None] - odds[~is_end])
-        found[kind] = round(float(1 + above.mean()) / 2, 4)
+        if ours.pauses:
+            found[kind] = _area(head.log_odds(ours), [pause.is_end for pause in ours.pauses])
     return found
+
+
+def end_areas(heard: EmbeddedPauses, ends: Mapping[str, float]) -> dict[str, float]:
+    """The same of the language model's log-probabilities."""
+    found = {}
+    for kind in KINDS:
+        ours = [one for one in heard.pauses if _is_judged(kind, one) and one.final in ends]
+        if ours:
+            odds = np.array([ends[one.final] for one in ours])
+            found[kind] = _area(odds, [one.is_end for one in ours])
+    return found
+
+
+def _area(odds: Vector, labels: Sequence[bool]) -> float:
+    is_end = np.array(labels, bool)
+    above = np.sign(odds[is_end][:, None] - odds[~is_end])
+    return round(float(1 + above.mean()) / 2, 4) if above.size else 0.5
 
 
 def _is_judged(kind: str, pause: Pause) -> bool:
     return pause.kind == kind and pause.silence_ms >= LEAST_MS
 
 
-def _decision(score: TurnScore, eagerness: Eagerness) -> Decision:
-    return lambda evidence: score.wait_ms(evidence, eagerness)
+def report(
+    real: EmbeddedPauses,
+    more: EmbeddedPauses,
+    ends: Sequence[Mapping[str, float]],
+    line: tuple[LineScore, Head] | None = None,
+) -> tuple[Head, TurnScore, dict[str, Any]]:
+    """Fit on half "a", judge on half "b". `ends`: of several language models; all are fitted on,
+    and each is judged, the first one everywhere. `line`: the decision of version 1, to be judged on
+    the same pauses."""
+    ours, ours_more = real.of_half("a"), more.of_half("a")
+    head = fit_head(ours + ours_more)
+    judged = crossed(ours, ours_more)
+    score = fit_score([turn for each in ends for turn in turns_of(judged, each)])
+    held_back = real.of_half("b")
+    with_head = judge(held_back, head)
+    result: dict[str, Any] = {"held_back": {}, "areas": {"sound": areas(held_back, head)}}
+    known: list[KnownTurn] = []
+    for number, each in enumerate(ends, start=1):
+        turns = turns_of(with_head, each)
+        known = known or turns
+        result["areas"][f"language model {number}"] = end_areas(held_back, each)
+        for eagerness in EAGERNESS:
+            found = tally(outcomes(turns, decision(score, eagerness)))
+            result["held_back"][f"{eagerness} fitted, language model {number}"] = found
+    for limit in ALL_KNOWN:
+        found = tally(outcomes(known, decision(score, "auto", limit)))
+        result["held_back"][f"auto fitted, {limit} only"] = found
+    lines: list[tuple[KnownTurn, LineScore]] = []
+    if line is not None:
+        old, old_head = line
+        result["areas"]["sound, version 1"] = areas(held_back, old_head)
+        old_turns = turns_of(judge(held_back, old_head), {})
+        lines = [(turn, old) for turn in old_turns]
+        for eagerness in EAGERNESS:
+            found = tally(outcomes(old_turns, partial(old.wait_ms, eagerness=eagerness)))
+            result["held_back"][f"{eagerness} version 1"] = found
+    result["curves"] = curves(known, score, lines)
+    if lines:
+        fitted, before = result["curves"]["fitted"], result["held_back"]["auto version 1"]
+        result["equal_cut_ins"] = at_equal_cut_ins(fitted, before)
+    return head, score, result
 
 
 def _print(result: dict[str, Any]) -> None:
-    print("area under the head's curve, held back:", result["areas"])
-    for part in ("held_back", "crossed", "curve"):
-        for name, found in result[part].items():
-            for kind in KINDS:
-                one = found[kind]
-                low, high = one["cut_in_wilson"]
-                print(
-                    f"{part} {name:20} {kind:9} n={one['turns']:3} missed {one['missed']} cut-ins "
-                    f"{100 * one['cut_in_rate']:5.1f} % ({100 * low:4.1f}-{100 * high:4.1f}) after "
-                    f"the voice p50 {one['p50_ms']} p90 {one['p90_ms']} p95 {one['p95_ms']} "
-                    f"p99 {one['p99_ms']} mean {one['mean_ms']:.0f} ms"
-                )
+    for what, found in result["areas"].items():
+        print(f"area under the curve, {what}: {found}")
+    for name, found in _rows(result):
+        for kind, one in found.items():
+            low, high = one["cut_in_wilson"]
+            print(
+                f"{name:44} {kind:9} n={one['turns']:3} missed {one['missed']} cut-ins "
+                f"{100 * one['cut_in_rate']:5.1f} % ({100 * low:4.1f}-{100 * high:4.1f}) after "
+                f"the voice p50 {one['p50_ms']} {one['p50_interval']} p90 {one['p90_ms']} "
+                f"p95 {one['p95_ms']} {one['p95_interval']} mean {one['mean_ms']:.0f} ms"
+            )
+    print("at equal cut-ins:", result.get("equal_cut_ins"))
+
+
+def _rows(result: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield from result["held_back"].items()
+    for name, points in result["curves"].items():
+        for at, found in points.items():
+            yield f"{name} {at}", {"all": found["all"]}
 
 
 def read(path: Path) -> EmbeddedPauses:
@@ -372,6 +487,14 @@ def read(path: Path) -> EmbeddedPauses:
     return EmbeddedPauses(tuple(pauses), embeddings)
 
 
+def read_all(paths: Sequence[Path]) -> EmbeddedPauses:
+    """Read several outputs together. Raises AudioError."""
+    found = read(paths[0])
+    for path in paths[1:]:
+        found += read(path)
+    return found
+
+
 HEAD_FILE: Final = ROOT / "asr/speech_detection/turn_model_head.json"
 SCORE_FILE: Final = ROOT / "agent/turn_taking/end_of_turn_model.json"
 
@@ -379,7 +502,16 @@ SCORE_FILE: Final = ROOT / "agent/turn_taking/end_of_turn_model.json"
 def _write(head: Head, score: TurnScore) -> None:
     shipped = {"bias": head.bias, "weights": head.weights.tolist()}
     HEAD_FILE.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")
-    SCORE_FILE.write_text(json.dumps(asdict(score), indent=1) + "\n", encoding="utf-8")
+    releases = {name: asdict(release) for name, release in score.releases.items()}
+    data = {"version": VERSION, "weights": score.weights, "releases": releases}
+    SCORE_FILE.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _line(args: argparse.Namespace) -> tuple[LineScore, Head] | None:
+    if args.line_score is None or args.line_head is None:
+        return None
+    weights, bias = read_head(args.line_head)
+    return LineScore.load(args.line_score), Head(weights.astype(np.float64), bias)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -388,30 +520,45 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "pauses", type=Path, help="output of `python -m benchmarks.end_of_turn.turn_pauses`"
+        "pauses",
+        type=Path,
+        nargs="+",
+        help="output of `python -m benchmarks.end_of_turn.turn_pauses`",
     )
     parser.add_argument(
         "--more", type=Path, action="append", default=[], metavar="PAUSES",
-        help="pauses of other voices, for the turn model's head; may be repeated",
+        help="more pauses, for the turn model's head alone; may be repeated",
     )  # fmt: skip
+    parser.add_argument(
+        "--message-ends", type=Path, action="append", required=True, metavar="ENDS",
+        help="output of `python -m benchmarks.end_of_turn.message_ends` for a language model; may "
+        "be repeated",
+    )  # fmt: skip
+    parser.add_argument("--line-score", type=Path, metavar="FILE", help="weights of version 1")
+    parser.add_argument("--line-head", type=Path, metavar="FILE", help="head of version 1")
     parser.add_argument(
         "--write", action="store_true", help="write the models that the service loads"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the figures")
     args = parser.parse_args(argv)
     try:
-        real = read(args.pauses)
-        more = EmbeddedPauses((), real.embeddings[:0])
-        for path in args.more:
-            more += read(path)
-        head, score, result = report(real, more)
+        real = read_all(args.pauses)
+        more = read_all(args.more) if args.more else EmbeddedPauses((), real.embeddings[:0])
+        ends = [read_message_ends(path) for path in args.message_ends]
+        head, score, result = report(real, more, ends, _line(args))
         _print(result)
         if args.write:
             _write(head, score)
         if args.json:
-            figures_of = {"bench": "end of turn", "machine": machine(), **result}
+            figures_of = {
+                "bench": "end of turn",
+                "machine": machine(),
+                "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
+                "prices_ms": PRICE_MS,
+                **result,
+            }
             args.json.write_text(json.dumps(figures_of, indent=1) + "\n", encoding="utf-8")
-    except (AudioError, OSError) as error:
+    except (AudioError, ModelError, OSError) as error:
         print(f"fit: {error}", file=sys.stderr)
         return 2
     return 0

@@ -5,6 +5,9 @@ recognizer and turn model. A pause is written with the service's evidence in it:
 words, and the input of the turn model's head (OUT.npy, a row for each line). Computing times are
 not simulated: a fit on these lines sets the silence at which each result was ready.
 
+Turns that OUT has already are left out, so a run that ended early goes on where it stopped, and
+`--limit` makes the work in pieces.
+
 The utterance is never ended here, so a pause after the last word lasts until the end of the file.
 """
 
@@ -45,6 +48,10 @@ PAUSE_MS: Final = EndpointingConfig().pause_ms
 MIN_MS: Final = 128
 """Shortest pause in ms that is written: shorter ones end before any result."""
 
+WORDS_MS: Final = 192
+"""Shortest pause in ms whose words are recognized, which takes most of the time: no decision falls
+before. Shorter ones count among the caller's own pauses only."""
+
 LISTENER: Final = ListenerConfig(endpointing=EndpointingConfig(pause_ms=PAUSE_MS))
 
 
@@ -65,6 +72,12 @@ class Pause:
     """At the end of a turn: time in ms from its last voiced 20 ms to the estimated start of the
     silence; negative if the estimate is early. Else 0."""
     final: str
+    source: str = ""
+    speaker: str = ""
+    channel: str = "plain"
+    """Source, speaker and channel, as in `LabelledTurn`."""
+    speech_ms: int = 0
+    """Time in ms from the begin of the utterance to the pause, earlier pauses included."""
 
 
 Known = tuple[Pause, Embedding]
@@ -125,7 +138,8 @@ def _ended(
     if silence_ms < MIN_MS or pause.job is None:
         return []
     text = ""
-    for transcript in listener.complete(pause.job, models.words(pause.job.pcm)):
+    words = models.words(pause.job.pcm) if silence_ms >= WORDS_MS else Hypothesis("")
+    for transcript in listener.complete(pause.job, words):
         text = transcript.text
     at_sample = pause.paused.at_sample
     is_end = end == len(pcm)
@@ -138,6 +152,10 @@ def _ended(
         silence_ms=silence_ms,
         voiced_ms=round(ms_from_samples(pause.silent_from - turn.end)) if is_end else 0,
         final=text,
+        source=turn.source,
+        speaker=turn.speaker,
+        channel=turn.channel,
+        speech_ms=round(ms_from_samples(pause.paused.at_sample - pause.job.first_sample)),
     )
     return [(found, models.turn.embedding(pause.job.pcm))]
 
@@ -181,19 +199,28 @@ def _work(folder: Path, turn: LabelledTurn) -> list[Known]:
 
 def _run(args: argparse.Namespace) -> int:
     turns = read_turns(args.turns)
-    Models(args.models, words=args.words)  # errors in them are reported once, here
     embeddings: list[Embedding] = []
+    if args.out.exists() and _beside(args.out).exists():
+        embeddings = list(read_embeddings(args.out))
+        known = {pause.file for pause in read_pauses(args.out)}
+        turns = [turn for turn in turns if turn.file not in known]
+    else:
+        args.out.write_text("", encoding="utf-8")
+    turns = turns[: args.limit]
+    Models(args.models, words=args.words)  # errors in them are reported once, here
     workers = ProcessPoolExecutor(
         args.jobs, initializer=_prepare, initargs=(args.models, args.words)
     )
-    with workers, args.out.open("w", encoding="utf-8") as out:
-        for known in workers.map(_work, [args.turns] * len(turns), turns):
-            for pause, embedding in known:
-                out.write(json.dumps(dataclasses.asdict(pause)) + "\n")
+    lines: list[str] = []
+    with workers:
+        for found in workers.map(_work, [args.turns] * len(turns), turns):
+            for pause, embedding in found:
+                lines.append(json.dumps(dataclasses.asdict(pause)) + "\n")
                 embeddings.append(embedding)
-            out.flush()
+    with args.out.open("a", encoding="utf-8") as out:
+        out.writelines(lines)
     np.save(_beside(args.out), np.array(embeddings, np.float32))
-    print(f"{len(embeddings)} pauses in {len(turns)} turns")
+    print(f"{len(lines)} pauses in {len(turns)} turns, {len(embeddings)} in all")
     return 0
 
 
@@ -206,6 +233,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("out", type=Path, help="JSON lines, one for each pause; and OUT.npy")
     parser.add_argument("--models", type=Path, default=models_dir())
     parser.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
+    parser.add_argument("--limit", type=int, metavar="N", help="turns of this run; all by default")
     parser.add_argument(
         "--no-words", dest="words", action="store_false", help="sound only, without recognition"
     )

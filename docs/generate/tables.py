@@ -1,10 +1,11 @@
 """Small tables from the code inside written pages, where a page says `<!-- generate: NAME -->`."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from agent.turn_taking.end_of_turn_model import EAGERNESS, shipped_score
+from agent.turn_taking.end_of_turn_model import EAGERNESS, SILENCE, shipped_score
 from latency_budget.account.budget import PROFILES
 from latency_budget.account.turn import Stage
 
@@ -15,14 +16,17 @@ def filled(text: str) -> str:
 
 
 def _waits() -> Iterator[str]:
-    """Silence that ends a turn, by eagerness and log-odds."""
-    odds = (-3, -2, -1, 0, 1)
-    yield f"| eagerness | {' | '.join(f'log-odds {each}' for each in odds)} |"
-    yield f"| --- |{' --- |' * len(odds)}"
-    waits = shipped_score().waits
-    least = [0.0] * len(odds)  # the more patient never waits less
+    """Silence that ends a turn, by eagerness and how likely it is over after 300 ms."""
+    shares = (0.3, 0.5, 0.7, 0.9, 0.97)
+    yield f"| eagerness | {' | '.join(f'{100 * each:.0f} %' for each in shares)} |"
+    yield f"| --- |{' --- |' * len(shares)}"
+    score = shipped_score()
+    weight = score.weights["sound, message_end"][SILENCE]
+    least = [0.0] * len(shares)  # the more patient never waits less
     for eagerness in EAGERNESS:
-        least = [max(ms, waits[eagerness].ms(each)) for ms, each in zip(least, odds, strict=True)]
+        release = score.releases[eagerness]
+        waits = [release.silence_ms(math.log(each / (1 - each)), weight) for each in shares]
+        least = list(map(max, least, waits))
         yield f"| `{eagerness}` | {' | '.join(f'{ms:.0f} ms' for ms in least)} |"
 
 

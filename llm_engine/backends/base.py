@@ -17,7 +17,7 @@ All calls come from one thread, the engine's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -60,6 +60,16 @@ class PageCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class ScoredRow:
+    """A row after which the probability of some tokens is wanted, whatever is chosen."""
+
+    index: int
+    """Index of the row in `SequenceRows.token_ids`."""
+    token_ids: tuple[int, ...]
+    """Tokens whose probabilities are added up."""
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceRows:
     """Rows of one sequence in a step: consecutive tokens, and how to sample after them."""
 
@@ -84,6 +94,14 @@ class SequenceRows:
     pages: Sequence[PageId] = ()
     """The block table, with room for these tokens. It is the engine's own list and must not be
     kept."""
+    scored: ScoredRow | None = None
+    """A backend that can't score a row leaves it out of `StepResult.log_probs`."""
+
+    @property
+    def num_logits(self) -> int:
+        """Last rows whose logits are needed: those that are sampled, and from the scored one on."""
+        num_scored = 0 if self.scored is None else len(self.token_ids) - self.scored.index
+        return max(self.num_sampled, num_scored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +126,8 @@ class StepResult:
 
     tokens: Mapping[Slot, tuple[int, ...]]
     """`num_sampled` token ids for each slot."""
+    log_probs: Mapping[Slot, float] = field(default_factory=dict)
+    """Natural logarithm of the probability that the next token is one of `ScoredRow.token_ids`."""
 
 
 class StepHandle(Protocol):

@@ -26,7 +26,7 @@ from .base import (
     StepHandle,
     StepResult,
 )
-from .sampler import choose_tokens
+from .sampler import choose_tokens, log_prob
 
 PAGE_SIZE = 16
 """Tokens in a page. A sequence wastes half a page on average; a longer table costs nothing here."""
@@ -68,12 +68,16 @@ class CpuBackend:
         if torch.get_num_threads() != self._num_threads:
             torch.set_num_threads(self._num_threads)
         tokens: dict[Slot, tuple[int, ...]] = {}
+        log_probs: dict[Slot, float] = {}
         with torch.inference_mode():
             self._cache.copy(plan.copies)
             for sub_batch in plan.sub_batches:
                 for rows in sub_batch.sequences:
-                    tokens[rows.slot] = choose_tokens(rows, self._sampled(rows))
-        return DoneStep(plan, StepResult(tokens))
+                    scored, sampled = self._scored_and_sampled(rows)
+                    tokens[rows.slot] = choose_tokens(rows, sampled)
+                    if rows.scored is not None:
+                        log_probs[rows.slot] = log_prob(rows.scored, scored)
+        return DoneStep(plan, StepResult(tokens, log_probs))
 
     def collect(self, handle: StepHandle) -> StepResult:
         assert isinstance(handle, DoneStep)
@@ -86,17 +90,29 @@ class CpuBackend:
         first, rows = self._sampled_rows.get(slot, (0, _NO_ROWS))
         return rows[position - first] if 0 <= position - first < len(rows) else None
 
-    def _sampled(self, rows: SequenceRows) -> Tensor:
-        """`[num_sampled, vocab]`, one row at a time: torch's products of one row and of several
-        round differently, and a drafted token must not change the one after it."""
-        num_before = len(rows.token_ids) - max(rows.num_sampled, 1)
-        if num_before:
-            self._hidden(_part(rows, 0, num_before))
-        parts = range(num_before, len(rows.token_ids))
-        hidden = [self._hidden(_part(rows, index, index + 1)) for index in parts]
-        if rows.num_sampled:
-            self._sampled_rows[rows.slot] = rows.first_position + num_before, torch.cat(hidden)
-        return torch.cat([self._decoder.logits(each[: rows.num_sampled]) for each in hidden])
+    def _scored_and_sampled(self, rows: SequenceRows) -> tuple[Tensor, Tensor]:
+        """Logits of the scored row, `[vocab]` (empty without one), and of the sampled rows,
+        `[num_sampled, vocab]`. Sampled rows run one at a time: torch's products of one row and of
+        several round differently, and a drafted token must not change the one after it."""
+        num_rows = len(rows.token_ids)
+        first_sampled = num_rows - rows.num_sampled
+        ends = set(range(min(first_sampled, num_rows - 1), num_rows + 1)) - {0}
+        if rows.scored is not None:
+            ends.add(rows.scored.index + 1)
+        last_hidden: dict[int, Tensor] = {}
+        start = 0
+        for end in sorted(ends):
+            last_hidden[end - 1] = self._hidden(_part(rows, start, end))[-1:]
+            start = end
+        scored = _NO_ROWS if rows.scored is None else last_hidden[rows.scored.index]
+        hidden = [last_hidden[index] for index in range(first_sampled, num_rows)]
+        if hidden:
+            self._sampled_rows[rows.slot] = rows.first_position + first_sampled, torch.cat(hidden)
+        logits = [self._decoder.logits(each) for each in hidden]
+        return (
+            self._decoder.logits(scored)[0] if len(scored) else scored,
+            torch.cat(logits) if logits else _NO_ROWS,
+        )
 
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows; the cache is extended by all of them."""

@@ -42,7 +42,7 @@ from .onnx_calibration import Calibration, torch_threads
 from .onnx_packing import packing, with_packed
 from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
 from .onnx_weights import INT4_KIND, KIND, convert
-from .sampler import choose_tokens
+from .sampler import choose_tokens, log_prob
 
 _PAGE_SIZE = 16
 _FIRST_CAPACITY = 2048
@@ -144,11 +144,15 @@ class OnnxBackend:
         if torch.get_num_threads() != self._num_threads:
             torch.set_num_threads(self._num_threads)
         tokens: dict[Slot, tuple[int, ...]] = {}
+        log_probs: dict[Slot, float] = {}
         with torch.inference_mode():
             for sub_batch in plan.sub_batches:
                 for rows, logits in self.read(sub_batch.sequences):
                     tokens[rows.slot] = choose_tokens(rows, logits)
-        return DoneStep(plan, StepResult(tokens))
+                    if rows.scored is not None:
+                        row = logits[rows.scored.index - len(rows.token_ids)]
+                        log_probs[rows.slot] = log_prob(rows.scored, row)
+        return DoneStep(plan, StepResult(tokens, log_probs))
 
     def collect(self, handle: StepHandle) -> StepResult:
         assert isinstance(handle, DoneStep)
@@ -158,13 +162,13 @@ class OnnxBackend:
         return sum(buffers.num_bytes for buffers in self._slots.values())
 
     def logits(self, rows: SequenceRows) -> Tensor:
-        """`[num_sampled, vocab]` after the last rows, valid until the next run."""
+        """`[num_logits, vocab]` after the last rows, valid until the next run."""
         ((_, logits),) = self.read([rows])
         return logits
 
     def read(self, sequences: Sequence[SequenceRows]) -> Iterator[tuple[SequenceRows, Tensor]]:
-        """Run all rows. Yields a sequence when its last row is done, with the logits of its sampled
-        rows, which are valid until the next is asked for."""
+        """Run all rows. Yields a sequence when its last row is done, with the logits of its last
+        `num_logits` rows, which are valid until the next is asked for."""
         num_seqs = self._sessions[-1].num_seqs
         for first in range(0, len(sequences), num_seqs):
             yield from self._read_together(sequences[first : first + num_seqs])
@@ -190,7 +194,7 @@ class OnnxBackend:
     def _chunk(self, rows: SequenceRows, start: int) -> SequenceInput:
         num_rows = len(rows.token_ids)
         end = min(start + self._sessions[0].max_rows, num_rows)
-        first_sampled = max(start, num_rows - rows.num_sampled)
+        first_sampled = max(start, num_rows - rows.num_logits)
         # The second row of a single one needs room as well.
         needed = rows.first_position + num_rows + 1
         return SequenceInput(

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from llm_engine.config import SamplingParams
 
-from .base import SequenceRows
+from .base import ScoredRow, SequenceRows
 
 UNITS: Final = 1 << 40
 """Weight of the likeliest token."""
@@ -76,7 +76,8 @@ def choose(
 
 
 def choose_tokens(rows: SequenceRows, logits: Tensor) -> tuple[int, ...]:
-    """Choose a token after each sampled row, from logits `[num_sampled, vocab]` float32."""
+    """Choose a token after each sampled row, from logits `[num_logits, vocab]` float32."""
+    logits = logits[len(logits) - rows.num_sampled :]
     first_sampled = len(rows.token_ids) - rows.num_sampled
     position = rows.first_position + first_sampled + 1
     drafted = rows.token_ids[first_sampled + 1 :]
@@ -93,6 +94,13 @@ def choose_tokens(rows: SequenceRows, logits: Tensor) -> tuple[int, ...]:
         )
         for index, row in enumerate(logits)
     )
+
+
+def log_prob(scored: ScoredRow, logits: Tensor) -> float:
+    """Log-probability that one of the scored row's tokens follows it, from its logits `[vocab]`
+    float32."""
+    ids = torch.tensor(scored.token_ids)
+    return float(logits[ids].logsumexp(0) - logits.logsumexp(0))
 
 
 def drawn(weights: NDArray[np.int64], params: SamplingParams, share: float) -> int:

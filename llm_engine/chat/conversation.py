@@ -9,6 +9,7 @@ heard.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 from latency_budget.account.turn import TurnId
@@ -16,7 +17,7 @@ from llm_engine.checkpoints.tokenizer import LONG_TEXT_CHARS
 from llm_engine.config import SamplingParams
 from llm_engine.core.engine_thread import EngineThread, OutputStream
 from llm_engine.core.output import TokenChunk, Usage
-from llm_engine.core.request import Request
+from llm_engine.core.request import Request, TokenScore
 from llm_engine.errors import EngineError, RequestError
 from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.structured_output.grammar import Grammar
@@ -31,19 +32,32 @@ OnMark = Callable[[str, int], None]
 """Callback for an EngineMark's name and its instant in monotonic ns; called on the event loop with
 the first token, in order, for instants that may lie a little back."""
 
+OnMessageEnd = Callable[[str, float], None]
+"""Callback for the user's newest message and the natural logarithm of the probability that it ends
+after its last word: that the end of the message or a sentence-final mark follows. Called on the
+event loop."""
+
 DEFAULT_RESERVE = 256
 """Tokens kept free for a reply whose length is not limited. A spoken reply has 20 to 100."""
 
 
 async def chunks(
-    stream: OutputStream, turn: TurnId, on_mark: OnMark | None
+    stream: OutputStream,
+    turn: TurnId,
+    on_mark: OnMark | None,
+    on_log_prob: Callable[[float], None] | None = None,
 ) -> AsyncGenerator[TokenChunk, None]:
-    """Yield a request's outputs as chunks of its reply, up to and including the last."""
+    """Yield a request's outputs as chunks of its reply, up to and including the last.
+
+    `on_log_prob`: called with the answer to the request's `score`.
+    """
     index = 0
     usage: Usage | None = None
     while True:
         output = await stream.next()
         usage = output.usage or usage
+        if output.log_prob is not None and on_log_prob is not None:
+            on_log_prob(output.log_prob)
         for name, at_ns in output.marks if on_mark else ():
             assert on_mark is not None
             on_mark(name, at_ns)
@@ -109,6 +123,17 @@ class Sequences:
     token_bytes: tuple[bytes, ...]
 
 
+@dataclass(slots=True, eq=False)
+class _MessageEnd:
+    """End of a user's message that the engine was asked about."""
+
+    text: str
+    prefix: tuple[int, ...]
+    """The prompt up to the message's last word."""
+    log_prob: float | None = None
+    """None until the engine answers."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Generation:
     turn: TurnId
@@ -119,7 +144,7 @@ class Conversation:
     """A conversation with its own KV cache. Made by `Engine.open_conversation`; use it from one
     event loop and close it when done."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         thread: EngineThread,
         sequence: SequenceId,
@@ -127,11 +152,13 @@ class Conversation:
         history: TokenHistory,
         *,
         end_ids: frozenset[int],
+        message_end_ids: tuple[int, ...],
         sampling: SamplingParams,
         tool_prompts: ToolPrompts,
         system: str = "",
     ) -> None:
-        """`history` was opened with the system prompt `system` and without tools."""
+        """`history` was opened with the system prompt `system` and without tools.
+        `message_end_ids`: tokens that end a message or a sentence."""
         self._thread = thread
         self._sequence = sequence
         self._sequences = sequences
@@ -146,6 +173,10 @@ class Conversation:
         self._preview: OutputStream | None = None
         self._condensation: Condensation | None = None
         """Being prepared."""
+        self._message_end_ids = message_end_ids
+        self._on_message_end: OnMessageEnd | None = None
+        self._message_end: _MessageEnd | None = None
+        """The newest end of a message that was asked about."""
         self.is_closed = False
 
     @property
@@ -167,6 +198,12 @@ class Conversation:
         """Tokens of the context. Takes 1 us a message."""
         length = self._history.context_length
         return self._history.use(_reserve(self._sampling.max_tokens, length))
+
+    def watch_message_end(self, tell: OnMessageEnd) -> None:
+        """Call back whenever a preview or the prompt of a reply ends with words of the user that
+        the model has computed. Costs the logits of a row; the words of a preview are not computed
+        again for the reply to them. Never called where the backend has no logits on the host."""
+        self._on_message_end = tell
 
     # --- the prompt ahead of time ---
 
@@ -191,15 +228,20 @@ class Conversation:
             max_tokens=0,
             sequence=self._sequence,
             num_fixed=self._history.num_fixed,
+            score=self._ask_message_end(prompt, text) if text else None,
         )
         self._preview = self._thread.submit(request)
 
     async def warm(self, text: str = "") -> None:
         """Preview, and wait until it is computed or superseded. Raises EngineError."""
         await self.preview(text)
-        preview, self._preview = self._preview, None
-        if preview is not None:
-            await preview.next()
+        preview, self._preview, end = self._preview, None, self._message_end
+        while preview is not None:
+            output = await preview.next()
+            if output.log_prob is not None:
+                self._message_end_scored(end, output.log_prob)
+            if output.is_last:
+                break
 
     # --- the history ---
 
@@ -379,12 +421,14 @@ class Conversation:
             sequence=self._sequence,
             deadline_ns=deadline_ns,
             num_fixed=self._history.num_fixed,
+            score=self._ask_message_end(prompt),
         )
         generation = self._generation = _Generation(turn, self._thread.submit(request))
         reply = self._history.begin_reply()
         thoughts = self._thoughts(sampling.grammar)
         try:
-            async for whole in chunks(generation.stream, turn, on_mark):
+            scored = partial(self._message_end_scored, self._message_end)
+            async for whole in chunks(generation.stream, turn, on_mark, scored):
                 chunk, word_ids = thoughts.split(whole)
                 if generation is self._generation:
                     assert reply.fixed_ids is not None
@@ -428,6 +472,33 @@ class Conversation:
         calls = None if grammar is None else self._tool_prompts.dialect.opening
         reader = ThoughtReader(is_open=history.opens_thought, calls=calls)
         return _Thoughts(reader, history.word_ids())
+
+    def _ask_message_end(
+        self, prompt: tuple[int, ...], opened: str | None = None
+    ) -> TokenScore | None:
+        """The question whether the message at the end of this prompt is over; None where nothing
+        watches or the answer is known, which is passed on at once. `opened`: as in
+        `TokenHistory.message_end`."""
+        if self._on_message_end is None or not self._message_end_ids:
+            return None
+        found = self._history.message_end(opened)
+        if found is None:
+            self._message_end = None
+            return None
+        text, num_before = found
+        known, prefix = self._message_end, prompt[:num_before]
+        self._message_end = _MessageEnd(text, prefix)
+        if known is not None and known.log_prob is not None and known.prefix == prefix:
+            self._message_end_scored(self._message_end, known.log_prob)
+            return None
+        return TokenScore(num_before, self._message_end_ids)
+
+    def _message_end_scored(self, end: _MessageEnd | None, log_prob: float) -> None:
+        """Take the answer about a message's end; it is passed on if it is the newest question."""
+        if end is not None and self._on_message_end is not None:
+            end.log_prob = log_prob
+            if end is self._message_end:
+                self._on_message_end(end.text, log_prob)
 
     def _message(self, text: str, role: str, calls: Sequence[ToolCall] = ()) -> ChatMessage:
         """A message as the model reads it; a system prompt with the present tools."""

@@ -159,6 +159,7 @@ class PromptLayout:
     def __init__(self, template: ChatTemplate, messages: Sequence[EncodedMessage]) -> None:
         """Raises RequestError when the template refuses this order of roles."""
         *before, closing = template.gaps([message.role for message in messages])
+        self._gaps = before
         self._parts = [
             (gap.token_ids, message.token_ids(template, gap))
             for message, gap in zip(messages, before, strict=True)
@@ -172,6 +173,12 @@ class PromptLayout:
             ids += gap
             ids += content
         return (*ids, *(() if is_open else self._closing))
+
+    @property
+    def last(self) -> tuple[Gap, list[int]]:
+        """Gap before the last message, and the ids of its content. Raises IndexError where there is
+        no message."""
+        return self._gaps[-1], self._parts[-1][1]
 
     def sizes(self) -> list[int]:
         """Tokens of each message with its gap."""

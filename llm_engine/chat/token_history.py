@@ -14,9 +14,10 @@ everything after the dropped part has to be computed anew.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
 
 from llm_engine.checkpoints.tokenizer import char_starts
 from llm_engine.errors import RequestError
@@ -27,6 +28,8 @@ from .template import ChatMessage, ChatTemplate, Gap
 from .thinking import WordIds
 
 _log = logging.getLogger(__name__)
+
+SENTENCE_ENDS: Final = (b".", b"?", b"!")
 
 KEPT_SHARE = 0.75
 """Share of the context that is filled after turns were dropped. Higher: turns are dropped, and the
@@ -298,6 +301,26 @@ class TokenHistory:
         self._drop_to_fit([opened], reserve)
         return self._layout([opened]).ids(is_open=not text)
 
+    def message_end(self, opened: str | None = None) -> tuple[str, int] | None:
+        """Text of the user's message at the end of the newest prompt, and how many tokens of the
+        prompt there are up to its last word, without the punctuation behind that word.
+
+        `opened`: text of the open prompt, where the newest was one. None where the prompt doesn't
+        end with words of the user, or the words alone are encoded in another way.
+        """
+        more = [] if opened is None else [self._encoder.written("user", opened)]
+        messages = [*self._turns, *more]
+        if not messages or messages[-1].role != "user" or messages[-1].text is None:
+            return None
+        text = messages[-1].text
+        words = without_end_marks(text)
+        layout = self._layout(more)
+        gap, content = layout.last
+        alone = self._template.content("user", words, gap, ()) if words else []
+        if not alone or content[: len(alone)] != alone:
+            return None
+        return text, sum(layout.sizes()) - len(content) + len(alone)
+
     def _layout(self, more: Sequence[EncodedMessage]) -> PromptLayout:
         parts = [*self._head, *self._summary, *self._turns, *more]
         layout = PromptLayout(self._template, parts)
@@ -331,6 +354,18 @@ class TokenHistory:
         self._count_dropped(num_before - len(self._turns))
         if num_tokens >= self.context_length:
             raise self._encoder.too_long("user", f"{num_tokens} tokens")
+
+
+def message_end_ids(token_bytes: Sequence[bytes], end_ids: Iterable[int]) -> tuple[int, ...]:
+    """Tokens that end a message (`end_ids`) or a sentence, with and without white space,
+    ascending."""
+    marks = (index for index, each in enumerate(token_bytes) if each.strip() in SENTENCE_ENDS)
+    return tuple(sorted({*end_ids, *marks}))
+
+
+def without_end_marks(text: str) -> str:
+    """Text without the white space and punctuation behind its last word."""
+    return text.rstrip(" \t\n.,;:?!…-—\"'")
 
 
 def _last_reply(turns: Sequence[EncodedMessage]) -> EncodedMessage | None:

@@ -115,16 +115,19 @@ class EngineCore:
     def add(self, request: Request) -> RequestId:
         """Start a request; one that still runs on the same sequence is aborted.
 
-        Raises RequestError when the prompt is empty or can never fit, or for a grammar that can't
-        be compiled.
+        Raises RequestError when the prompt is empty or can never fit, when it has no place to
+        score, or for a grammar that can't be compiled.
         """
         sequence = self.cache.sequences.get(request.sequence)
         if sequence is None:
             raise RequestError("sequence", f"{request.sequence} is closed")
         room = _room(len(request.prompt), self._context_length, self._capacity)
+        score = request.score
+        if score is not None and not 0 < score.num_before <= len(request.prompt):
+            raise RequestError("score", f"the prompt has no token {score.num_before}")
         matcher = self._begin_grammar(request)
         self._end_all_on(sequence)
-        cached = self.cache.match(sequence, request.prompt, is_preview=request.max_tokens == 0)
+        cached = self.cache.match(sequence, request.prompt[: _num_cacheable(request)])
         reply = OutputText(
             self._token_bytes,
             request.end_ids,
@@ -334,6 +337,9 @@ class EngineCore:
         outputs: list[Output | None] = []
         for each in work:
             active, rows = each.active, each.rows
+            if rows.scored is not None and rows.slot in result.log_probs:
+                active.has_score = True
+                outputs.append(Output(active.id, log_prob=result.log_probs[rows.slot]))
             if rows.num_sampled:
                 try:
                     outputs.append(self._accept(each, result.tokens[rows.slot]))
@@ -410,6 +416,15 @@ class EngineCore:
         active.close()
         if active.num_chosen:
             self._costs.note_reply(active.num_chosen)
+
+
+def _num_cacheable(request: Request) -> int:
+    """Leading tokens of a prompt that may come from the cache: it has no logits, so those after
+    which some are wanted must be computed."""
+    num_cacheable = len(request.prompt) - (request.max_tokens > 0)
+    if request.score is not None:
+        num_cacheable = min(num_cacheable, request.score.num_before - 1)
+    return num_cacheable
 
 
 def _failed(active: ActiveRequest, error: Exception) -> Output:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import NewType
 
 from latency_budget.account.clock import Clock
-from llm_engine.backends.base import SequenceRows
+from llm_engine.backends.base import ScoredRow, SequenceRows
 from llm_engine.config import SamplingParams
 from llm_engine.errors import EngineError
 from llm_engine.kv_cache.kv_cache import CachedSequence, SequenceId
@@ -28,6 +28,17 @@ class EngineMark(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenScore:
+    """A question to the model about a place in a prompt."""
+
+    num_before: int
+    """Tokens of the prompt before the place, at least 1. The last of them is computed anew even
+    where the cache has it: the cache has no logits."""
+    token_ids: tuple[int, ...]
+    """Tokens of which one may follow there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A prompt to prefill and, unless `max_tokens` is 0, to continue."""
 
@@ -45,6 +56,9 @@ class Request:
     pages from others, and is in no latency figure."""
     num_fixed: int = 0
     """Leading tokens of the prompt that other sequences share: pinned once they are computed."""
+    score: TokenScore | None = None
+    """Asks for the log-probability of these tokens: an output of its own, before the first token.
+    None comes from a backend that has no logits on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +75,8 @@ class Output:
     """Set on the last output of a request that failed."""
     marks: tuple[tuple[EngineMark, int], ...] = ()
     """Instants so far, monotonic ns; set with the first token."""
+    log_prob: float | None = None
+    """Answer to `Request.score`; an output that has it has nothing else."""
 
     @property
     def is_last(self) -> bool:
@@ -117,6 +133,8 @@ class ActiveRequest:
     played_until_ns: int | None = None
     """Time at which the audio of the reply so far will have been played, monotonic ns."""
     last_token_ns: int = 0
+    has_score: bool = False
+    """The answer to `Request.score` was sent."""
     marks: list[tuple[EngineMark, int]] = field(default_factory=list)
 
     @property
@@ -231,7 +249,16 @@ class ActiveRequest:
             allowed=allowed,
             chosen=() if sampling.repetition_penalty == 1 else tuple(self.tokens[num_prompt:]),
             pages=self.sequence.table.pages,
+            scored=self._scored_row(start, num_tokens),
         )
+
+    def _scored_row(self, start: int, num_tokens: int) -> ScoredRow | None:
+        """Row of these that `Request.score` asks about, if it is one of them."""
+        score = self.request.score
+        if score is None or self.has_score:
+            return None
+        index = score.num_before - 1 - start
+        return ScoredRow(index, score.token_ids) if 0 <= index < num_tokens else None
 
     def _num_without_end(self) -> int:
         """Number of next tokens that may not end the turn (`min_tokens`, `ignore_eos`)."""

@@ -88,15 +88,14 @@ class KvCache:
         del self.sequences[sequence.id]
         self._dispose(sequence)
 
-    def match(self, sequence: CachedSequence, prompt: Sequence[int], *, is_preview: bool) -> int:
-        """Cut a sequence back to its longest common prefix with a prompt, or take a pinned one
+    def match(self, sequence: CachedSequence, wanted: Sequence[int]) -> int:
+        """Cut a sequence back to its longest common prefix with these tokens, or take a pinned one
         over.
 
-        Returns the number of cached tokens. Unless it is a preview, the prompt's last token is
-        never taken from the cache: its logits are wanted, and the cache has none.
+        Returns the number of cached tokens. `wanted` are the tokens of a prompt before the first
+        after which logits are wanted: the cache has none.
         """
         self.sequences[sequence.id] = self.sequences.pop(sequence.id)
-        wanted = prompt if is_preview else prompt[:-1]
         num_own = common_prefix_length(sequence.token_ids, wanted)
         sequence.truncate(num_own)
         for ids, pinned in self._pinned.items():

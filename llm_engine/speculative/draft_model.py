@@ -45,7 +45,7 @@ class ModelDrafter:
         room."""
         if len(tokens) + max_tokens > self._context_length:
             return []
-        self.cache.match(sequence, tokens, is_preview=False)
+        self.cache.match(sequence, tokens[:-1])
         drafted: list[int] = []
         try:
             while len(drafted) < max_tokens:

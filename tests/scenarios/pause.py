@@ -16,17 +16,25 @@ class HeardPause:
         """A timer fired after the newest silence: perhaps the one that stands for more of it."""
         self._sound: float | None = None
         self._own_pauses = PauseHistory()
+        self._scored: tuple[str, float] | None = None
+        """Newest words with the language model's score."""
+        self._utterance = 0
 
     def begin(self) -> None:
         self.silence_ms, self._timed_out, self._sound = 0, False, None
 
     def event(self, event: ev.Event | None, revision: int) -> None:
         """One that concerns the open utterance, whose newest pass this is, or the timer."""
+        utterance = getattr(event, "utterance", self._utterance)
+        if utterance != self._utterance:
+            self._utterance, self._scored = utterance, None
         match event:
             case None:
                 self._timed_out = True
             case ev.PauseJudged(_, judged, log_odds) if judged == revision:
                 self._sound = log_odds
+            case ev.MessageEndScored(_, text, log_prob):
+                self._scored = text, log_prob
             case ev.SilenceGrew(_, silence_ms):
                 self.silence_ms, self._timed_out = silence_ms, False
             case ev.SpeechResumed():
@@ -39,8 +47,16 @@ class HeardPause:
 
     def is_over(self, rules: TurnRules, text: str) -> bool:
         """By the newest silence that was told of."""
-        evidence = Evidence(text, self._sound, self._own_pauses.quantile_ms)
+        evidence = Evidence(
+            text, self._sound, self._own_pauses.quantile_ms, self._message_end(text)
+        )
         return self.silence_ms >= required_silence_ms(rules, evidence)
+
+    def _message_end(self, text: str) -> float | None:
+        if self._scored is None:
+            return None
+        scored, words = (each.rstrip(" .?!").casefold() for each in (self._scored[0], text))
+        return self._scored[1] if words and scored.endswith(words) else None
 
     def may_be_over(self, rules: TurnRules, text: str) -> bool:
         """By that, or because no more is told of."""

@@ -194,6 +194,7 @@ class Session:
         moves["time passes"] = self._pass_time
         if self._passes:
             moves["recognizer answers"] = self._answer
+        moves["language model scores"] = self._score
         if self._unjudged:
             moves["turn model answers"] = self._judge
         for stage in self._stages.values():
@@ -255,6 +256,12 @@ class Session:
         utterance, revision = self._unjudged.pop(0)
         log_odds = draw(st.sampled_from([-6.0, -0.5, 0.0, 1.0, 6.0]))
         self.feed(ev.PauseJudged(utterance, revision, log_odds))
+
+    def _score(self, draw: Draw) -> None:
+        """Of words that may be those of the pause or not, in time or late."""
+        log_prob = draw(st.sampled_from([-9.0, -2.0, -0.1]))
+        utterance = self.machine.utterance - draw(st.integers(0, 1))
+        self.feed(ev.MessageEndScored(utterance, draw(TEXTS), log_prob))
 
     def _answer(self, draw: Draw) -> None:
         index = draw(st.integers(0, len(self._passes) - 1))

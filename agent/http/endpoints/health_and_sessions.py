@@ -20,6 +20,7 @@ from agent.http.auth.authenticator import Authenticator
 from agent.stages.registry import Stages
 from agent.stages.stall_timeout import finished_on_thread
 from agent.tools.server_tools import ServerTools
+from agent.turn_taking.end_of_turn_model import shipped_score
 
 from .latency import error_response
 
@@ -65,6 +66,7 @@ class Endpoints:
             "exporter": calls.exporter,
             "recorder": calls.recorder,
             "tools": self._tools,
+            "end_of_turn": shipped_score(),
         }
         problems = {n: part.problem for n, part in beside.items() if part and part.problem}
         body |= problems

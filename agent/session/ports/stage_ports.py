@@ -6,7 +6,7 @@ another machine. Nothing here imports a model.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -286,6 +286,22 @@ class ChatPort(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+OnMessageEnd = Callable[[str, float], None]
+"""Receives the words of the user's newest message and the natural logarithm of the probability that
+it ends there. Called on the event loop."""
+
+
+@runtime_checkable
+class ScoresMessageEnd(Protocol):
+    """A `ChatPort` whose model can say how likely a message ends. Others do without: the end of the
+    turn is then decided by sound and words alone."""
+
+    def watch_message_end(self, tell: OnMessageEnd) -> None:
+        """Call `tell` from now on, once for each preview and reply that is asked for, when the
+        model has read the words: before the reply's first token."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from agent.session.ports.stage_ports import (
     ContextUse,
     OnMark,
     ReplyToken,
+    ScoresMessageEnd,
     Tools,
 )
 from agent.stages.llm_chat import ChatFactory, chat_factory
@@ -163,6 +164,22 @@ async def test_a_reply_ends_with_its_reason_and_counts_its_tokens(open_chat: Cha
     counts = [token.usage.output_tokens for token in tokens]
     assert counts == sorted(counts)
     assert 1 <= counts[-1] <= 4
+    await chat.close()
+
+
+async def test_a_message_is_scored_before_its_reply_by_a_chat_that_can(
+    open_chat: ChatFactory,
+) -> None:
+    chat = open_chat("Be brief.", ())
+    told: list[tuple[str, float]] = []
+    if isinstance(chat, ScoresMessageEnd):
+        chat.watch_message_end(lambda text, log_prob: told.append((text, log_prob)))
+    await chat.preview("Hel")
+    await chat.commit(HELLO)
+    await reply(chat)
+    can_score = isinstance(chat, ScoresMessageEnd)
+    assert [text for text, _ in told] == (["Hel", HELLO.text] if can_score else [])
+    assert all(log_prob < 0 for _, log_prob in told)
     await chat.close()
 
 

@@ -7,12 +7,15 @@ from hypothesis import strategies as st
 from agent.session.api.settings import Eagerness, SemanticVad, ServerVad, TurnDetection
 from agent.turn_taking.end_of_turn import IdleRules, TurnRules, required_silence_ms, rules_for
 from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, shipped_score
+from agent.turn_taking.state import TurnState
+from agent.turn_taking.tables import Caller
 
 EVIDENCE = st.builds(
     Evidence,
     words=st.text() | st.sampled_from(["Yes.", "And", "my number is 5 5", "Stop!"]),
     sound=st.none() | st.floats(-50, 50),
     own_pause_ms=st.integers(0, 5000),
+    message_end=st.none() | st.floats(-50, 0),
 )
 
 
@@ -62,3 +65,26 @@ def test_idle_rules_by_turn_detection() -> None:
     assert rules_for(ServerVad(), ours).idle == IdleRules(idle_hangup_ms=60_000)
     assert rules_for(ServerVad(idle_timeout_ms=6000), ours).idle == IdleRules(6000, True, 60_000)
     assert rules_for(None, ours).idle == IdleRules()
+
+
+def pausing(text: str | None) -> TurnState:
+    state = TurnState(TurnRules(), utterance=1, caller=Caller.PAUSING, text=text)
+    state.message_end = "I want a table, for two", -0.25
+    return state
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("I want a table, for two.", True),
+        ("i want a table, for two?", True),
+        ("for two", True),  # the second half of a re-opened turn
+        ("for", False),
+        ("I want a table", False),
+        ("...", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_score_is_known_of_its_words_only(text: str | None, known: bool) -> None:
+    assert pausing(text).message_end_log_prob == (-0.25 if known else None)

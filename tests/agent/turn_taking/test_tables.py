@@ -58,6 +58,7 @@ STALE: list[tuple[tuple[ev.Event, ...], ev.Event]] = [
         ev.SpeechStarted(1, 0), ev.SpeechPaused(1, 0), ev.SilenceGrew(1, 999),
         ev.SpeechResumed(1, 0), ev.AudioStalled(1),
         ev.TranscriptReady(1, 1, "Late."), ev.TranscriptFailed(1, 1),
+        ev.MessageEndScored(1, "Late.", -1.0),
     )),
     *((PAUSES, event) for event in (
         ev.SpeechStarted(1, 0), ev.SpeechPaused(9, 0), ev.SilenceGrew(9, 999),

@@ -10,7 +10,17 @@ import pytest
 from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, TurnScore
 from asr.speech_detection.turn_model import EMBEDDING, read_head
 from benchmarks.end_of_turn import fit
-from benchmarks.end_of_turn.evaluation import KnownPause, figures, known_turns, outcome, trials_of
+from benchmarks.end_of_turn.evaluation import (
+    KnownPause,
+    calls_of,
+    figures,
+    known_turns,
+    outcome,
+    percentile_interval,
+    trials_of,
+)
+from benchmarks.end_of_turn.line_score import LineScore
+from benchmarks.end_of_turn.message_ends import read_message_ends
 from benchmarks.end_of_turn.turn_pauses import Pause
 
 
@@ -20,63 +30,128 @@ def pause(**changes: object) -> Pause:
 
 
 def recorded(folder: Path, seed: int = 2) -> Path:
-    """Turns of two pauses, of which one direction of the embedding tells most, the words some."""
+    """Turns of two pauses, of which one direction of the embedding tells most, the language model
+    some (in `ends.json`), and the words little."""
     rng = np.random.default_rng(seed)
-    lines, embeddings = [], []
-    for number in range(160):
-        kind = ("command", "hesitant")[number % 2]
-        half = "ab"[number // 2 % 2]
+    lines, embeddings, ends = [], [], {}
+    for number in range(320):
+        kind = fit.KINDS[number % 4]
+        half = "ab"[number // 4 % 2]
         for is_end in (False, True):
-            sound = rng.normal(1.0 if is_end else -1.0, 0.7)
             is_closed = rng.random() < (0.9 if is_end else 0.5)
+            text = f"{'Yes' if is_closed else 'Hello'} {number} {is_end}{'.' if is_closed else ','}"
+            ends[text] = float(rng.normal(-1.0 if is_end else -5.0, 1.5))
             one = pause(
                 file=f"{number}.{kind}.wav",
                 kind=kind,
                 half=half,
                 is_end=is_end,
                 silence_ms=2500 if is_end else int(rng.integers(200, 900)),
-                final="Yes." if is_closed else "Hello,",
+                final=text,
+                speaker="" if kind in ("command", "hesitant") else f"s{number // 8}{half}",
             )
             lines.append(json.dumps(dataclasses.asdict(one)) + "\n")
             noise = np.zeros(EMBEDDING)
             noise[:50] = rng.normal(0, 1, 50)
-            noise[7] = sound
+            noise[7] = rng.normal(1.0 if is_end else -1.0, 0.7)
             embeddings.append(noise)
     path = folder / "pauses.jsonl"
     path.write_text("".join(lines))
     np.save(folder / "pauses.jsonl.npy", np.array(embeddings, np.float32))
+    (folder / "ends.json").write_text(json.dumps(ends))
     return path
 
 
-def test_what_tells_is_found_and_beats_the_plain_rules(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def small_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "HEAD_FILE", tmp_path / "head.json")
     monkeypatch.setattr(fit, "SCORE_FILE", tmp_path / "score.json")
     monkeypatch.setattr(fit, "HEAD_RIDGE", 30.0)  # fewer pauses than the real ones
-    monkeypatch.setattr(fit, "BASES_MS", range(200, 1001, 200))
-    monkeypatch.setattr(fit, "SLOPES_MS", (0, 100, 200))
-    monkeypatch.setattr(fit, "LEASTS_MS", dict.fromkeys(EAGERNESS, (224, 320)))
+    monkeypatch.setattr(fit, "LOG_ODDS", (0.0, 1.0, 2.0))
+    monkeypatch.setattr(fit, "LEASTS_MS", dict.fromkeys(EAGERNESS, (256,)))
+    monkeypatch.setattr(fit, "MOSTS_MS", dict.fromkeys(EAGERNESS, (900,)))
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_what_tells_is_found_and_beats_one_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = recorded(tmp_path)
-    saved = tmp_path / "figures.json"
-    assert fit.main([str(path), "--write", "--json", str(saved)]) == 0
-    assert "held_back auto fitted" in capsys.readouterr().out
+    saved, ends = tmp_path / "figures.json", tmp_path / "ends.json"
+    asked = [str(path), "--message-ends", str(ends), "--write", "--json", str(saved)]
+    assert fit.main(asked) == 0
+    assert "auto fitted, language model 1" in capsys.readouterr().out
 
     weights, _ = read_head(tmp_path / "head.json")
     assert int(np.argmax(weights)) == 7
     score = TurnScore.load(tmp_path / "score.json")
     waits = [score.wait_ms(Evidence("Yes.", sound), "auto") for sound in (4.0, -4.0)]
     assert waits[0] < waits[1]
-    assert list(score.waits) == list(EAGERNESS)
+    waits = [score.wait_ms(Evidence("Yes.", 0.0, message_end=end), "auto") for end in (-0.5, -6.0)]
+    assert waits[0] < waits[1]
 
-    prices = fit.PRICES_MS["auto"]
-    held_back = json.loads(saved.read_text())["held_back"]
-    costs = {
-        name: fit.cost_ms(held_back[f"auto {name}"], prices)
-        for name in ("fitted", "one silence", "by words")
-    }
-    assert costs["fitted"] < min(costs["one silence"], costs["by words"])
-    assert held_back["auto fitted"]["command"]["turns"] == 40
+    result = json.loads(saved.read_text())
+    held_back, price_ms = result["held_back"], fit.PRICE_MS["auto"]
+    fitted = fit.cost_ms(held_back["auto fitted, language model 1"], price_ms)
+    without = fit.cost_ms(held_back["auto fitted, sound only"], price_ms)
+    plain = [fit.cost_ms(each, price_ms) for each in result["curves"]["one silence"].values()]
+    assert fitted < min(plain)
+    assert fitted < without
+    assert held_back["auto fitted, language model 1"]["halting"]["turns"] == 40
+    assert all(area > 0.85 for each in result["areas"].values() for area in each.values())
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_version_1_is_judged_beside_it(tmp_path: Path) -> None:
+    path = recorded(tmp_path)
+    line = {"base_ms": 400, "slope_ms": 100, "least_ms": 256, "most_ms": 1000}
+    old = {"with_sound": {"sound": 1.0}, "words_alone": {}, "waits": dict.fromkeys(EAGERNESS, line)}
+    (tmp_path / "line.json").write_text(json.dumps(old))
+    head = {"bias": 0.0, "weights": [0.0] * EMBEDDING}
+    (tmp_path / "line_head.json").write_text(json.dumps(head))
+    saved = tmp_path / "figures.json"
+    beside = ["--line-score", str(tmp_path / "line.json"), "--line-head"]
+    asked = [str(path), "--message-ends", str(tmp_path / "ends.json")]
+    asked += [*beside, str(tmp_path / "line_head.json"), "--json", str(saved)]
+    assert fit.main(asked) == 0
+    result = json.loads(saved.read_text())
+    assert result["areas"]["sound, version 1"]["halting"] == 0.5, "a head that knows nothing"
+    equal = result["equal_cut_ins"]
+    assert equal["cut_in_rate"] <= equal["other_cut_in_rate"]
+    (tmp_path / "line.json").write_text("{}")
+    assert fit.main(asked) == 2
+
+
+def test_a_line_waits_as_version_1_did(tmp_path: Path) -> None:
+    line = {"base_ms": 500, "slope_ms": 100, "least_ms": 250, "most_ms": 900}
+    score = LineScore(
+        {"sound": 1.0, "closed": 0.5}, {"closed": 2.0}, dict.fromkeys(EAGERNESS, line)
+    )
+    waits = [score.wait_ms(Evidence("call me", sound), "auto") for sound in (-6, -2, 0, 1.5, 6)]
+    assert waits == [900, 700, 500, 350, 250]
+    assert score.wait_ms(Evidence("Call me."), "auto") == 300
+    assert score.wait_ms(Evidence("I would like the", 6.0), "auto") == 1200
+    assert score.wait_ms(Evidence("my number is 5 5", 6.0), "auto") == 2000
+
+
+def test_no_release_is_below_that_of_a_higher_eagerness(tmp_path: Path) -> None:
+    real = fit.read(recorded(tmp_path)).of_half("a")
+    ends = read_message_ends(tmp_path / "ends.json")
+    turns = fit.turns_of(fit.judge(real, fit.Head(np.eye(1, EMBEDDING, 7)[0], 0.0)), ends)
+    score = fit.fit_score(turns)
+    for name in ("log_odds", "least_ms", "most_ms"):
+        numbers = [getattr(score.releases[each], name) for each in EAGERNESS]
+        assert numbers == sorted(numbers)
+
+
+def test_parts_of_a_half_share_no_speaker() -> None:
+    pauses = [pause(speaker=f"s{number % 9}", file=f"{number}.x.wav") for number in range(90)]
+    parts = {part: {one.speaker for one in pauses if fit.part_of(one) == part} for part in (0, 1)}
+    assert parts[0]
+    assert parts[1]
+    assert not parts[0] & parts[1]
+    both = [pause(file="hi.command.wav"), pause(file="hi.hesitant.wav", kind="hesitant")]
+    assert len({fit.part_of(one) for one in both}) == 1
 
 
 def test_the_head_is_the_ridge_regression_of_all_numbers() -> None:
@@ -123,6 +198,32 @@ def test_a_callers_own_pauses_are_those_before() -> None:
     assert first.own_pause_ms < last.own_pause_ms == 800
 
 
+def test_a_speakers_turns_are_one_call() -> None:
+    turns = [pause(file=f"{n}.wav", speaker="s" + "12"[n % 2], source="x") for n in range(6)]
+    others = [pause(file=f"{n}.x.wav") for n in range(10)]
+    calls = calls_of(trials_of([KnownPause(one, 0.0) for one in [*turns, *others]]), seed=1)
+    speakers = [{trial.pauses[0].pause.speaker for trial in call} for call in calls]
+    assert [len(each) for each in speakers] == [1] * len(calls)
+    assert sum(each == {"s1"} for each in speakers) == 1
+    assert sum(map(len, calls)) == 16
+
+
+def test_the_language_model_is_evidence_of_its_words() -> None:
+    trials = trials_of([KnownPause(pause(), 0.0)])
+    (turn,) = known_turns([trials], {"Yes.": -0.5})
+    assert turn.pauses[0][1].message_end == -0.5
+    (turn,) = known_turns([trials], {"No.": -0.5})
+    assert turn.pauses[0][1].message_end is None
+
+
+def test_intervals_of_percentiles_hold_them() -> None:
+    times = list(range(300, 700, 4))
+    low, high = percentile_interval(times, 50)
+    assert low < 500 < high
+    assert high - low < 200
+    assert percentile_interval([], 50) == []
+
+
 def test_rates_stand_with_their_interval() -> None:
     (trial,) = trials_of([KnownPause(pause(), 0.0)])
     turns = known_turns([[trial]] * 4)
@@ -131,12 +232,18 @@ def test_rates_stand_with_their_interval() -> None:
     assert found["cut_in_wilson"][1] > 0.3
 
 
-def test_pauses_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fit.main([str(tmp_path / "none.jsonl")]) == 2
-    assert (
-        "make them with `python -m benchmarks.end_of_turn.turn_pauses`" in capsys.readouterr().err
-    )
-    path = recorded(tmp_path)
+def test_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, ends = recorded(tmp_path), tmp_path / "ends.json"
+    with_ends = ["--message-ends", str(ends)]
+    assert fit.main([str(tmp_path / "none.jsonl"), *with_ends]) == 2
+    hint = "make them with `python -m benchmarks.end_of_turn.turn_pauses`"
+    assert hint in capsys.readouterr().err
+    assert fit.main([str(path), "--message-ends", str(tmp_path / "none.json")]) == 2
+    hint = "make them with `python -m benchmarks.end_of_turn.message_ends`"
+    assert hint in capsys.readouterr().err
+    ends.write_text('{"Other words.": -1.0}')
+    assert fit.main([str(path), *with_ends]) == 2
+    assert "give PAUSES with words, and --message-ends of them" in capsys.readouterr().err
     np.save(f"{path}.npy", np.zeros((3, EMBEDDING), np.float32))
-    assert fit.main([str(path)]) == 2
+    assert fit.main([str(path), *with_ends]) == 2
     assert "3 embeddings beside it" in capsys.readouterr().err

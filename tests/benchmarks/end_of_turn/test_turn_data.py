@@ -1,23 +1,35 @@
 """Turns made from recordings: pauses where they belong, the same bytes for the same seed."""
 
 import dataclasses
+import io
 import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from asr.audio.samples import RATE_HZ, Pcm, last_voiced_sample
 from asr.errors import AudioError
+from benchmarks.end_of_turn.corpora import LICENCES, SPEECHOCEAN, CorpusRecording
 from benchmarks.end_of_turn.turn_data import (
+    CHANNELS,
     MIN_APART_S,
     PAUSE_MS,
     SourceRecording,
+    UnusableRecording,
+    babble_of,
+    card_of,
     command_turn,
+    decoded,
     half_of,
     hesitant_turn,
     read_texts,
     read_turns,
+    recorded_turn,
+    recorded_turns,
     trimmed,
     word_boundaries,
 )
@@ -136,3 +148,93 @@ def test_turns_are_read_as_they_were_written(tmp_path: Path) -> None:
         read_turns(tmp_path)
     with pytest.raises(AudioError, match="no turns in it"):
         read_turns(tmp_path / "nowhere")
+
+
+def sound_file(pcm: Pcm, rate_hz: int = RATE_HZ) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, pcm, rate_hz, format="WAV", subtype="PCM_16")
+    return buffer.getvalue()
+
+
+def spoken(number: int = 1) -> Pcm:
+    """Words with a pause of half a second among them, in a quiet room."""
+    pcm, _, _ = words(3, gap_s=0.5)
+    rng = np.random.default_rng(number)
+    return (pcm + 1e-4 * rng.standard_normal(len(pcm))).astype(np.float32)
+
+
+def of_speaker(number: int, corpus: str = SPEECHOCEAN) -> CorpusRecording:
+    return CorpusRecording(corpus, f"s{number}", "a", f"u{number}", f"{number}.wav", "one two")
+
+
+def test_a_recording_of_a_speaker_keeps_its_own_pauses_and_ends_in_its_own_room() -> None:
+    pcm = spoken()
+    turn, sound = recorded_turn(of_speaker(1), pcm, pcm[:0])
+    assert (turn.kind, turn.speaker, turn.half, turn.pauses) == ("halting", "s1", "a", ())
+    assert len(sound) / RATE_HZ > turn.end / RATE_HZ + 2.4
+    tail, own = sound[-RATE_HZ:], pcm[int(0.7 * RATE_HZ) : RATE_HZ]
+    assert 0.5 < float(tail.std() / own.std()) < 2
+    last = last_voiced_sample(sound)
+    assert last is not None
+    assert abs(turn.end - last) <= RATE_HZ // 50
+    kinds = {recorded_turn(of_speaker(1, name), pcm, pcm[:0])[0].kind for name in LICENCES}
+    assert kinds == {"halting", "numbers"}
+
+
+def test_some_turns_go_through_a_telephone_or_a_crowd() -> None:
+    pcm = spoken()
+    made = [recorded_turn(of_speaker(number), pcm, spoken(9)) for number in range(40)]
+    assert {turn.channel for turn, _ in made} == set(CHANNELS)
+    levels = {turn.channel: float(sound[-RATE_HZ:].std()) for turn, sound in made}
+    assert levels["babble"] > 10 * levels["plain"]
+    again, sound = recorded_turn(of_speaker(0), pcm, spoken(9))
+    assert again == made[0][0]
+    assert np.array_equal(sound, made[0][1])
+
+
+def test_babble_is_several_voices_of_one_loudness() -> None:
+    loud, quiet = spoken(1), spoken(2) * np.float32(0.01)
+    mixed = babble_of([loud, quiet[: len(quiet) // 2]])
+    assert len(mixed) == len(trimmed(loud))
+    assert len(babble_of([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"no sound", "not a sound file"),
+        (sound_file(np.zeros(RATE_HZ, np.float32)), "silent"),
+        (sound_file(np.zeros(0, np.float32)), "silent"),
+        (sound_file(np.sign(np.sin(np.arange(RATE_HZ) / 9)).astype(np.float32)), "clipped"),
+        (sound_file((0.1 * np.sin(np.arange(RATE_HZ) / 9)).astype(np.float32)), "noisy"),
+    ],
+)
+def test_recordings_that_no_turn_is_made_of(content: bytes, reason: str) -> None:
+    with pytest.raises(UnusableRecording, match=reason):
+        decoded(content)
+
+
+def test_stereo_of_another_rate_is_read() -> None:
+    both = np.stack([spoken(), spoken()], axis=1)
+    assert abs(len(decoded(sound_file(both, 48_000))) - len(both) / 3) < 10
+
+
+class Files:
+    """A corpus of two recordings, one of them silent."""
+
+    def read(self, path: str) -> bytes:
+        raise AudioError(path)
+
+    def read_all(self, paths: Sequence[str]) -> Iterator[bytes | None]:
+        known = {"1.wav": sound_file(spoken()), "2.wav": sound_file(np.zeros(99, np.float32))}
+        return (known.get(path) for path in paths)
+
+
+def test_what_is_left_out_is_counted_and_the_rest_is_on_the_card() -> None:
+    left_out: Counter[str] = Counter()
+    found = list(recorded_turns(Files(), [of_speaker(n) for n in (1, 2, 3)], left_out, seed=1))
+    assert [turn.speaker for turn, _ in found] == ["s1"]
+    assert left_out == {"silent": 1, "not in the repository": 1}
+    (row,) = card_of([turn for turn, _ in found])
+    assert (row["source"], row["speakers"], row["turns"]) == (SPEECHOCEAN, 1, 1)
+    assert row["licence"] == LICENCES[SPEECHOCEAN][1]

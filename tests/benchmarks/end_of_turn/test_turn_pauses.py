@@ -61,6 +61,9 @@ def test_the_command_writes_pauses_and_embeddings(tmp_path: Path) -> None:
     assert pauses[-1].is_end
     assert {pause.final for pause in pauses} == {""}
     assert read_embeddings(out).shape == (len(pauses), EMBEDDING)
+    assert main(asked) == 0
+    assert read_pauses(out) == pauses, "turns that are there already are left out"
+    assert read_embeddings(out).shape == (len(pauses), EMBEDDING)
 
 
 def test_pauses_that_are_none(tmp_path: Path) -> None:
