@@ -1,7 +1,7 @@
 """End-of-turn rules: the silence that ends the caller's turn.
 
 An explicit `server_vad` silence is taken literally. `semantic_vad` uses the fitted probability
-(`end_of_turn_model.py`: 416 to 1200 ms, 1200 after a dangling word, at most 2000 within a number),
+(`end_of_turn_model.py`: 416 to 1000 ms, 1200 after a dangling word, at most 2000 within a number),
 evaluated again with every new piece of evidence about the pause.
 """
 

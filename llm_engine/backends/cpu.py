@@ -96,23 +96,20 @@ class CpuBackend:
         several round differently, and a drafted token must not change the one after it."""
         num_rows = len(rows.token_ids)
         first_sampled = num_rows - rows.num_sampled
-        ends = set(range(min(first_sampled, num_rows - 1), num_rows + 1)) - {0}
+        num_before = min(first_sampled, num_rows - 1)
+        parts = [self._hidden(_part(rows, 0, num_before))] if num_before else []
+        parts += [
+            self._hidden(_part(rows, index, index + 1)) for index in range(num_before, num_rows)
+        ]
+        hidden = torch.cat(parts)
+        sampled = hidden[first_sampled:]
+        if rows.num_sampled:
+            self._sampled_rows[rows.slot] = rows.first_position + first_sampled, sampled
+        scored = _NO_ROWS
         if rows.scored is not None:
-            ends.add(rows.scored.index + 1)
-        last_hidden: dict[int, Tensor] = {}
-        start = 0
-        for end in sorted(ends):
-            last_hidden[end - 1] = self._hidden(_part(rows, start, end))[-1:]
-            start = end
-        scored = _NO_ROWS if rows.scored is None else last_hidden[rows.scored.index]
-        hidden = [last_hidden[index] for index in range(first_sampled, num_rows)]
-        if hidden:
-            self._sampled_rows[rows.slot] = rows.first_position + first_sampled, torch.cat(hidden)
-        logits = [self._decoder.logits(each) for each in hidden]
-        return (
-            self._decoder.logits(scored)[0] if len(scored) else scored,
-            torch.cat(logits) if logits else _NO_ROWS,
-        )
+            scored = self._decoder.logits(hidden[rows.scored.index : rows.scored.index + 1])[0]
+        logits = [self._decoder.logits(row[None]) for row in sampled]
+        return scored, torch.cat(logits) if logits else _NO_ROWS
 
     def logits(self, rows: SequenceRows) -> Tensor:
         """`[num_sampled, vocab]` after the last rows; the cache is extended by all of them."""

@@ -229,13 +229,16 @@ def test_weights_that_cannot_be_used_leave_words_and_silence(
 
 
 def test_the_rule_by_words_needs_no_model() -> None:
-    def waits(**evidence: float) -> list[int]:
-        texts = ("Call me.", "call me", "call the", "Really?")
-        return [WORDS_RULE.wait_ms(Evidence(text, **evidence), "auto") for text in texts]
+    def waits(sound: float | None = None, end: float | None = None) -> list[int]:
+        found = [
+            Evidence(text, sound, message_end=end)
+            for text in ("Call me.", "call me", "call the", "Really?")
+        ]
+        return [WORDS_RULE.wait_ms(each, "auto") for each in found]
 
     closed, other, dangling, question = waits()
     assert closed == question < other < dangling
-    assert waits(sound=6.0, message_end=-0.1) == waits()
+    assert waits(sound=6.0, end=-0.1) == waits()
 
 
 def test_the_shipped_weights_are_of_this_version() -> None:

@@ -1,5 +1,7 @@
 """Scores of a place in a prompt: given once, wherever it lies, without changing replies."""
 
+from typing import Any
+
 import pytest
 
 from llm_engine.backends.base import Plan, ScoredRow, StepHandle, StepResult
@@ -26,7 +28,7 @@ class ScoringBackend(ScriptedBackend):
         return ScriptedStep(plan, StepResult(handle.result.tokens, scores))
 
 
-def scoring_bench(**settings: int) -> Bench:
+def scoring_bench(**settings: Any) -> Bench:
     bench = Bench(**settings)
     bench.backend.__class__ = ScoringBackend
     return bench
