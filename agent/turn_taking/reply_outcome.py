@@ -234,7 +234,7 @@ class ReplyOutcomes:
         voiced sample, with SpeechStarted; None: not known, so `now_ns` counts."""
         reply = self._reply
         match event:
-            case ev.SpeechStarted(utterance) if reply is not None:
+            case ev.SpeechStarted(utterance) if reply is not None and reply.before:
                 onset_ns = now_ns if onset_ns is None else onset_ns
                 if reply.audible_ns is None or onset_ns - reply.audible_ns <= WINDOW_NS:
                     self._open[utterance] = _Open(reply, onset_ns)
@@ -272,9 +272,12 @@ class ReplyOutcomes:
 
     def window_ends_ns(self, turn: TurnId) -> int | None:
         """Time at which speech can no longer begin in time to change the outcome. None: the reply
-        was never audible, is not the newest, or was cut: then speech over it is open."""
+        was never audible, answers no words of the caller, is not the newest, or was cut: then
+        speech over it is open."""
         reply = self._reply
-        if reply is None or reply.turn != turn or reply.audible_ns is None or reply.is_cut:
+        if reply is None or reply.turn != turn or not reply.before:
+            return None
+        if reply.audible_ns is None or reply.is_cut:
             return None
         return reply.audible_ns + WINDOW_NS + NOTICE_NS
 
@@ -289,7 +292,7 @@ def _verdict(speech: _Open, text: str) -> Verdict:
     reply = speech.reply
     outcome: Outcome | None = None
     found: LateSpeech | None = None
-    if text.strip() and reply.before:
+    if text.strip():
         if reply.audible_ns is None:
             outcome = Outcome.REOPENED if reply.is_withdrawn else None
         elif speech.onset_ns - reply.audible_ns <= WINDOW_NS:

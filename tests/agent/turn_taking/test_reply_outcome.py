@@ -163,7 +163,8 @@ def test_speech_after_the_window_or_over_a_greeting_is_not_asked_about() -> None
     greeting.command(cmd.StartReply(TURN))
     greeting.audible(TURN, AUDIBLE_NS)
     speak(greeting, 100)
-    assert understood(greeting, "And hello.") is None
+    assert not greeting.is_open(TURN)
+    assert greeting.window_ends_ns(TURN) is None, "a typed turn is reported at once"
 
 
 def test_the_next_turn_after_a_short_reply_and_the_answer_to_a_question() -> None:
