@@ -170,22 +170,36 @@ async def hold(
     async with connect(url, wait_s=CONNECT_S) as call:
         await call.update(output_modalities=["text"])
         events: asyncio.Queue[ev.ClientEvent] = asyncio.Queue()
-        async with asyncio.TaskGroup() as group:
-            reading = group.create_task(_read(call, events))
-            for number, (line, question) in enumerate(lines, 1):
-                turn = Turn(number, line)
-                record.turns.append(turn)
-                try:
-                    async with asyncio.timeout(REPLY_S):
-                        await _answer(call, events, turn, record, clock)
-                except TimeoutError:
-                    raise BenchError(f"Turn {number} had no answer in {REPLY_S:g} s.") from None
-                if question is not None:
-                    turn.knows = re.search(question.knows, turn.reply) is not None
-                print(f"{number:>4} {turn.first_token_ms:6.0f} ms  {turn.reply}", file=sys.stderr)
-                await asyncio.sleep(gap_s)
-            reading.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(_read(call, events))
+                for number, (line, question) in enumerate(lines, 1):
+                    turn = Turn(number, line)
+                    record.turns.append(turn)
+                    await _timely_answer(call, events, turn, record, clock)
+                    if question is not None:
+                        turn.knows = re.search(question.knows, turn.reply) is not None
+                    shown = f"{number:>4} {turn.first_token_ms:6.0f} ms  {turn.reply}"
+                    print(shown, file=sys.stderr)
+                    await asyncio.sleep(gap_s)
+                reading.cancel()
+        except* BenchError as errors:
+            raise BenchError(str(errors.exceptions[0])) from None
     return record
+
+
+async def _timely_answer(
+    call: Call,
+    events: "asyncio.Queue[ev.ClientEvent]",
+    turn: Turn,
+    record: Record,
+    clock: Clock,
+) -> None:
+    try:
+        async with asyncio.timeout(REPLY_S):
+            await _answer(call, events, turn, record, clock)
+    except TimeoutError:
+        raise BenchError(f"Turn {turn.turn} had no answer in {REPLY_S:g} s.") from None
 
 
 async def _read(call: Call, events: "asyncio.Queue[ev.ClientEvent]") -> None:

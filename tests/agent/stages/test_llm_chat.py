@@ -32,6 +32,7 @@ class StubConversation:
         self.closed = False
         self.chunks = [llm_engine.TokenChunk(TurnId(1), 0, "Yes.", (1,), None, None)]
         self.messages: list[llm_engine.ChatMessage] = []
+        self.summary: tuple[str, ...] = ()
         self.truncated: list[int] = []
         self.callable: list[str] = []
         """Tools that the last reply could call."""

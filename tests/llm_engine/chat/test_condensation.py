@@ -228,7 +228,7 @@ async def test_a_summary_gives_way_to_the_last_question(small: Callable[[int], E
     engine = small(4)
     talk = await engine.open_conversation(SYSTEM, sampling=GREEDY)
     await talk.reset([ChatMessage("user", "hello")], ("I need 4 chairs. " * 8,))
-    long = "the cat sat on the mat " * 30
+    long = "the cat sat on the mat " * 70
     await talk.commit(long)
     await ids_of(talk, 1)
     assert talk.summary == ()

@@ -175,13 +175,13 @@ def test_other_checkpoints_get_4_bits_where_the_cpu_makes_them(floats: Checkpoin
         for index in range(2):
             bits = {name: weight.bits for name, weight in matrices(model, index).items()}
             assert bits == {name: 4 if name in BLOCKS else 8 for name in MATRICES}
-        gate_up = matrices(model)["gate_up"]
-        assert isinstance(gate_up, Int4Weight)
-        assert gate_up.group == BLOCKS["gate_up"]
-        assert gate_up.scales.dtype == torch.float16, "chosen so that these hold them"
-        assert model.head.bits == 8
+        down = matrices(model)["down"]
+        assert isinstance(down, Int4Weight)
+        assert down.group == BLOCKS["down"]
+        assert down.scales.dtype == torch.float16, "chosen so that these hold them"
+        assert model.head.bits == 4
     without = loaded(floats, INT4)
-    assert matrices(without)["down"].bits == 32
+    assert matrices(without)["gate_up"].bits == 32
     storage = loading._storage(floats, WITH_FP8, 2)
     assert "int4 and FP8 weights" in str(storage)
     held = stored_bytes(loaded(floats, replace(WITH_FP8, dtype=torch.bfloat16)))
