@@ -33,6 +33,7 @@ class StubConversation:
         self.chunks = [llm_engine.TokenChunk(TurnId(1), 0, "Yes.", (1,), None, None)]
         self.messages: list[llm_engine.ChatMessage] = []
         self.summary: tuple[str, ...] = ()
+        self.num_left_out = 0
         self.truncated: list[int] = []
         self.callable: list[str] = []
         """Tools that the last reply could call."""
