@@ -103,6 +103,33 @@ def test_any_cut_gives_the_same(
     assert kinds(list(text), is_open=is_open, calls=calls) == whole
 
 
+class Counted(str):
+    """Text that counts the characters which are copied out of it, and out of these copies."""
+
+    num_copied = 0
+
+    def __getitem__(self, key: Any) -> "Counted":
+        return self._copy(super().__getitem__(key))
+
+    def __radd__(self, before: str) -> "Counted":
+        return self._copy(str(before) + str(self))
+
+    @classmethod
+    def _copy(cls, text: str) -> "Counted":
+        cls.num_copied += len(text)
+        return cls(text)
+
+
+def test_many_tags_cost_no_more_than_their_characters() -> None:
+    text = "<think> a </think> b" * 20_000
+    reader = ThoughtReader()
+    Counted.num_copied = 0
+    pieces = [*reader.push(Counted(text)), *reader.flush()]
+    assert "".join(piece.text for piece in pieces if piece.kind == "words") == "b" * 20_000
+    assert "".join(piece.text for piece in pieces) == text
+    assert len(text) <= Counted.num_copied < 8 * len(text)
+
+
 @given(TEXTS, st.lists(st.integers(0, 99), max_size=8), st.lists(st.integers(0, 99), max_size=6))
 def test_ids_of_the_words_spell_the_words(text: str, borders: list[int], places: list[int]) -> None:
     """Tokens of any bytes, in chunks of any size; token 0..255 are the bytes themselves."""
