@@ -197,11 +197,20 @@ class _Unit:
     is_whole: bool = False
 
 
-def words_of(text: str) -> str:
-    """The words of a reply that is complete, without its thoughts."""
-    reader = ThoughtReader()
-    pieces = [*reader.push(text), *reader.flush()]
-    return "".join(piece.text for piece in pieces if piece.kind == "words")
+def without_first_thought(text: str) -> str:
+    """A complete reply that a client sends back, without the thought that begins it.
+
+    The thought has to be closed; its opening tag is missing where the chat template wrote it.
+    Any other tag is part of the words, as in an answer about such tags.
+    """
+    bare = text.lstrip()
+    for opening, closing in THOUGHT_TAGS:
+        has_opening = bare.startswith(opening)
+        if has_opening or not any(tag in bare for tag in _OPENING):
+            _, closed, words = bare.partition(closing)
+            if closed:
+                return words.lstrip()
+    return text
 
 
 def opens_thought(prompt: str) -> bool:

@@ -19,7 +19,7 @@ from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.chat.conversation import Conversation
 from llm_engine.chat.template import ChatMessage
-from llm_engine.chat.thinking import Piece, ThoughtReader, WordIds, words_of
+from llm_engine.chat.thinking import Piece, ThoughtReader, WordIds
 from llm_engine.chat.tool_calls import ToolUse
 from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.checkpoints.tokenizer import Tokenizer
@@ -40,6 +40,10 @@ def kinds(
     reader = ThoughtReader(is_open=is_open, calls=calls)
     read = [piece for text in pieces for piece in reader.push(text)]
     return [(each, piece.kind) for piece in [*read, *reader.flush()] for each in piece.text]
+
+
+def words_of(text: str) -> str:
+    return "".join(each for each, kind in kinds([text]) if kind == "words")
 
 
 FORMS: dict[str, tuple[str, dict[str, Any], str, str]] = {
