@@ -162,7 +162,7 @@ def test_only_a_closed_thought_that_begins_an_answer_is_dropped(
 def test_an_answer_that_is_only_a_thought_is_left_out() -> None:
     messages = [*HELLO, {"role": "assistant", "content": "<think>Hm.</think>\n"}, *HELLO]
     parsed = parse_chat_request({"messages": messages}, DEFAULTS).messages
-    assert [message.role for message in parsed] == ["user", "user"]
+    assert [message.text for message in parsed] == [HELLO[0]["content"]] * 2
 
 
 @pytest.mark.parametrize("message", REFUSED)
