@@ -80,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.json is not None:
         text = json.dumps(result, indent=1, ensure_ascii=False)
         options.json.write_text(text + "\n", encoding="utf-8")
+    if not any(turn.reply or turn.calls for record in records for turn in record.turns):
+        print(f"bench chat: no line was answered.\n{failure(records[0])}", file=sys.stderr)
+        return 2
     missed = missed_gates(result["summary"], options.min, options.min_calls)
     for line in missed:
         print(f"GATE MISSED: {line}")

@@ -15,8 +15,20 @@ from .records import DialogueRecord, TurnRecord
 
 TIMEOUT_S: Final = 120.0
 """Wait for an answer; a large model on two cores takes some seconds."""
+_UNREACHABLE: Final = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.ProxyError,
+    httpx.UnsupportedProtocol,
+    httpx.InvalidURL,
+)
+"""Errors that every request would have."""
 MAX_ROUNDS: Final = 4
 """Answers to one line of the caller: with tools, each but the last calls some."""
+
+
+class BadAnswerError(Exception):
+    """The server answers a request with an error, too late, or not as a chat endpoint does."""
 
 
 class Contestant(Protocol):
@@ -57,7 +69,8 @@ class TextContestant:
         self._http.close()
 
     def hold(self, dialogue: Dialogue) -> DialogueRecord:
-        """Hold one dialogue and judge it. Raises BenchError where the server does not answer."""
+        """Hold one dialogue and judge it. A bad answer of the server is a problem of its turn, and
+        ends the dialogue. Raises BenchError where the server can't be reached."""
         domain = dialogue.domain
         system = self._instructions if domain is None else f"{self._instructions} {domain.about}"
         messages: list[dict[str, Any]] = [{"role": "system", "content": system}]
@@ -67,7 +80,11 @@ class TextContestant:
         record = DialogueRecord(dialogue.id, dialogue.category)
         for turn in dialogue.turns:
             messages.append({"role": "user", "content": turn.caller})
-            reply, calls = self._answer(messages, domain, state)
+            try:
+                reply, calls = self._answer(messages, domain, state)
+            except BadAnswerError as error:
+                record.turns.append(TurnRecord(turn.caller, "", [], [str(error)], False))
+                return record
             found = problems(turn, reply, calls)
             right = not call_problems(turn, calls)
             record.turns.append(TurnRecord(turn.caller, reply, calls, found, right))
@@ -112,14 +129,30 @@ class TextContestant:
         try:
             answer = self._http.post(self._url, json=body)
             answer.raise_for_status()
-            message = answer.json()["choices"][0]["message"]
+            return _kept(answer.json()["choices"][0]["message"])
+        except _UNREACHABLE as error:
+            raise BenchError(f"{self._url} can't be reached: {error!r}") from None
         except httpx.HTTPStatusError as error:
             text = error.response.text[:300]
-            raise BenchError(f"{self._url} answers {error.response.status_code}: {text}") from None
-        except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise BenchError(f"{self._url} does not answer as a chat endpoint: {error!r}") from None
-        kept = ("role", "content", "tool_calls")
-        return {name: message[name] for name in kept if message.get(name) is not None}
+            problem = f"{self._url} answers {error.response.status_code}: {text}"
+            raise BadAnswerError(problem) from None
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
+            problem = f"{self._url} does not answer as a chat endpoint: {error!r}"
+            raise BadAnswerError(problem) from None
+
+
+def _kept(message: dict[str, Any]) -> dict[str, Any]:
+    """What a message of the server brings to the history. Raises LookupError, TypeError or
+    AttributeError where it is no message, or a call lacks a part."""
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        texts = (call["id"], function["name"], function["arguments"])
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a call's id, name and arguments must be strings")
+    if not isinstance(message.get("content"), str | None):
+        raise TypeError("content must be a string")
+    kept = ("role", "content", "tool_calls")
+    return {name: message[name] for name in kept if message.get(name) is not None}
 
 
 def run_call(domain: Domain, state: State, name: str, given: str) -> tuple[Arguments, str]:

@@ -13,6 +13,7 @@ Where a reply may call tools, a call ends a thought and is not looked into: the 
 but the call follow its marker, and JSON may contain any text.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from llm_engine.checkpoints.tokenizer import THOUGHT_TAGS, Detokenizer
 
 _OPENING: Final = tuple(opening for opening, _ in THOUGHT_TAGS)
 _CLOSING: Final = tuple(closing for _, closing in THOUGHT_TAGS)
+_SPACE: Final = re.compile(r"\s*")
 
 Kind = Literal["words", "thought", "mark"]
 """What a character of a reply is. "mark": a tag, or white space around a thought."""
@@ -37,14 +39,20 @@ class Piece:
 
 class ThoughtReader:
     """Parser of one reply. The pieces joined are the reply's text; every character gets the same
-    kind however the text is cut."""
+    kind however the text is cut. The time of a push is linear in its text and the held one."""
 
     def __init__(self, *, is_open: bool = False, calls: str | None = None) -> None:
         """`is_open`: the prompt ends inside a thought. `calls`: marker of a tool call where the
         reply may make some ("": a call is the whole reply); None: there are none."""
         self._calls = calls
-        self._markers = (*_OPENING, *_CLOSING, *((calls,) if calls else ()))
+        markers = (*_OPENING, *_CLOSING, *((calls,) if calls else ()))
+        # Sorted: of two that begin at the same place, the shorter one.
+        self._marker = re.compile("|".join(re.escape(marker) for marker in sorted(markers)))
+        self._markers = markers
+        self._max_unsure = max(map(len, markers)) - 1
         self._held = ""
+        self._at = 0
+        """Number of characters of the held text that are released."""
         self._in_thought = is_open
         self._has_thought = False
         """The present thought has a character that is not white space."""
@@ -52,29 +60,29 @@ class ThoughtReader:
 
     def push(self, text: str) -> list[Piece]:
         """Add text; returns the pieces that are decided now."""
-        self._held += text
+        self._held, self._at = self._held[self._at :] + text, 0
         pieces: list[Piece] = []
         while True:
-            before = self._step, len(self._held)
+            before = self._step, self._at
             pieces += self._step()
-            if (self._step, len(self._held)) == before:
+            if (self._step, self._at) == before:
                 return [piece for piece in pieces if piece.text]
 
     def flush(self) -> list[Piece]:
         """Return the held text at the end of the reply: a mere beginning of a tag is text."""
-        held = self._take(len(self._held))
+        held = self._take(len(self._held) - self._at)
         kind: Kind = "words"
         if self._in_thought:
             kind = "thought" if held.strip() else "mark"
         return [Piece(kind, held)] if held else []
 
     def _take(self, num_chars: int) -> str:
-        taken, self._held = self._held[:num_chars], self._held[num_chars:]
-        return taken
+        start, self._at = self._at, self._at + num_chars
+        return self._held[start : self._at]
 
     def _begin(self) -> list[Piece]:
-        """Decide by the first characters: a brace begins a call, and white space before a tag is
-        part of the mark."""
+        """Decide by the first characters, before any is released: a brace begins a call, and white
+        space before a tag is part of the mark."""
         bare = self._held.lstrip()
         if not bare:
             return []
@@ -90,12 +98,13 @@ class ThoughtReader:
 
     def _read(self) -> list[Piece]:
         """Release up to the next marker."""
-        starts = ((self._held.find(marker), marker) for marker in self._markers)
-        start, marker = min(((at, each) for at, each in starts if at >= 0), default=(-1, ""))
-        if not marker:
-            num_unsure = max(overlap(self._held, each) for each in self._markers)
-            return self._released(len(self._held) - num_unsure, is_end=False)
-        pieces = self._released(start, is_end=True)
+        found = self._marker.search(self._held, self._at)
+        if found is None:
+            end = self._held[max(self._at, len(self._held) - self._max_unsure) :]
+            num_unsure = max(overlap(end, each) for each in self._markers)
+            return self._released(len(self._held) - self._at - num_unsure, is_end=False)
+        marker = found[0]
+        pieces = self._released(found.start() - self._at, is_end=True)
         if marker == self._calls:
             self._in_thought, self._step = False, self._all
             return pieces
@@ -109,7 +118,7 @@ class ThoughtReader:
         marks."""
         if not self._in_thought:
             return [Piece("words", self._take(num_chars))]
-        body = self._held[:num_chars]
+        body = self._held[self._at : self._at + num_chars]
         lead = 0 if self._has_thought else len(body) - len(body.lstrip())
         pieces = [Piece("mark", self._take(lead))]
         thought = body[lead:].rstrip()
@@ -121,14 +130,15 @@ class ThoughtReader:
 
     def _after(self) -> list[Piece]:
         """Behind a thought: white space is part of the mark."""
-        pieces = [Piece("mark", self._take(len(self._held) - len(self._held.lstrip())))]
-        if self._held:
+        space = _SPACE.match(self._held, self._at)
+        pieces = [Piece("mark", self._take(len(space[0]) if space else 0))]
+        if self._at < len(self._held):
             self._step = self._read
         return pieces
 
     def _all(self) -> list[Piece]:
         """Calls: everything belongs to the reply."""
-        return [Piece("words", self._take(len(self._held)))]
+        return [Piece("words", self._take(len(self._held) - self._at))]
 
 
 class WordIds:
@@ -187,11 +197,20 @@ class _Unit:
     is_whole: bool = False
 
 
-def words_of(text: str) -> str:
-    """The words of a reply that is complete, without its thoughts."""
-    reader = ThoughtReader()
-    pieces = [*reader.push(text), *reader.flush()]
-    return "".join(piece.text for piece in pieces if piece.kind == "words")
+def without_first_thought(text: str) -> str:
+    """A complete reply that a client sends back, without the thought that begins it.
+
+    The thought has to be closed; its opening tag is missing where the chat template wrote it.
+    Any other tag is part of the words, as in an answer about such tags.
+    """
+    bare = text.lstrip()
+    for opening, closing in THOUGHT_TAGS:
+        has_opening = bare.startswith(opening)
+        if has_opening or not any(tag in bare for tag in _OPENING):
+            _, closed, words = bare.partition(closing)
+            if closed:
+                return words.lstrip()
+    return text
 
 
 def opens_thought(prompt: str) -> bool:

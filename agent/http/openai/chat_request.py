@@ -14,7 +14,7 @@ from agent.stages.openai_tools import parse_answer, parse_calls, parse_tools, sh
 from agent.stages.tool_call_adapter import ToolLimits, num_tool_rounds
 from llm_engine.chat.call_reader import CallReader
 from llm_engine.chat.template import ChatMessage, Role
-from llm_engine.chat.thinking import words_of
+from llm_engine.chat.thinking import without_first_thought
 from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolUse
 from llm_engine.config import SamplingParams
 from llm_engine.errors import RequestError
@@ -180,10 +180,10 @@ def _messages(values: object) -> list[ChatMessage | CallingMessage]:
         text = _text(value.get("content"), f"{name}.content")
         calls = parse_calls(value, name, call_ids)
         if calls:
-            messages.append(CallingMessage(words_of(text), calls))
+            messages.append(CallingMessage(without_first_thought(text), calls))
             continue
         if role == "assistant":
-            text = words_of(text)  # some clients send the thoughts back in it
+            text = without_first_thought(text)  # some clients send it back
         if role == "tool" and value.get("tool_call_id") not in call_ids:
             raise RequestError(f"{name}.tool_call_id", "must name a call of an earlier message")
         if not text.strip() and role != "tool":

@@ -19,7 +19,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final, Literal
 
 from agent.config.home import halfsec_home
@@ -127,7 +127,8 @@ class HubRecord:
 
     @classmethod
     def read(cls, directory: Path) -> "HubRecord | None":
-        """The record of a directory; None without one, or where it is damaged."""
+        """The record of a directory; None without one, or where it is damaged. Its files lie in
+        the directory."""
         try:
             text = (directory / HUB_RECORD_NAME).read_text(encoding="utf-8")
             value = json.loads(text)
@@ -135,8 +136,17 @@ class HubRecord:
                 name: ModelFile(name, int(size), str(sha256))
                 for name, (size, sha256) in value["files"].items()
             }
-            return cls(directory, str(value["revision"]), files)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            record = cls(directory, str(value["revision"]), files)
+            return record if all(map(_is_inside, files)) else None
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,  # a size that is infinite
+            RecursionError,  # nested too deeply
+        ):
             return None
 
     def write(self) -> None:
@@ -146,6 +156,18 @@ class HubRecord:
         temporary = self.directory / f"{HUB_RECORD_NAME}.{os.getpid()}"
         temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(self.directory / HUB_RECORD_NAME)
+
+
+def _is_inside(name: str) -> bool:
+    """True if a file of this name lies in the directory that it is relative to. Raises ValueError
+    for characters that no file's name has."""
+    path = PurePath(name)
+    return (
+        b"\0" not in os.fsencode(name)
+        and bool(path.parts)
+        and not path.is_absolute()
+        and ".." not in path.parts
+    )
 
 
 def turn_store_path() -> Path:

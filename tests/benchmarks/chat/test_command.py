@@ -1,7 +1,10 @@
 """Which dialogues `halfsec bench chat` holds, and what it refuses."""
 
+import itertools
+import json
 from pathlib import Path
 
+import httpx
 import pytest
 
 from agent.errors import BenchError
@@ -68,3 +71,26 @@ def test_a_bad_file_ends_the_command_with_the_name_of_the_field(
 def test_callers_have_another_voice_than_the_agent(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--voice", "--set", "tts.voice=piper-joe", "--preset", "embedded"]) == 2
     assert "choose another tts.voice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("failing", "code"), [({2}, 0), ({1, 2, 3}, 2)])
+def test_an_error_of_the_server_does_not_end_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: set[int], code: int
+) -> None:
+    file, saved = tmp_path / "own.toml", tmp_path / "result.json"
+    entry = "[[dialogue]]\nid='{}'\ncategory='b'\nturn=[{{caller='Hello?', max_words=9}}]\n"
+    file.write_text("".join(map(entry.format, "xyz")))
+    counter = itertools.count(1)
+
+    def post(*_: object, **__: object) -> httpx.Response:
+        request = httpx.Request("POST", "http://model/v1/chat/completions")
+        if next(counter) in failing:
+            return httpx.Response(503, text="busy", request=request)
+        message = {"role": "assistant", "content": "Hello."}
+        return httpx.Response(200, json={"choices": [{"message": message}]}, request=request)
+
+    monkeypatch.setattr(httpx.Client, "post", post)
+    assert main(["--url", "http://model/v1", "--json", str(saved), str(file)]) == code
+    held = json.loads(saved.read_text())["dialogues"]
+    assert [each["passed"] for each in held] == [n not in failing for n in (1, 2, 3)]
+    assert "503: busy" in held[1]["turns"][0]["problems"][0]

@@ -26,7 +26,7 @@ def said(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def called(name: str, arguments: str) -> dict[str, Any]:
+def called(name: str, arguments: object) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments}
     call = {"id": "c1", "type": "function", "function": function}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -100,12 +100,55 @@ def test_a_repeated_call_is_not_run_again_and_ends_the_calls(task: Dialogue) -> 
     ("answer", "problem"),
     [
         (httpx.Response(401, text="no key"), "401: no key"),
+        (httpx.Response(503, text="busy"), "503: busy"),
         (httpx.Response(200, text="<html>"), "not answer as a chat endpoint"),
         (httpx.Response(200, json={"choices": []}), "not answer as a chat endpoint"),
+        (httpx.Response(200, json={"choices": [{"message": "Hi"}]}), "not answer as a chat"),
+        (
+            httpx.Response(200, json={"choices": [{"message": {"tool_calls": [{"id": "c"}]}}]}),
+            "not answer as a chat",
+        ),
+        (httpx.Response(200, json={"choices": [{"message": {"content": 1}}]}), "must be a string"),
+        (
+            httpx.Response(200, json={"choices": [{"message": called("transfer_money", {})}]}),
+            "must be strings",
+        ),
+        (httpx.ReadTimeout("too late"), "too late"),
     ],
 )
-def test_a_server_that_is_no_chat_endpoint(
-    task: Dialogue, answer: httpx.Response, problem: str
+def test_a_bad_answer_fails_its_dialogue_and_no_other(
+    task: Dialogue, answer: httpx.Response | httpx.HTTPError, problem: str
 ) -> None:
-    with pytest.raises(BenchError, match=problem):
-        contestant(lambda request: answer).hold(task)
+    endpoint = Endpoint([called("set_daily_limit", '{"amount": 800}'), said("It's 800 now.")])
+    bad = [answer]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if not bad:
+            return endpoint(request)
+        first = bad.pop()
+        if isinstance(first, httpx.HTTPError):
+            raise first
+        return first
+
+    made = contestant(handler)
+    record = made.hold(task)
+    (turn,) = record.turns
+    assert problem in turn.problems[0]
+    assert not record.is_passed
+    assert not record.calls_right
+    assert made.hold(task).is_passed
+
+
+def test_a_server_that_cannot_be_reached_ends_the_command(task: Dialogue) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(BenchError, match="can't be reached"):
+        contestant(handler).hold(task)
+
+
+def test_an_address_that_is_none_ends_the_command(task: Dialogue) -> None:
+    made = TextContestant("nowhere", "m", "Be brief.")
+    with pytest.raises(BenchError, match="can't be reached"):
+        made.hold(task)
+    made.close()

@@ -19,7 +19,7 @@ from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.chat.conversation import Conversation
 from llm_engine.chat.template import ChatMessage
-from llm_engine.chat.thinking import Piece, ThoughtReader, WordIds, words_of
+from llm_engine.chat.thinking import Piece, ThoughtReader, WordIds
 from llm_engine.chat.tool_calls import ToolUse
 from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.checkpoints.tokenizer import Tokenizer
@@ -40,6 +40,10 @@ def kinds(
     reader = ThoughtReader(is_open=is_open, calls=calls)
     read = [piece for text in pieces for piece in reader.push(text)]
     return [(each, piece.kind) for piece in [*read, *reader.flush()] for each in piece.text]
+
+
+def words_of(text: str) -> str:
+    return "".join(each for each, kind in kinds([text]) if kind == "words")
 
 
 FORMS: dict[str, tuple[str, dict[str, Any], str, str]] = {
@@ -101,6 +105,33 @@ def test_any_cut_gives_the_same(
     assert "".join(each for each, _ in whole) == text
     assert kinds(cut(text, places), is_open=is_open, calls=calls) == whole
     assert kinds(list(text), is_open=is_open, calls=calls) == whole
+
+
+class Counted(str):
+    """Text that counts the characters which are copied out of it, and out of these copies."""
+
+    num_copied = 0
+
+    def __getitem__(self, key: Any) -> "Counted":
+        return self._copy(super().__getitem__(key))
+
+    def __radd__(self, before: str) -> "Counted":
+        return self._copy(str(before) + str(self))
+
+    @classmethod
+    def _copy(cls, text: str) -> "Counted":
+        cls.num_copied += len(text)
+        return cls(text)
+
+
+def test_many_tags_cost_no_more_than_their_characters() -> None:
+    text = "<think> a </think> b" * 20_000
+    reader = ThoughtReader()
+    Counted.num_copied = 0
+    pieces = [*reader.push(Counted(text)), *reader.flush()]
+    assert "".join(piece.text for piece in pieces if piece.kind == "words") == "b" * 20_000
+    assert "".join(piece.text for piece in pieces) == text
+    assert len(text) <= Counted.num_copied < 8 * len(text)
 
 
 @given(TEXTS, st.lists(st.integers(0, 99), max_size=8), st.lists(st.integers(0, 99), max_size=6))

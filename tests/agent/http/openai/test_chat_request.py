@@ -126,15 +126,43 @@ def test_the_switch_of_thoughts(fields: dict[str, Any], thinks: bool | None) -> 
     assert parse_chat_request({"messages": HELLO, **fields}, DEFAULTS).thinks is thinks
 
 
-def test_thoughts_that_a_client_sends_back_are_dropped() -> None:
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("<think>Hm.</think>\n\nHi!", "Hi!"),
+        ("\n<think>\n\n</think>\n\nHi!", "Hi!"),
+        ("[THINK]Hm.[/THINK]Hi!", "Hi!"),
+        ("Hm.\n</think>\n\nHi!", "Hi!"),
+        ("Hm.[/THINK]Hi!", "Hi!"),
+        ("<think>Hm.</think>Write `<think>` and `</think>`.", "Write `<think>` and `</think>`."),
+        ("Use the `<think>` tag in HTML", None),
+        ("Between `<think>` and `</think>` it thinks.", None),
+        ("`</think>` ends what `<think>` begins.", None),
+        ("One. [THINK]Hm.[/THINK] Two.", None),
+        ("<think>never closed", None),
+        ("<think>closed by another[/THINK]", None),
+        (" Hi! ", None),
+    ],
+)
+def test_only_a_closed_thought_that_begins_an_answer_is_dropped(
+    content: str, text: str | None
+) -> None:
+    """None: the answer stays as it is."""
+    call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     messages = [
-        {"role": "user", "content": "<think>as it is</think>"},
-        {"role": "assistant", "content": "<think>Hm.</think>\n\nHi!", "reasoning_content": "Hm."},
-        {"role": "assistant", "content": "<think>never closed"},
-        *HELLO,
+        {"role": "user", "content": content},
+        {"role": "assistant", "content": content, "reasoning_content": "Hm."},
+        {"role": "assistant", "content": content, "tool_calls": [call]},
     ]
+    asked, answer, calling = parse_chat_request({"messages": messages}, DEFAULTS).messages
+    assert asked.text == content
+    assert answer.text == calling.text == (content if text is None else text)
+
+
+def test_an_answer_that_is_only_a_thought_is_left_out() -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "<think>Hm.</think>\n"}, *HELLO]
     parsed = parse_chat_request({"messages": messages}, DEFAULTS).messages
-    assert [message.text for message in parsed[:-1]] == ["<think>as it is</think>", "Hi!"]
+    assert [message.text for message in parsed] == [HELLO[0]["content"]] * 2
 
 
 @pytest.mark.parametrize("message", REFUSED)

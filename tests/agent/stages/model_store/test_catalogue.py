@@ -13,6 +13,8 @@ from agent.config.layers import load_config
 from agent.config.schema import LlmSettings
 from agent.stages.model_store import fetch
 from agent.stages.model_store.catalogue import (
+    HUB_RECORD_NAME,
+    HubRecord,
     HubReference,
     Model,
     ModelFile,
@@ -431,3 +433,34 @@ def test_the_embedded_files_are_what_the_list_says() -> None:
     for item in store.catalogue.values():
         if store.presence(item.name) == "present":
             assert list(store.problems(item, rehash=True)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 100_000,
+        "[]",
+        '{"revision": "x"}',
+        '{"revision": "x", "files": {"a": [1e999, "a"]}}',
+        '{"revision": "x", "files": {"a": [NaN, "a"]}}',
+        '{"revision": "x", "files": {"a": 1}}',
+        '{"revision": "x", "files": {"/etc/passwd": [1, "a"]}}',
+        '{"revision": "x", "files": {"a": [1, "a"], "../a": [1, "a"]}}',
+        '{"revision": "x", "files": {"a/../../b": [1, "a"]}}',
+        '{"revision": "x", "files": {"": [1, "a"]}}',
+        '{"revision": "x", "files": {"a\\u0000": [1, "a"]}}',
+        '{"revision": "x", "files": {"\\ud800": [1, "a"]}}',
+    ],
+    ids=range(13),
+)
+def test_a_damaged_record_of_the_hub_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / HUB_RECORD_NAME).write_text(text)
+    assert HubRecord.read(tmp_path) is None
+
+
+def test_a_record_of_the_hub_is_read_as_it_was_written(tmp_path: Path) -> None:
+    files = {name: ModelFile(name, 3, "a" * 64) for name in ("a.json", "deep/b..c.gguf")}
+    record = HubRecord(tmp_path, "0123", files)
+    record.write()
+    assert HubRecord.read(tmp_path) == record
