@@ -179,6 +179,9 @@ class EngineChat:
         if tools is not None:
             use = self._limits.limited(tool_use(tools), self._num_rounds)
             messages = conversation.messages
+            if conversation.summary:
+                told = llm_engine.ChatMessage("user", " ".join(conversation.summary))
+                messages = [told, *messages]
             use = await asyncio.to_thread(self._limits.grounded, use, messages, self._instructions)
         collector = None if use is None else CallCollector(self._engine.dialect, use)
         self._collector = collector
@@ -230,17 +233,16 @@ class EngineChat:
 
     async def condense(self, goal: CondensingGoal) -> Condensed | None:
         conversation = await self._open()
-        num_left_out = self._num_left_out
         written = condensation.CondensingGoal(
             goal.max_kept_tokens, goal.max_summary_tokens, self._condensing == "summary"
         )
         with as_stage_errors():
             done = await conversation.condense(written)
-        if done is None:
+        if done is None or conversation is not self._conversation:
             return None
         return Condensed(
             done.summary,
-            num_left_out + done.num_left_out,
+            self._num_left_out + done.num_left_out,
             done.roles,
             done.num_tokens_before,
             done.num_tokens,
@@ -275,7 +277,7 @@ class EngineChat:
                 if self._conversation is not None and engine is self._engine:
                     return self._conversation
                 try:
-                    fresh = await self._opened(engine)
+                    fresh, num_left_out = await self._opened(engine)
                 except StageError as error:  # whatever it refuses, the client can't mend that
                     if stage is self._large:
                         raise StageError("llm", error.message) from error
@@ -288,7 +290,7 @@ class EngineChat:
                     self._engine_stage,
                 )
                 self._conversation, self._engine, self._engine_stage = fresh, engine, stage
-                self._num_left_out += 0 if left is None else left.num_left_out
+                self._num_left_out += num_left_out
                 if left is not None and left_stage is not stage and left_stage.model is left_engine:
                     await left.close()  # its engine is alive, and may be needed again
                 return fresh
@@ -301,8 +303,9 @@ class EngineChat:
         with_examples = self._limits.with_examples or not shown
         await conversation.set_tools(shown, with_examples=with_examples)
 
-    async def _opened(self, engine: llm_engine.Engine) -> llm_engine.Conversation:
-        """A new conversation with the history so far. Cancelling leaves none open."""
+    async def _opened(self, engine: llm_engine.Engine) -> tuple[llm_engine.Conversation, int]:
+        """A new conversation with the history so far, and how many messages of the present one are
+        not in it. Cancelling leaves none open."""
         opening = engine.open_conversation(
             self._instructions, sampling=self._sampling, examples=self._examples
         )
@@ -313,19 +316,21 @@ class EngineChat:
                     fresh = await opening
         except TimeoutError:
             _give_up(self._stage, engine)
+        num_left_out = 0
         try:
             with as_stage_errors():
                 if self._tools:
                     await self._set_tools(fresh, self._tools)
                 if self._conversation is not None:
                     messages, summary = self._conversation.messages, self._conversation.summary
+                    num_left_out = self._conversation.num_left_out
                     await fresh.reset(_with_instructions(self._instructions, messages), summary)
         except BaseException:
             await fresh.close()
             raise
         if self._on_message_end is not None:
             fresh.watch_message_end(self._on_message_end)
-        return fresh
+        return fresh, num_left_out
 
 
 async def until_hung(stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine) -> NoReturn:

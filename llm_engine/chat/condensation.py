@@ -24,6 +24,7 @@ from llm_engine.kv_cache.kv_cache import SequenceId
 from .message_encoder import EncodedMessage
 from .summary import Statement, bounded, checked, completed, request, statements
 from .template import ChatMessage
+from .thinking import ThoughtReader
 from .token_history import TokenHistory
 
 _GREEDY: Final = SamplingParams()
@@ -92,6 +93,7 @@ class Condensation:
         )
         self._written: list[int] = []
         """Token ids of the summary so far."""
+        self._before = history.summary
         self._is_over = not (goal.is_written and self._found)
         """The model has written all that it will."""
         self._summary: tuple[str, ...] | None = None
@@ -100,8 +102,10 @@ class Condensation:
 
     @property
     def is_current(self) -> bool:
-        """True if the history still begins with the messages to be replaced."""
-        return self._history.begins_with(self.old)
+        """True if the history still begins with the summary that was read and the messages to be
+        replaced."""
+        history = self._history
+        return history.summary == self._before and history.begins_with(self.old)
 
     async def run(self) -> tuple[str, ...]:
         """Write the summary and compute the new context; returns the summary when nothing is
@@ -159,5 +163,8 @@ class Condensation:
         if self._written:
             detokenizer = Detokenizer(self._token_bytes)
             text = "".join(map(detokenizer.push, self._written))
-            found = completed(checked(text, found), found)
+            reader = ThoughtReader(is_open=self._history.opens_thought)
+            pieces = [*reader.push(text), *reader.flush()]
+            words = "".join(piece.text for piece in pieces if piece.kind == "words")
+            found = completed(checked(words, found), found)
         return bounded(found, self._history.count, self._goal.max_summary_tokens)

@@ -24,7 +24,7 @@ response leave nothing to be taken back.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agent.errors import StageError
@@ -240,7 +240,11 @@ class ChatContext:
         return self._edited
 
     async def condense(self, goal: CondensingGoal) -> Condensed | None:
-        """Condense the oldest messages as `ChatPort.condense` does. Raises StageError."""
+        """Condense the oldest messages as `ChatPort.condense` does.
+
+        Raises StageError, also where it is not known which messages the summary covers: the model
+        then takes the conversation anew.
+        """
         done = await self.chat.condense(goal)
         if done is None:
             return None
@@ -249,9 +253,10 @@ class ChatContext:
         end = max(0, first + len(done.roles))
         replaced = [message.role for _, message in messages[max(0, first) : end]]
         self.summary, self._covered = done.summary, messages[:end]
-        if self._misses or replaced != list(done.roles[max(0, -first) :]):
+        if self._misses or not _same_speakers(replaced, done.roles[max(0, -first) :]):
             self.summary, self._covered = (), []
-            self.edited()  # it is not known what the summary covers
+            self.edited()
+            raise StageError("llm", "it is not known what the summary covers")
         return done
 
     @property
@@ -331,3 +336,12 @@ def _forget(pending: deque[_Change], change: _Change) -> None:
     """Remove a change. Others may have come in front of it meanwhile, or in place of all."""
     if change in pending:
         pending.remove(change)
+
+
+def _same_speakers(found: Sequence[str], reported: Sequence[str]) -> bool:
+    """True for equal roles. A model whose template has no tools reads their results as the user's
+    messages."""
+    return len(found) == len(reported) and all(
+        role == other or (role == "tool" and other == "user")
+        for role, other in zip(found, reported, strict=True)
+    )

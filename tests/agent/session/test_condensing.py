@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.errors import StageError
 from agent.session.api import server_events as say
 from agent.session.api.conversation import ConversationItems, ItemId, Message, Role
-from agent.session.context.chat_context import ChatContext
+from agent.session.context.chat_context import ChatContext, _same_speakers
 from agent.session.context.condensing import (
     IDLE_MS,
     KEPT_SHARE,
@@ -37,6 +37,8 @@ from tests.support.session.session_call import call_with
 MS = 1_000_000
 FULL = ContextUse(length=4096, num_fixed=400, num_turns=3000, num_reserved=96)
 DONE = Condensed(("My name is Ada.",), 0, ("user", "assistant"), 3400, 1700)
+EMPTY = replace(DONE, roles=())
+"""Of a conversation without items."""
 BROKEN = StageError("llm", "the cache is full of calls")
 
 
@@ -124,7 +126,7 @@ async def idling(clock: ManualClock) -> AsyncIterator[Idling]:
 def test_it_begins_after_some_idleness() -> None:
     async def test(clock: ManualClock) -> None:
         async with idling(clock) as own:
-            own.chat.condensed = [DONE]
+            own.chat.condensed = [EMPTY]
             own.turn(is_idle=True)
             await asyncio.sleep((IDLE_MS - 10) / 1000)
             assert own.attempts == []
@@ -134,7 +136,7 @@ def test_it_begins_after_some_idleness() -> None:
             own.turn(is_idle=True)
             await asyncio.sleep((IDLE_MS + 10) / 1000)
             assert own.attempts == ["condense"]
-            assert own.done == [DONE]
+            assert own.done == [EMPTY]
             assert own.counts == CondensingCounts(begun=1, done=1)
 
     virtual_time.run(test)
@@ -153,10 +155,10 @@ def test_a_turn_ends_it_and_it_comes_again() -> None:
             assert own.attempts == ["condense", "condense cancelled"]
             assert own.done == []
             own.chat.condensing.set()
-            own.chat.condensed = [DONE]
+            own.chat.condensed = [EMPTY]
             own.turn(is_idle=True)
             await asyncio.sleep(1)
-            assert own.done == [DONE]
+            assert own.done == [EMPTY]
             assert own.counts == CondensingCounts(begun=2, done=1, abandoned=1)
 
     virtual_time.run(test)
@@ -165,13 +167,13 @@ def test_a_turn_ends_it_and_it_comes_again() -> None:
 def test_a_failure_is_tried_again_later() -> None:
     async def test(clock: ManualClock) -> None:
         async with idling(clock) as own:
-            own.chat.condensed = [BROKEN, BROKEN, DONE]
+            own.chat.condensed = [BROKEN, BROKEN, EMPTY]
             own.turn(is_idle=True)
             await asyncio.sleep(RETRY_MS / 1000)
             assert own.attempts == ["condense"]
             await asyncio.sleep(2 * RETRY_MS / 1000)
             assert own.attempts == ["condense"] * 3
-            assert own.done == [DONE]
+            assert own.done == [EMPTY]
             assert own.counts == CondensingCounts(begun=3, done=1, failed=2)
 
     virtual_time.run(test)
@@ -264,11 +266,18 @@ async def test_without_a_later_item_the_summary_stays() -> None:
 
 async def test_where_it_is_not_known_what_it_covers_all_is_taken_anew() -> None:
     own = Known()
-    await own.condense(replace(DONE, roles=("user", "user")))
+    with pytest.raises(StageError, match="what the summary covers"):
+        await own.condense(replace(DONE, roles=("user", "user")))
     assert own.context.is_edited
     own.chat.calls.clear()
     await own.context.settle()
     assert own.chat.calls == [("reset", told_from(0))]
+
+
+def test_a_model_may_read_results_of_tools_as_the_users_messages() -> None:
+    assert _same_speakers(["user", "tool"], ("user", "user"))
+    assert not _same_speakers(["user", "assistant"], ("user", "user"))
+    assert not _same_speakers(["user"], ("user", "user"))
 
 
 async def test_nothing_is_condensed_while_the_model_lacks_a_message() -> None:
