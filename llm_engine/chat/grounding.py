@@ -28,11 +28,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, Protocol
 
 from llm_engine.structured_output.grammar import Schema
 
-from .spoken_values import WEEKDAYS, SpokenValues, Today
+from .spoken_values import MAX_NUMBER, WEEKDAYS, SpokenValues, Today
 from .template import ChatMessage
 from .tool_calls import CallingMessage, LackingTool, Tool, ToolUse
 
@@ -45,6 +46,11 @@ MAX_MESSAGES: Final = 64
 """Newest messages that ground. 20 take 2 ms to read, on two busy cores."""
 MAX_CHARS: Final = 4000
 """Last characters of a message that are read: four minutes of speech."""
+MAX_ALL_CHARS: Final = 16_000
+"""Characters that are read of all messages of a kind, the newest: a quarter of an hour of speech.
+Texts made of dates take 0.1 ms a hundred characters."""
+MAX_RESULT_CHARS: Final = 65_536
+"""A longer result of a tool is read as text: parsing holds the interpreter's lock."""
 MAX_WORDS: Final = 80
 """Newest words of the caller that may be copied into an argument. Each can begin a value of up to
 `MAX_SPAN` words; grammars of more took longer to compile than a token takes to compute."""
@@ -96,9 +102,9 @@ _DIGITS_MEANT: Final = re.compile(
     r"\b(?:digits?|number|phone|code|pin|zip|postcode|account|id)\b", re.IGNORECASE
 )
 _NUM_DIGITS: Final = re.compile(
-    r"\b(\d+|two|three|four|five|six|seven|eight|nine|ten)[- ]digits?\b|"
-    r"\b(?:last|first) (\d+|two|three|four|five|six) digits?\b|"
-    r"\b(\d+|two|three|four|five|six|seven|eight|nine|ten) digits?\b",
+    r"\b(\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)[- ]digits?\b|"
+    r"\b(?:last|first) (\d{1,3}|two|three|four|five|six) digits?\b|"
+    r"\b(\d{1,3}|two|three|four|five|six|seven|eight|nine|ten) digits?\b",
     re.IGNORECASE,
 )
 _COUNT_WORDS: Final = {
@@ -157,9 +163,7 @@ class Ground:
                 given.append(message.text)
             elif message.text and not message.text.startswith(("<tool_call>", "{")):
                 replies.append(message.text)
-        given, said, results, replies = (
-            [text[-MAX_CHARS:] for text in texts] for texts in (given, said, results, replies)
-        )
+        given, said, results, replies = map(_newest, (given, said, results, replies))
         today = Today.of(" ".join(given))
         for text in (*said, *results, *replies[-1:]):
             values.read(text, today)
@@ -168,7 +172,8 @@ class Ground:
         for digits in known.digits:
             if len(digits) >= MIN_GIVEN_DIGITS:
                 values.digits[digits] = None
-                values.numbers[float(digits)] = None
+                if float(digits) < MAX_NUMBER:
+                    values.numbers[float(digits)] = None
         latest = SpokenValues()
         latest.read(said[-1] if said else "", today)
         is_cased = any(each != each.casefold() for each in said)
@@ -205,7 +210,8 @@ def _narrowed(tool: Tool, ground: Ground) -> tuple[Tool, tuple[str, ...]]:
     if not isinstance(properties, Mapping):
         return tool, ()
     required = schema.get("required")
-    needed = set(required) if isinstance(required, list) else set()
+    listed = required if isinstance(required, list) else []
+    needed = {each for each in listed if isinstance(each, str)}
     own_words = _plain_words(re.sub(r"[_-]", " ", " ".join((tool.name, *properties))))
     kept: dict[str, Any] = {}
     missing: list[str] = []
@@ -347,7 +353,7 @@ def _fitting_numbers(schema: Mapping[str, Any], ground: Ground) -> list[Any]:
     ]
     for keyword, holds in _BOUNDS:
         bound = schema.get(keyword)
-        if isinstance(bound, int | float) and not isinstance(bound, bool):
+        if isinstance(bound, int | float) and not isinstance(bound, bool) and abs(bound) < 1e300:
             numbers = [number for number in numbers if holds(number, bound)]
     return numbers
 
@@ -434,7 +440,7 @@ def _fitting_digits(about: str, ground: Ground) -> list[str]:
     if found is not None:
         named = next(filter(None, found.groups())).casefold()
         count = int(named) if named.isdecimal() else _COUNT_WORDS[named]
-        digits = [each[-count:] for each in digits if len(each) >= count]
+        digits = [each[len(each) - count :] for each in digits if len(each) >= count]
     # As it was said where it has letters, too: "LH 442".
     mixed = [
         token
@@ -524,14 +530,27 @@ def _stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
+def _newest(texts: Sequence[str]) -> list[str]:
+    """The ends of the newest texts, oldest first, as far as `MAX_ALL_CHARS` reach."""
+    kept: list[str] = []
+    left = MAX_ALL_CHARS
+    for text in reversed(texts):
+        kept.append(text[-min(MAX_CHARS, left) :])
+        left -= len(kept[-1])
+        if left <= 0:
+            break
+    return kept[::-1]
+
+
 def _scalars(text: str) -> Iterable[str]:
     """Strings and numbers of a tool's result, each as text."""
     text = re.sub(r"</?tool_response>", "", text).strip()
-    try:
-        value = json.loads(text)
-    except ValueError:
+    if len(text) > MAX_RESULT_CHARS:
         return [text]
-    return list(_leaves(value))
+    try:
+        return list(islice(_leaves(json.loads(text)), MAX_VALUES))
+    except (ValueError, RecursionError):
+        return [text]
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from typing import Final
 
 
@@ -31,6 +32,11 @@ _TENS: Final = {
         _split("twenty thirty forty fifty sixty seventy eighty ninety"), start=2
     )
 }
+MAX_NUMBER: Final = 1e15
+"""Numbers from here on are no quantities, though their digits may be those of an account: floats
+hold smaller ones exactly."""
+MAX_DAYS: Final = 3660
+"""Days ahead that name a date."""
 _SCALES: Final = {"thousand": 1000, "million": 1_000_000}
 _ORDINALS: Final = {
     **{
@@ -208,13 +214,15 @@ class _Reader:
         self._into.weekdays[weekday] = None
         if self._today.date is not None:
             ahead = (weekday - self._today.date.weekday() - 1) % 7 + 1
-            self._add_date(self._today.date + timedelta(ahead))
+            self._add_date(_after(self._today.date, ahead))
             if index and self._words[index - 1] == "next":
-                self._add_date(self._today.date + timedelta(ahead + 7))
+                self._add_date(_after(self._today.date, ahead + 7))
 
     def _add_day(self, days: int) -> None:
+        if not 0 <= days <= MAX_DAYS:
+            return
         if self._today.date is not None:
-            self._add_date(self._today.date + timedelta(days))
+            self._add_date(_after(self._today.date, days))
         elif self._today.weekday is not None:
             self._into.weekdays[(self._today.weekday + days) % 7] = None
 
@@ -347,7 +355,7 @@ class _Reader:
         if words[group.end : group.end + 3] == ["and", "a", "half"]:
             into.numbers[value + 0.5] = None
         address = words[group.end : group.end + _MAX_STREET_WORDS]
-        if not any(word in _STREETS for word in address):
+        if not any(word in _STREETS for word in address) and abs(value) < MAX_NUMBER:
             into.numbers[value] = None
         if group.digits and is_alone:
             into.digits[group.digits] = None
@@ -374,18 +382,21 @@ def _words(text: str) -> list[str]:
 def _number(words: Sequence[str], first: int) -> tuple[float, int, str, bool] | None:
     """The number that begins at a word: value, end, its digits, and whether it is an ordinal."""
     word = words[first]
-    if match := re.fullmatch(r"(\d+)(?:st|nd|rd|th)", word):
+    if match := re.fullmatch(r"(\d{1,4})(?:st|nd|rd|th)", word):
         return float(match[1]), first + 1, match[1], True
     if re.fullmatch(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?", word):
         plain = word.replace(",", "")
         end = first + 1
         scale = 1
-        while end < len(words) and words[end] in (*_SCALES, "hundred"):
+        while end < len(words) and words[end] in (*_SCALES, "hundred") and scale < MAX_NUMBER:
             scale *= _SCALES.get(words[end], 100)
             end += 1
+        whole = plain.partition(".")[0]
+        value = float(plain) * scale if len(whole) <= 15 else MAX_NUMBER
         if scale > 1:
-            return float(plain) * scale, end, f"{float(plain) * scale:g}", False
-        return float(plain), end, plain if plain.isdecimal() else "", False
+            is_whole = value < MAX_NUMBER and value.is_integer()
+            return min(value, MAX_NUMBER), end, str(int(value)) if is_whole else "", False
+        return value, end, plain if plain.isdecimal() else "", False
     is_pronoun = _at(words, first - 1) in _NO_NUMBER_BEFORE or _at(words, first + 1) == "of"
     if word == "one" and is_pronoun:
         return None
@@ -544,10 +555,19 @@ def _at(words: Sequence[str], index: int) -> str:
     return words[index] if 0 <= index < len(words) else ""
 
 
+def _after(today: datetime.date, days: int) -> datetime.date | None:
+    """The date so many days later; None beyond the calendar."""
+    try:
+        return today + timedelta(days)
+    except OverflowError:
+        return None
+
+
+@lru_cache(1024)
 def _next(today: datetime.date, day: int, month: int | None = None) -> datetime.date | None:
     """The next date with this day, and month where given; None where there is none in a year."""
     for ahead in range(367):
-        found = today + timedelta(ahead)
-        if found.day == day and month in (None, found.month):
+        found = _after(today, ahead)
+        if found is not None and found.day == day and month in (None, found.month):
             return found
     return None

@@ -260,3 +260,41 @@ def test_a_pattern_that_backtracks_for_ever_is_searched_at_once() -> None:
 
 def test_a_pattern_with_look_ahead_is_left_to_the_grammar() -> None:
     assert "novak" in values({"type": "string", "pattern": "^(?=n).*"}, "a room for novak")
+
+
+HOSTILE = [
+    "1 million 200",
+    "2 million 1",
+    "1" + " million" * 52,
+    "9" * 4000,
+    "1" + ",000" * 999,
+    "in 999999999 days",
+    "1 x may " * 500,
+    "31 february " * 333,
+    "[" * 100_000,
+    "[" + "1," * 100_000 + "1]",
+    "[" + "1" * 4000 + "]",
+]
+
+
+@pytest.mark.parametrize("role", ["user", "tool", "assistant"])
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12])
+def test_no_text_stops_the_reading(text: str, role: str) -> None:
+    properties = {
+        "count": {"type": "integer"},
+        "share": {"type": "number", "multipleOf": 10**400},
+        "account": {"type": "string", "description": "last 99 digits of the account"},
+        "day": {"type": "string", "format": "date"},
+        "name": {"type": "string"},
+    }
+    messages = [ChatMessage("user", "For three."), ChatMessage(role, text)]
+    for instructions in (TODAY, "Today is 9999-12-31. " + text):
+        grounded(use_of(properties, required=[]), Ground.of(messages, instructions))
+
+
+def test_large_numbers_have_their_digits() -> None:
+    account = {"type": "string", "description": "account number"}
+    assert values(account, "2 million") == ["2000000"]
+    assert values({"type": "integer"}, "1 million") == [1_000_000]
+    assert values(account, "it is " + "7" * 20) == ["7" * 20]
+    assert values({"type": "integer"}, "it is " + "7" * 20) is None
