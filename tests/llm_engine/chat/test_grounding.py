@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.stages.openai_tools import parse_tools
 from llm_engine.chat.grounding import MAX_CHARS, MAX_MESSAGES, Ground, grounded
-from llm_engine.chat.template import ChatMessage
+from llm_engine.chat.template import ChatMessage, Role
 from llm_engine.chat.tool_calls import CallingMessage, ToolCall, ToolUse
 
 TODAY = "Today is Wednesday, 2026-03-11."
@@ -279,7 +279,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("role", ["user", "tool", "assistant"])
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:12])
-def test_no_text_stops_the_reading(text: str, role: str) -> None:
+def test_no_text_stops_the_reading(text: str, role: Role) -> None:
     properties = {
         "count": {"type": "integer"},
         "share": {"type": "number", "multipleOf": 10**400},
