@@ -27,7 +27,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -61,7 +61,7 @@ MIN_GIVEN_DIGITS: Final = 3
 """Digits of a number in the instructions that grounds an argument. Shorter ones are counts and
 hours; the caller's account has more."""
 MAX_VALUES: Final = 400
-"""Values of one argument; the newest stay."""
+"""Values of one argument, and strings and numbers of all results; the newest stay."""
 
 _EMPTY: Final = _word_set(
     "go goes come a an and are as at be been but by can can't could did do does don't for from get "
@@ -102,9 +102,9 @@ _DIGITS_MEANT: Final = re.compile(
     r"\b(?:digits?|number|phone|code|pin|zip|postcode|account|id)\b", re.IGNORECASE
 )
 _NUM_DIGITS: Final = re.compile(
-    r"\b(\d{1,3}|two|three|four|five|six|seven|eight|nine|ten)[- ]digits?\b|"
-    r"\b(?:last|first) (\d{1,3}|two|three|four|five|six) digits?\b|"
-    r"\b(\d{1,3}|two|three|four|five|six|seven|eight|nine|ten) digits?\b",
+    r"\b([1-9]\d{0,2}|two|three|four|five|six|seven|eight|nine|ten)[- ]digits?\b|"
+    r"\b(?:last|first) ([1-9]\d{0,2}|two|three|four|five|six) digits?\b|"
+    r"\b([1-9]\d{0,2}|two|three|four|five|six|seven|eight|nine|ten) digits?\b",
     re.IGNORECASE,
 )
 _COUNT_WORDS: Final = {
@@ -129,7 +129,7 @@ _PERSON_MEANT: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Ground:
     """What a conversation grounds."""
 
@@ -158,11 +158,12 @@ class Ground:
             if role == "user" and not message.text.startswith("<tool_response>"):
                 said.append(message.text)
             elif role in ("user", "tool"):
-                results += _scalars(message.text)
+                results.append(message.text)
             elif role == "system":
                 given.append(message.text)
             elif message.text and not message.text.startswith(("<tool_call>", "{")):
                 replies.append(message.text)
+        results = _all_scalars(results)
         given, said, results, replies = map(_newest, (given, said, results, replies))
         today = Today.of(" ".join(given))
         for text in (*said, *results, *replies[-1:]):
@@ -179,6 +180,33 @@ class Ground:
         is_cased = any(each != each.casefold() for each in said)
         return cls(values, tuple(said), tuple(results), latest, today, is_cased)
 
+    @cached_property
+    def named_results(self) -> tuple[str, ...]:
+        """Results that hold more than empty words."""
+        return tuple(each for each in self.results if _plain_words(each) - _EMPTY)
+
+    @cached_property
+    def sentences(self) -> tuple[str, ...]:
+        """The caller's sentences, the newest last."""
+        return tuple(
+            part
+            for text in self.said
+            for part in _SENTENCE_END.split(text)
+            if part and part.strip()
+        )
+
+    @cached_property
+    def mixed(self) -> tuple[str, ...]:
+        """Words with both letters and digits, as they were said: "LH442"."""
+        return tuple(
+            token
+            for text in (*self.results, *self.said)
+            for token in re.findall(r"[^\W_]+(?:[-/][^\W_]+)*", text)
+            if re.search(r"\d", token)
+            and re.search(r"[^\W\d]", token)
+            and not re.fullmatch(r"\d+(?:st|nd|rd|th|am|pm)", token, re.IGNORECASE)
+        )
+
 
 def grounded(use: ToolUse, ground: Ground) -> ToolUse:
     """The tools with their arguments narrowed to what is grounded. Those that lack ground for a
@@ -188,9 +216,10 @@ def grounded(use: ToolUse, ground: Ground) -> ToolUse:
     callable_tools: list[Tool] = []
     lacking: list[tuple[int, LackingTool]] = []
     most = 0
+    latest = replace(ground, values=ground.latest, results=(), said=ground.said[-1:])
     for tool in use.callable:
         narrowed, missing = _narrowed(tool, ground)
-        num_named = _num_named(tool, ground)
+        num_named = _num_named(tool, latest)
         if not missing:
             callable_tools.append(narrowed)
             most = max(most, num_named)
@@ -241,9 +270,8 @@ def _properties(tool: Tool) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _num_named(tool: Tool, ground: Ground) -> int:
+def _num_named(tool: Tool, latest: Ground) -> int:
     """Number of the tool's arguments, copied words apart, that the last message has values for."""
-    latest = replace(ground, values=ground.latest, results=(), said=ground.said[-1:])
     num_named = 0
     for name, value in _properties(tool).items():
         kind = _kind(name, value) if isinstance(value, Mapping) else "any"
@@ -441,17 +469,8 @@ def _fitting_digits(about: str, ground: Ground) -> list[str]:
         named = next(filter(None, found.groups())).casefold()
         count = int(named) if named.isdecimal() else _COUNT_WORDS[named]
         digits = [each[len(each) - count :] for each in digits if len(each) >= count]
-    # As it was said where it has letters, too: "LH 442".
-    mixed = [
-        token
-        for text in (*ground.results, *ground.said)
-        for token in re.findall(r"[^\W_]+(?:[-/][^\W_]+)*", text)
-        if re.search(r"\d", token)
-        and re.search(r"[^\W\d]", token)
-        and found is None
-        and not re.fullmatch(r"\d+(?:st|nd|rd|th|am|pm)", token, re.IGNORECASE)
-    ]
-    return [*mixed, *digits]
+        return digits
+    return [*ground.mixed, *digits]
 
 
 # --- copied words ---
@@ -461,13 +480,9 @@ def _copied(name: str, about: str, ground: Ground, own_words: frozenset[str]) ->
     """Words of the caller, and strings of results, that can be a value."""
     is_person = bool(_PERSON_MEANT.search(about) or _PERSON_MEANT.search(name))
     is_text = bool(_TEXT_MEANT.search(about)) and not is_person
-    values = [each for each in ground.results if _plain_words(each) - _EMPTY]
-    fragments = [
-        part for text in ground.said for part in _SENTENCE_END.split(text) if part and part.strip()
-    ]
     num_words = 0
     kept: list[str] = []
-    for fragment in reversed(fragments):
+    for fragment in reversed(ground.sentences):
         words = list(_PLAIN.finditer(fragment))
         if num_words + len(words) > MAX_WORDS:
             break
@@ -476,7 +491,7 @@ def _copied(name: str, about: str, ground: Ground, own_words: frozenset[str]) ->
         if spans and is_text:
             spans.append(fragment.strip())
         kept = [*spans, *kept]
-    return [*values, *kept]
+    return [*ground.named_results, *kept]
 
 
 def _spans(
@@ -540,6 +555,16 @@ def _newest(texts: Sequence[str]) -> list[str]:
         if left <= 0:
             break
     return kept[::-1]
+
+
+def _all_scalars(texts: Sequence[str]) -> list[str]:
+    """The newest results' strings and numbers, oldest first, at most `MAX_VALUES`."""
+    kept: list[str] = []
+    for text in reversed(texts):
+        kept = [*islice(_scalars(text), MAX_VALUES - len(kept)), *kept]
+        if len(kept) == MAX_VALUES:
+            break
+    return kept
 
 
 def _scalars(text: str) -> Iterable[str]:

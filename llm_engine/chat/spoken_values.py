@@ -35,6 +35,8 @@ _TENS: Final = {
 MAX_NUMBER: Final = 1e15
 """Numbers from here on are no quantities, though their digits may be those of an account: floats
 hold smaller ones exactly."""
+MAX_DIGITS: Final = 32
+"""Digits of the longest string of them that is kept: an account's has up to 30."""
 MAX_DAYS: Final = 3660
 """Days ahead that name a date."""
 _SCALES: Final = {"thousand": 1000, "million": 1_000_000}
@@ -164,6 +166,8 @@ class _Reader:
         self._today = today
         self._into = into
         self._groups = list(_groups(self._words))
+        self._starting = {group.first: group for group in self._groups}
+        self._ending = {group.end: group for group in self._groups}
         self._used: set[int] = set()
         """Words that belong to a date or to a time."""
 
@@ -198,13 +202,12 @@ class _Reader:
 
     def _read_month(self, index: int) -> None:
         month = _MONTHS.index(self._words[index]) + 1
-        for group in self._groups:
-            gap = self._words[group.end : index]
-            is_before = group.end <= index and gap in ([], ["of"])
-            is_after = group.first == index + 1 or (
-                group.first == index + 2 and self._words[index + 1] == "the"
-            )
-            if (is_before or is_after) and 1 <= group.value <= 31 and not self._is_used(group):
+        beside = (
+            self._ending.get(index - (_at(self._words, index - 1) == "of")),
+            self._starting.get(index + 1 + (_at(self._words, index + 1) == "the")),
+        )
+        for group in beside:
+            if group and 1 <= group.value <= 31 and not self._is_used(group):
                 self._used.update(range(group.first, group.end))
                 if self._today.date is not None:
                     self._add_date(_next(self._today.date, int(group.value), month))
@@ -266,7 +269,7 @@ class _Reader:
         if before in ("past", "to") and before_that and 1 <= hour <= 12:
             minutes = {"half": 30, "quarter": 15}.get(before_that)
             if minutes is None:
-                last = next((g for g in self._groups if g.end == group.first - 1), None)
+                last = self._ending.get(group.first - 1)
                 minutes = int(last.value) if last and 1 <= last.value <= 29 else None
                 if last and minutes is not None:
                     self._used.update(range(last.first, last.end))
@@ -323,13 +326,13 @@ class _Reader:
             for part in _within_pauses(run, self._words):
                 joined = "".join(group.digits for group in part)
                 if len(part) > 1 and all(group.digits for group in part):
-                    into.digits[joined] = None
+                    self._add_digits(joined)
                     if len(joined) <= _MAX_NUMBER_DIGITS:
                         into.numbers[float(joined)] = None
                 for group in part if len(part) <= 2 else ():
                     self._add_number(group, is_alone=len(part) == 1)
             if all(group.digits for group in run):
-                into.digits["".join(group.digits for group in run)] = None
+                self._add_digits("".join(group.digits for group in run))
         self._read_counts()
 
     def _read_counts(self) -> None:
@@ -358,10 +361,14 @@ class _Reader:
         if not any(word in _STREETS for word in address) and abs(value) < MAX_NUMBER:
             into.numbers[value] = None
         if group.digits and is_alone:
-            into.digits[group.digits] = None
+            self._add_digits(group.digits)
         after = words[group.end] if group.end < len(words) else ""
         if after in ("hour", "hours", "minute", "minutes"):
             into.numbers[60 * value] = None
+
+    def _add_digits(self, digits: str) -> None:
+        if len(digits) <= MAX_DIGITS:
+            self._into.digits[digits] = None
 
     def _is_used(self, group: _Group) -> bool:
         return any(index in self._used for index in range(group.first, group.end))

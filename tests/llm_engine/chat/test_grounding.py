@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.stages.openai_tools import parse_tools
-from llm_engine.chat.grounding import MAX_CHARS, MAX_MESSAGES, Ground, grounded
+from llm_engine.chat.grounding import MAX_CHARS, MAX_MESSAGES, MAX_VALUES, Ground, grounded
 from llm_engine.chat.template import ChatMessage, Role
 from llm_engine.chat.tool_calls import CallingMessage, ToolCall, ToolUse
 
@@ -60,6 +60,7 @@ PHONE = {"type": "string", "description": "phone number, digits only"}
         ({"type": "string", "pattern": "^[0-9]{4}$"}, "four four seven one", ["4471"]),
         ({"type": "string", "pattern": "^[0-9]{4}$"}, "four four seven", None),
         ({"type": "string", "description": "last four digits"}, "card 12344471", ["4471"]),
+        ({"type": "string", "description": "last 0 digits"}, "card 4471", ["4471"]),
         (PHONE, "555 7340", ["5557340"]),
         (PHONE, "call me back", None),
         ({"type": "string", "description": "flight number"}, "it's LH442", ["LH442"]),
@@ -298,3 +299,34 @@ def test_large_numbers_have_their_digits() -> None:
     assert values({"type": "integer"}, "1 million") == [1_000_000]
     assert values(account, "it is " + "7" * 20) == ["7" * 20]
     assert values({"type": "integer"}, "it is " + "7" * 20) is None
+
+
+def test_the_newest_values_of_results_ground() -> None:
+    results = [json.dumps([f"{name}{index}" for index in range(300)]) for name in "abc"]
+    ground = Ground.of([ChatMessage("tool", text) for text in results], "")
+    assert len(ground.results) == MAX_VALUES
+    assert (ground.results[0], ground.results[-1]) == ("b0", "c299")
+
+
+NUMBER_WORDS = (*WORDS, "million", "1,000", "9" * 30, "31st", "may", "february", "in", "days", "-")
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=9,
+)
+
+
+@given(st.lists(st.sampled_from(NUMBER_WORDS), max_size=40), JSON_VALUES)
+def test_any_words_and_any_result_are_read(words: list[str], result: Any) -> None:
+    properties = {str(index): schema for index, schema in enumerate((*SCHEMAS, PHONE))}
+    messages = [
+        ChatMessage("tool", json.dumps(result)),
+        ChatMessage("user", " ".join(words)[:300]),
+    ]
+    for instructions in (TODAY, "Today is 9999-12-31."):
+        (tool,) = grounded(
+            use_of(properties, required=[]), Ground.of(messages, instructions)
+        ).callable
+        for name, schema in json.loads(tool.parameters.text)["properties"].items():
+            for value in schema["enum"]:
+                jsonschema.validate(value, properties[name])

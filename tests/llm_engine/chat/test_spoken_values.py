@@ -62,6 +62,9 @@ def test_numbers(text: str, numbers: set[float]) -> None:
         ("my number is 555 7340", ["5557340"]),
         ("order 1180", ["1180"]),
         ("at nine fifteen p.m.", []),
+        ("account " + "7" * 32, ["7" * 32]),
+        ("account " + "7" * 33, []),
+        ("31st " * 20, []),
     ],
 )
 def test_digits(text: str, digits: list[str]) -> None:
@@ -108,6 +111,10 @@ def test_times(text: str, times: list[str]) -> None:
         ("next Friday", ["2026-03-13", "2026-03-20"]),
         ("on the twentieth of March", ["2026-03-20"]),
         ("March the 3rd", ["2027-03-03"]),
+        ("1 x may 2", ["2026-05-02"]),
+        ("the 40th of May the 2nd", ["2026-05-02"]),
+        ("in 3660 days", ["2036-03-18"]),
+        ("in 3661 days", []),
         ("March 3, 2027", ["2027-03-03"]),
         ("on the twenty first", ["2026-03-21"]),
         ("in three days", ["2026-03-14"]),
