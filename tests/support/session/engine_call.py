@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, cast
+from typing import Any, Final, cast
+from unittest.mock import patch
 
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
@@ -12,12 +13,17 @@ from agent.session.api.settings import ServerVad
 from agent.session.ports.stage_ports import OnMark, ReplyToken, Tools
 from agent.stages.llm_chat import Condensing, EngineChat
 from agent.stages.model_thread import ModelThread
+from agent.turn_taking import barge_in, transitions
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.config import SamplingParams
 from llm_engine.engine import Engine
 from tests.support.fakes.stages import FakeChat
 from tests.support.session.session_call import Call, call_with
+
+
+NEVER_NS: Final = 1 << 60
+"""Longer than any test."""
 
 
 class UnthreadedStage:
@@ -122,9 +128,14 @@ async def call_on(
     sampling = SamplingParams(max_tokens=16)
     chat = AudibleChat(stage, SystemClock(), sampling, "Be brief.", (), condensing=condensing)
     chat.speaks = asyncio.Event()
-    async with call_with(chat=cast(FakeChat, chat)) as call:
-        settings = call.session.settings.changed(
-            output_modality=modality, turn_detection=ServerVad(interrupt_response=interrupts)
-        )
-        await call.session.handle(ask.UpdateSession(settings))
-        yield EngineCall(call, chat, engine)
+    # A pause lasts until the test ends it, however slow the machine is.
+    with (
+        patch.object(transitions, "STALL_GRACE_NS", NEVER_NS),
+        patch.object(barge_in, "STALL_GRACE_NS", NEVER_NS),
+    ):
+        async with call_with(chat=cast(FakeChat, chat)) as call:
+            settings = call.session.settings.changed(
+                output_modality=modality, turn_detection=ServerVad(interrupt_response=interrupts)
+            )
+            await call.session.handle(ask.UpdateSession(settings))
+            yield EngineCall(call, chat, engine)
