@@ -13,11 +13,14 @@ next word as one. Where a dot may abbreviate ("p.m.", "U.S."), the whole next wo
 first piece is in a hurry: behind a plain word a comma is a gap whatever follows, so a clause that
 may open the reply ends with its comma, and the blank belongs to the next piece.
 
+Where speech is needed at once (`hurry`), the piece under way ends at the best gap that it has, or
+at the next one.
+
 Characters are taken one at a time and every decision looks only at the text so far, never at how
-it arrived: any split into deltas gives the same pieces. Text that is only markup or white space
-stays with the piece before it or after it, so the spans of the pieces are contiguous, cover the
-reply once, and every piece has something to say; only an empty reply, or the rest of one that ends
-with the comma of its first clause, has not.
+it arrived: any split into deltas gives the same pieces, unless one is hurried. Text that is only
+markup or white space stays with the piece before it or after it, so the spans of the pieces are
+contiguous, cover the reply once, and every piece has something to say; only an empty reply, or the
+rest of one that ends with the comma of its first clause, has not.
 
 One chunker serves one reply. No I/O, no clock; any one thread.
 """
@@ -143,6 +146,16 @@ class TextChunker:
             self._take(character)
         return self._taken()
 
+    def hurry(self) -> tuple[SpeakablePiece, ...]:
+        """End the piece under way as soon as it is long enough to begin a reply with: here, or at
+        the next gap. Raises ValueError after `flush`."""
+        if self._finished:
+            raise ValueError("this reply was flushed: use a new TextChunker for the next one")
+        self._is_hurried = True
+        if (cut := self._best_word_cut()) is not None and not self._enclosure.is_open:
+            self._release(cut)
+        return self._taken()
+
     def flush(self) -> tuple[SpeakablePiece, ...]:
         """End the reply and return the rest. A second call returns nothing."""
         if not self._finished:
@@ -165,6 +178,7 @@ class TextChunker:
         self._pending: int | None = None
         self._clause_cut: int | None = None
         self._word_cuts: list[int] = []
+        self._is_hurried = False
 
     def _release(self, end: int, *, is_last: bool = False) -> None:
         piece, rest = self._text[:end], self._text[end:]
@@ -246,7 +260,7 @@ class TextChunker:
             limit_reached = cut >= config.max_chars
         if is_clause or _may_part(self._text, cut):
             self._word_cuts.append(cut)
-        return self._best_word_cut() if limit_reached else None
+        return self._best_word_cut() if limit_reached or self._is_hurried else None
 
     def _ends_opening(self, comma: int) -> bool:
         """True where the comma at this place, the last character so far, ends the first clause, and
@@ -269,6 +283,8 @@ class TextChunker:
 
         None when there is no good place yet: the next gap or comma will be one."""
         cuts = [cut for cut in reversed(self._word_cuts) if cut >= len(self._text) // 2]
+        if self._is_hurried:
+            cuts = [cut for cut in cuts if self._is_opening(cut, len(self._text[:cut].split()))]
         for cut in cuts:
             following = re.match(r"[a-z]+(?=\W)", self._text[cut:])
             if following and following[0] in _PHRASE_STARTS:

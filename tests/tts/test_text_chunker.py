@@ -1,5 +1,8 @@
 """Cutting a reply into pieces: where, and that nothing depends on how the text arrived."""
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -231,6 +234,72 @@ _FRAGMENTS = st.sampled_from(
     ]
 )
 _REPLIES = st.one_of(st.lists(_FRAGMENTS, max_size=60).map("".join), st.text(max_size=200))
+
+
+def hurried(text: str, at: Sequence[int]) -> list[SpeakablePiece]:
+    """Character by character, hurried after these."""
+    chunker = TextChunker()
+    pieces: list[SpeakablePiece] = []
+    for number, character in enumerate(text):
+        pieces += chunker.push(character)
+        if number in at:
+            pieces += chunker.hurry()
+    return pieces + list(chunker.flush())
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "pieces"),
+    [
+        (
+            "You can make a simple soup with vegetables and chicken.",
+            34,
+            ["You can make a simple soup ", "with vegetables and chicken."],
+        ),
+        (
+            "You can make a simple soup.",
+            7,
+            ["You can make a simple ", "soup."],
+        ),
+        (
+            "The bill comes to 40 dollars and 50 cents today.",
+            12,
+            ["The bill comes to 40 dollars ", "and 50 cents today."],
+        ),
+        ("It is the one thing.", 19, ["It is the one thing."]),
+        (
+            "Yes. We have several rooms left for you tonight.",
+            30,
+            ["Yes. ", "We have several rooms ", "left for you tonight."],
+        ),
+    ],
+)
+def test_a_hurried_piece_ends_at_the_next_gap(text: str, at: int, pieces: list[str]) -> None:
+    assert [piece.text for piece in hurried(text, [at])] == pieces
+
+
+def test_hurry_is_for_the_piece_under_way() -> None:
+    text = "We have several rooms left for you tonight, and they are all on the upper floors."
+    rest = ["left for you tonight,", " and they are all on the upper floors."]
+    assert [piece.text for piece in hurried(text, [10])] == ["We have several rooms ", *rest]
+    assert hurried(text, []) == cut(text)
+
+
+def test_no_hurry_after_the_end() -> None:
+    chunker = TextChunker()
+    chunker.flush()
+    with pytest.raises(ValueError, match="flushed"):
+        chunker.hurry()
+
+
+@given(_REPLIES, st.lists(st.integers(min_value=0, max_value=400), max_size=30))
+@settings(max_examples=400)
+def test_hurried_pieces_cover_the_reply_once_too(text: str, at: list[int]) -> None:
+    pieces = hurried(text, at)
+    assert "".join(piece.text for piece in pieces) == text
+    ends = [0, *(piece.span[1] for piece in pieces)]
+    assert [piece.span for piece in pieces] == list(pairwise(ends))
+    for piece in pieces[:-1]:
+        assert any(character.isalnum() or character in "$£€¥₹₩" for character in piece.text)
 
 
 @given(_REPLIES, st.lists(st.integers(min_value=0, max_value=9), min_size=1, max_size=30))

@@ -17,6 +17,7 @@ from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.budget import Budget
 from latency_budget.account.clock import Clock
 from latency_budget.account.turn import TurnId
+from latency_budget.account.turn_record import NS_PER_MS
 from latency_budget.enforcement.policy import Policy
 from latency_budget.enforcement.stage_latencies import Progress, progress_of
 from tts.text_chunker import CutterConfig
@@ -34,6 +35,11 @@ SHORT_MAX_WORDS: Final = 3
 """Words after which a first piece without punctuation ends at the best gap between them. The fourth
 word has begun by then: at three times the usual 16 ms a token that is 150 ms, where a sentence of
 seven words takes 350. Fewer words are over before the next piece is there."""
+
+
+PIECE_TO_EAR_MS: Final = 60.0
+"""From the first piece to its sound at the ear, until it was measured: voice 30-40 ms, sending 12.
+"""
 
 
 def shortened(cutting: CutterConfig) -> CutterConfig:
@@ -113,6 +119,15 @@ class BudgetActions:
             return plain
         self._log.acted(taken, progress.now_ns, turn)
         return plain if taken.left_out else shortened(plain)
+
+    def piece_due_ns(self, turn: TurnId) -> int | None:
+        """Time by which the first piece of a response must be known to be heard within the budget,
+        ns. None where no caller was heard."""
+        progress = self._progress(turn)
+        if progress is None:
+            return None
+        to_ear_ms = self._policy.recent.middle_sum_ms("tts_ms", "after_ms") or PIECE_TO_EAR_MS
+        return progress.voiced_ns + round((self._log.budget.total_ms - to_ear_ms) * NS_PER_MS)
 
     def opener(self, turn: TurnId) -> ActionTaken | None:
         """The opener action with its predicted saving; None where it is not worth it."""

@@ -290,6 +290,7 @@ class ResponseController:
             self._callbacks,
             self._stages.tools,
             chunking=partial(self._budget_actions.cutting, turn, self._options.chunking),
+            piece_due_ns=partial(self._budget_actions.piece_due_ns, turn),
             filler=self._options.tool_wait,
         )
 

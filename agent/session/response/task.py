@@ -59,6 +59,11 @@ SILENCE_NS: Final = 2_000_000_000
 """Silence after which a caller who waits for a tool hears the filler: longer sounds like a dead
 line."""
 
+RUNS_DRY_NS: Final = 300_000_000
+"""Speech left to play below which the next piece is ended at the next gap: more than the voice
+takes for a piece. Lower leaves a hole in the sentence where the model is slow; higher cuts
+sentences that would have come in time."""
+
 CONTINUED_NS: Final = 5_000_000_000
 """Shortest time between two `ReplyContinued` events: a twelfth of what the turn-taking machine
 waits for one."""
@@ -120,10 +125,12 @@ class ResponseTask:
         tools: ToolsPort = NO_TOOLS,
         *,
         chunking: Callable[[], CutterConfig | None] = lambda: None,
+        piece_due_ns: Callable[[], int | None] = lambda: None,
         filler: str = "",
     ) -> None:
         """`chunking` returns, once the model is asked, how the beginning is cut into pieces (None:
-        the default). `filler` is spoken while server tools take too long."""
+        the default), and `piece_due_ns` the time by which the first piece is needed (None: no
+        hurry). `filler` is spoken while server tools take too long."""
         self.reply = reply
         """The reply that is sent. `go_on` replaces it: the rest is another response."""
         self.voice = voice
@@ -131,6 +138,9 @@ class ResponseTask:
         self._callbacks = callbacks
         self._tools = tools
         self._chunking = chunking
+        self._piece_due_ns = piece_due_ns
+        self._first_due_ns: int | None = None
+        """Time by which the first piece is needed, ns."""
         self._filler = filler
         self.announced = asyncio.Event()
         """Set when the client knows of the response. Nothing of it is sent before that."""
@@ -244,6 +254,7 @@ class ResponseTask:
         tools = self.reply.tools
         self.mark(MarkName.REPLY_REQUESTED)
         chunker = TextChunker(self._chunking() if self.reply.speaks else None)
+        self._first_due_ns = self._piece_due_ns()
         for number in range(MAX_ROUNDS + 1):
             calls = await self._round(source, chunker, tools)
             own = tuple(call for call in calls if self._tools.has(call.name))
@@ -257,6 +268,7 @@ class ResponseTask:
                 break
             self.mark(MarkName.REPLY_REQUESTED)
             chunker = TextChunker(None)
+            self._first_due_ns = None
             must_answer = is_repeating or number == MAX_ROUNDS - 1
             if tools is not None:
                 tools = replace(tools, choice="none" if must_answer else "auto")
@@ -276,7 +288,11 @@ class ResponseTask:
                 self._add(token)
                 calls += token.calls
                 if first.speaks:
-                    for piece in chunker.push(token.text):
+                    pieces = chunker.push(token.text)
+                    if not pieces and token.finish_reason is None and self._is_pressing():
+                        pieces = chunker.hurry()
+                    for piece in pieces:
+                        self._first_due_ns = None
                         await self._put(piece, base)
                 elif token.text or token.finish_reason is not None:
                     await self._show_text()
@@ -307,6 +323,15 @@ class ResponseTask:
         )
         reply.hit_limit = token.finish_reason == "length"
         reply.text += token.text
+
+    def _is_pressing(self) -> bool:
+        """True while the caller waits for the next piece, or soon will: the first one is due, or
+        all that is there will have been played before another is spoken."""
+        now_ns = self._clock.now_ns()
+        if not self._has_sounded:
+            return self._first_due_ns is not None and now_ns >= self._first_due_ns
+        is_playing = self._released.is_set() and self._flowing.is_set() and self._pieces.empty()
+        return is_playing and self.reply.playback.lasts_until_ns(now_ns) - now_ns < RUNS_DRY_NS
 
     async def _put(self, piece: SpeakablePiece, base: int) -> None:
         if piece.index == 0 and not self.reply.rounds:

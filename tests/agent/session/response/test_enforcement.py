@@ -1,19 +1,22 @@
 """A whole session on fake stages: what the policy decides is done, and stands in the turn."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 
 from agent.session.api import server_events as say
 from agent.session.api.settings import ServerVad
-from agent.session.ports.stage_ports import FULL_EFFORT, Effort, Speech
+from agent.session.ports.stage_ports import FULL_EFFORT, Effort, ReplyToken, Speech
 from agent.session.response.budget_actions import SLOW_PASS_MS
 from agent.turn_taking import reopening
 from latency_budget.account.actions import Action
-from latency_budget.account.clock import SystemClock
+from latency_budget.account.clock import Clock, ManualClock, SystemClock
 from latency_budget.enforcement.action_effect import MIN_TURNS, TRY_EVERY
 from latency_budget.enforcement.policy import Policy
+from tests.support.fakes import stages
 from tests.support.fakes.stages import FakeChat, FakeVoice
 from tests.support.session.chain_turns import chain_turn
 from tests.support.session.guess_call import change, end, last_voiced, let_work, pause
@@ -30,9 +33,17 @@ class NotingVoice(FakeVoice):
     def __init__(self) -> None:
         super().__init__()
         self.pieces: list[str] = []
+        self._has_spoken = asyncio.Event()
+
+    async def until(self, end: str) -> None:
+        """Wait for a piece with this end."""
+        while not (self.pieces and self.pieces[-1].endswith(end)):
+            self._has_spoken.clear()
+            await self._has_spoken.wait()
 
     async def speak(self, piece: SpeakablePiece) -> AsyncIterator[Speech]:
         self.pieces.append(piece.text.strip())
+        self._has_spoken.set()
         async for speech in super().speak(piece):
             yield speech
 
@@ -45,8 +56,8 @@ def late_policy(*available: Action, **links: float) -> Policy:
     return policy
 
 
-async def ask(call: Call, text: str, *, voiced_ms_ago: int) -> None:
-    last_voiced(call, CLOCK.now_ns() - voiced_ms_ago * 1_000_000)
+async def ask(call: Call, text: str, *, voiced_ms_ago: int, clock: Clock = CLOCK) -> None:
+    last_voiced(call, clock.now_ns() - voiced_ms_ago * 1_000_000)
     await pause(call, text)
     await end(call)
 
@@ -63,6 +74,57 @@ async def test_only_a_reply_that_would_be_late_begins_short(
     assert (len(voice.pieces[0].split()) <= 3) == is_short
     taken = [each.action for each in call.turns[0].record.actions]
     assert taken == ([Action.SHORT_CLAUSE] if is_short else [])
+
+
+@pytest.mark.parametrize(
+    ("voiced_ms_ago", "pieces"),
+    [(0, [REPLY]), (5000, ["I believe that you", "could ask somebody about it."])],
+)
+async def test_first_piece_that_is_due_ends_at_the_next_gap(
+    voiced_ms_ago: int, pieces: list[str]
+) -> None:
+    clock, voice = ManualClock(10**12), NotingVoice()
+    async with call_with(REPLY, voice=voice, clock=clock) as call:
+        await ask(call, "How are you?", voiced_ms_ago=voiced_ms_ago, clock=clock)
+        await voice.until("it.")
+    assert voice.pieces == pieces
+
+
+class HaltingChat(FakeChat):
+    """Says its first sentence, and goes on when it may."""
+
+    def __init__(self, reply: str) -> None:
+        super().__init__([reply])
+        self.may_go_on = asyncio.Event()
+
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[ReplyToken, None]:
+        async with aclosing(super().generate(*args, **options)) as tokens:
+            async for token in tokens:
+                yield token
+                if token.text.startswith("Because"):
+                    await self.may_go_on.wait()
+
+
+@pytest.mark.parametrize(
+    ("samples_per_char", "pieces"),
+    [
+        (1, ["Because the people", "here know what is right."]),
+        (24_000, ["Because the people here know what is right."]),
+    ],
+)
+async def test_later_piece_is_cut_where_the_speech_runs_dry(
+    samples_per_char: int, pieces: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "SAMPLES_PER_CHAR", samples_per_char)
+    first = "I believe that you could ask somebody."
+    chat = HaltingChat(" ".join([first, *pieces]))
+    clock, voice = ManualClock(10**12), NotingVoice()
+    async with call_with(chat=chat, voice=voice, clock=clock) as call:
+        await ask(call, "How are you?", voiced_ms_ago=0, clock=clock)
+        await call.until(say.ReplyAudio)
+        chat.may_go_on.set()
+        await voice.until("right.")
+    assert voice.pieces == [first, *pieces]
 
 
 async def test_recognizer_skips_partials_in_the_next_turn() -> None:
