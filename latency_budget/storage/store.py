@@ -26,6 +26,7 @@ Age is counted along what was stored, not by the clock alone (`retention.py`).
 
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from latency_budget.account.clock import unix_ns
 
 from .background_writer import BackgroundWriter, BoundedQueue
 from .call_records import CallRecord, insert_call
+from .private_files import make_private_folder, open_private
 from .retention import NS_PER_DAY, oldest_kept_ns
 from .store_schema import MigrationError, NewerStoreError, StoredTurn, insert, migrate
 
@@ -233,7 +235,8 @@ class TurnStore:
                 (at_ns for (at_ns,) in newest), self._wall_ns(), self._max_age_ns
             )
             connection.execute(
-                f"DELETE FROM {table} WHERE {column} < ? OR id <= (SELECT max(id) FROM {table}) - ?",
+                f"DELETE FROM {table}"
+                f" WHERE {column} < ? OR id <= (SELECT max(id) FROM {table}) - ?",
                 (oldest_ns, self._max_turns),
             )
         connection.execute("DELETE FROM sessions WHERE id NOT IN (SELECT session FROM turns)")
@@ -242,8 +245,8 @@ class TurnStore:
         if self._connection is not None and not self.path.exists():
             self._disconnect()  # it was deleted: what is written there now can't be found
         if self._connection is None:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.touch(mode=0o600, exist_ok=True)
+            make_private_folder(self.path.parent)
+            os.close(open_private(self.path))
             connection = sqlite3.connect(
                 self.path, timeout=BUSY_MS / 1e3, isolation_level=None, check_same_thread=True
             )
