@@ -76,6 +76,12 @@ SHOWN_BY: Final[dict[str, str]] = {
     "characters to read aloud": (
         "agent/http/openai/test_speech.py::test_invalid_requests_are_refused_with_a_reason"
     ),
+    "rate of an upload, after 10 s": (
+        "agent/stages/test_offline.py::test_an_upload_that_comes_too_slowly_frees_its_place"
+    ),
+    "of these, those of one key or address": (
+        "agent/stages/test_offline.py::test_one_client_leaves_places_to_others"
+    ),
     "uploads at once; texts to read aloud": (
         "agent/stages/test_offline.py::test_request_above_the_limit_gets_a_retry_time"
     ),
