@@ -89,6 +89,8 @@ class CallRegistry:
         """`store` outlives the process; None: turns are remembered in memory only. `exporter`
         tells of them elsewhere. `recorder`: None where calls are not recorded."""
         self.draining = False
+        self.stopping: Final = asyncio.Event()
+        """Set when the calls in progress are ended, because the server stops."""
         self.history = TurnHistory()
         self.store: Final = store
         self.exporter: Final = exporter
