@@ -48,6 +48,9 @@ SHOWN_BY: Final[dict[str, str]] = {
     "path and query": (
         "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused"
     ),
+    "`Authorization` and `Origin` headers": (
+        "agent/http/hardening/test_header_limits.py::test_two_credentials_are_refused"
+    ),
     "lengths and hosts of a request": (
         "agent/http/hardening/test_header_limits.py::test_request_smuggling_is_refused"
     ),

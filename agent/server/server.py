@@ -47,6 +47,8 @@ from latency_budget.account.clock import Clock, SystemClock
 from latency_budget.storage.store import TurnStore
 
 from .app import create_app
+from .descriptors import LOOK_EVERY_S as DESCRIPTORS_EVERY_S
+from .descriptors import DescriptorWatch
 from .event_loop import loop_factory
 
 LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
@@ -171,6 +173,7 @@ async def _serve(
         beside = [
             group.create_task(access.watch()),
             group.create_task(tell_of_engine(stages, calls)),
+            group.create_task(_watch_descriptors()),
         ]
         if audio is not None:
             beside.append(group.create_task(app.audio_sockets.serve(audio)))
@@ -245,6 +248,14 @@ async def _end_when_lost(stages: Stages, calls: CallRegistry, server: uvicorn.Se
         if stages.status == "failed":
             _give_up(stages, calls, server)
             return
+
+
+async def _watch_descriptors() -> None:
+    watch = DescriptorWatch()
+    loop = asyncio.get_running_loop()
+    while True:
+        watch.look(loop.time())
+        await asyncio.sleep(DESCRIPTORS_EVERY_S)
 
 
 def _store(settings: LatencySettings) -> TurnStore | None:

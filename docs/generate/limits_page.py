@@ -111,6 +111,7 @@ NETWORK: Final = (
         "one",
         "400 (501 for encodings other than chunks), and closed",
     ),
+    Limit("`Authorization` and `Origin` headers", "one of each", "400"),
     Limit(
         "a message in the log that strangers cause",
         "the 1st, 2nd, 4th, 8th, ...",
