@@ -13,7 +13,7 @@ from when it begins, so that a long queue restarts nothing; and a job whose call
 supervised by the jobs that wait behind it.
 
 A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
-timer, less and less often, and at once where a call that goes on asks for it. The timer is needed
+timer, less and less often where a try is expensive, and at once where a call that goes on asks for it. The timer is needed
 because no new call is admitted while a stage is broken, so there may be no job left to trigger it.
 """
 
@@ -27,6 +27,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from agent.errors import ClientError, StageError
+from latency_budget.account.clock import SystemClock
 
 from .gc_freeze import unfreeze_heap
 
@@ -43,15 +44,29 @@ MAX_WAITING: Final = 64
 """Jobs per stage. 64 voice-activity frames are 2 s of one call's audio; with more waiting, answers
 come too late to be of use."""
 
-RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+RETRY_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Waits before a build is tried again; the last one repeats. Shorter ones would spend the machine
 that the other stages need on a model that takes seconds to load and fails again."""
+
+CHEAP_RETRY_S: Final = 2.0
+"""Longest wait after a build that failed at once, as where a file is missing: calls are refused
+until it succeeds."""
+
+RETRY_SHARE: Final = 5.0
+"""A wait is no longer than this times the build that failed: the tries take a fifth of a core."""
 
 THREAD_PREFIX: Final = "stage-"
 """Prefix of the owner threads' names."""
 
 _STOP: Final = object()
 _log = logging.getLogger(__name__)
+
+
+def retry_s(num_failed: int, took_s: float) -> float:
+    """Wait before the next build, after `num_failed` earlier failures in a row and one more that
+    took `took_s`."""
+    longest = RETRY_S[min(num_failed, len(RETRY_S) - 1)]
+    return min(longest, max(CHEAP_RETRY_S, RETRY_SHARE * took_s))
 
 
 class _Job(Generic[Model, Answer]):
@@ -220,6 +235,7 @@ class ModelThread(Generic[Model]):
         self._thread.start()
 
     def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
+        began_ns = SystemClock().now_ns()
         try:
             model = self._build()
         except Exception as error:
@@ -228,7 +244,7 @@ class ModelThread(Generic[Model]):
                 self._resolve(built, error=error)
                 self._fail_waiting(error)
                 if built is None:  # at the start, the caller reports the error
-                    self._try_again(generation, error)
+                    self._try_again(generation, error, (SystemClock().now_ns() - began_ns) / 1e9)
             return
         if generation == self._generation:
             if self._failed_builds:
@@ -247,12 +263,17 @@ class ModelThread(Generic[Model]):
             self._do(entry[2], model, generation)
             del entry  # while the thread waits, it must not keep a call alive that is over
 
-    def _try_again(self, generation: int, error: Exception) -> None:
+    def _try_again(self, generation: int, error: Exception, took_s: float) -> None:
         """Have the loop start another thread after a wait. On the owner thread, which ends."""
-        wait_s = RETRY_S[min(self._failed_builds, len(RETRY_S) - 1)]
+        wait_s = retry_s(self._failed_builds, took_s)
         self._failed_builds += 1
         reason = f"{type(error).__name__}: {error}"
-        _log.error("stage %s can't be built (%s); next try in %g s", self.name, reason, wait_s)
+        number = self._failed_builds
+        if number & (number - 1) == 0:  # cheap tries must not fill the log
+            _log.error(
+                "stage %s can't be built (%s; try %d); next one in %g s",
+                self.name, reason, number, round(wait_s, 1),
+            )  # fmt: skip
 
         def spawn() -> None:
             if generation == self._generation and self._loop is not None:
