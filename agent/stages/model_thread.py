@@ -13,8 +13,9 @@ from when it begins, so that a long queue restarts nothing; and a job whose call
 supervised by the jobs that wait behind it.
 
 A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
-timer, less and less often where a try is expensive, and at once where a call that goes on asks for it. The timer is needed
-because no new call is admitted while a stage is broken, so there may be no job left to trigger it.
+timer, less and less often where a try is expensive, and at once where a call that goes on asks for
+it. The timer is needed because no new call is admitted while a stage is broken, so there may be no
+job left to trigger it.
 """
 
 import asyncio
