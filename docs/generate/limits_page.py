@@ -227,6 +227,11 @@ CALLS: Final = (
         "read, pings neither, and a client that needs its pongs may hang up",
     ),
     Limit(
+        "the same while other calls are in progress",
+        _seconds(socket.SHARED_BURST_S),
+        "the rest is taken in real time",
+    ),
+    Limit(
         "audio without a commit",
         _seconds(asr.ListenerConfig().max_buffer_s),
         "error `input_audio_buffer_full`, until a commit or a clear",

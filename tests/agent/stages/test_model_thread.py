@@ -64,6 +64,28 @@ async def test_urgent_jobs_go_first(stage: ModelThread[Model]) -> None:
     assert done == ["final", "partial"]
 
 
+async def test_one_callers_jobs_delay_anothers_by_one_at_most(stage: ModelThread[Model]) -> None:
+    """It speaks so fast that ten finals of it wait; then another caller's turn ends."""
+    done: list[str] = []
+    release, busy = await hold(stage)
+
+    async def final(caller: str, number: int) -> None:
+        name = f"{caller} {number}"
+        await stage.call(lambda _: done.append(name), timeout_s=30, priority=URGENT, caller=caller)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(10):
+            group.create_task(final("fast", number))
+        await asyncio.sleep(0)
+        for number in range(2):
+            group.create_task(final("good", number))
+        await asyncio.sleep(0)
+        release.set()
+    await busy
+    assert done[:4] == ["fast 0", "good 0", "fast 1", "good 1"]
+    assert [name for name in done if name.startswith("fast")] == [f"fast {n}" for n in range(10)]
+
+
 async def test_a_stage_that_raises_is_rebuilt(stage: ModelThread[Model]) -> None:
     def fail(_: Model) -> None:
         raise RuntimeError("weights are gone")
