@@ -283,8 +283,10 @@ class TurnStore:
                 beside = self.path.with_name(self.path.name + suffix)
                 if beside.exists():
                     beside.rename(aside.with_name(aside.name + suffix))
-        except OSError as error:
-            self._writer.report(f"{self.path} is damaged, and can't be set aside: {error.strerror}")
+        except OSError as refusal:
+            self._writer.report(
+                f"{self.path} is damaged, and can't be set aside: {refusal.strerror}"
+            )
             return False
         self._set_aside_ns = now_ns
         self._aside = aside

@@ -26,6 +26,18 @@ def test_a_step_ahead_counts_as_a_week(step_days: int) -> None:
     assert kept(DAILY, NOW_NS + step_days * NS_PER_DAY, 30) == DAILY[:24]
 
 
+def test_a_gap_counts_in_full_some_days_after_it_ended() -> None:
+    old = [NOW_NS - (100 + age) * NS_PER_DAY for age in range(10)]
+    for days, is_kept in ((0, True), (2, True), (4, False)):
+        new = [NOW_NS - age * NS_PER_DAY for age in range(days + 1)]
+        assert kept([*new, *old], NOW_NS, 90) == (new + old if is_kept else new)
+
+
+def test_calls_once_a_month_are_kept_some_weeks_longer_at_most() -> None:
+    monthly = [NOW_NS - age * 30 * NS_PER_DAY for age in range(20)]
+    assert kept(monthly, NOW_NS, 90) == monthly[:4]
+
+
 def test_times_ahead_of_the_clock_are_kept_and_change_nothing() -> None:
     ahead = NOW_NS + 400 * NS_PER_DAY
     assert kept([ahead, *DAILY], NOW_NS, 30) == [ahead, *DAILY[:31]]

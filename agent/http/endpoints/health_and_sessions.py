@@ -72,9 +72,14 @@ class Endpoints:
             "tools": self._tools,
             "end_of_turn": shipped_score(),
         }
-        problems = {
-            n: self._shown(part.problem) for n, part in beside.items() if part and part.problem
-        }
+        problems: dict[str, Any] = {}
+        for name, part in beside.items():
+            if part and (problem := part.problem):
+                problems[name] = (
+                    self._shown(problem)
+                    if isinstance(problem, str)
+                    else {each: self._shown(why) for each, why in problem.items()}
+                )
         if calls.store and (notice := calls.store.notice):
             problems.setdefault("store", self._shown(notice))
         body |= problems

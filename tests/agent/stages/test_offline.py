@@ -91,7 +91,8 @@ class Service:
         self.gate = Gate()
         self.detector: ModelThread[Any] = ModelThread("vad", Detector)
         self.recognizer: ModelThread[Any] = ModelThread("asr", lambda: GatedRecognizer(self.gate))
-        self.voice = VoiceStage("gated", lambda: GatedVoice(self.gate))
+        self.gated_voice = GatedVoice(self.gate)
+        self.voice = VoiceStage("gated", lambda: self.gated_voice)
         stages = cast(
             Stages,
             SimpleNamespace(
@@ -328,7 +329,7 @@ async def test_a_text_without_words_is_refused_before_a_byte(
     service: Service, form_of: str
 ) -> None:
     client = Client(service, SPEECH)
-    service.voice.thread.model.samples = 0
+    service.gated_voice.samples = 0
     service.gate.may_pass.release(1000)
     body = f'{{"input": "Hm. Hm.", "response_format": "{form_of}"}}'
     await client.ask(body.encode(), b"application/json")
