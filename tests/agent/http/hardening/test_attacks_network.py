@@ -324,7 +324,9 @@ async def test_malformed_requests_are_refused(live: LiveServer) -> None:
 async def test_idle_connection_is_closed_with_a_reason(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def impatient(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> ReceiveLimiter:
+    def impatient(
+        websocket: WebSocket, settings: AccessSettings, clock: Clock, **_: object
+    ) -> ReceiveLimiter:
         return ReceiveLimiter(websocket, replace(settings, idle_s=1), clock)
 
     monkeypatch.setattr(socket, "ReceiveLimiter", impatient)
