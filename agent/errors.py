@@ -82,6 +82,10 @@ class RevokedKeyError(Exception):
     """The key that authenticated the call has been revoked."""
 
 
+class StoppingError(Exception):
+    """The server stops and ends the call. Not a fault of the peer's."""
+
+
 class ConfigError(HalfsecError):
     """A setting that is unknown, of the wrong type, or contradicts another. Raised at start."""
 

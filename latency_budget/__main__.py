@@ -24,6 +24,7 @@ from latency_budget.reporting.thresholds import GateError, misses, read_gate
 from latency_budget.reporting.trace_or_store import Source, SourceError, read_source
 from latency_budget.reporting.waterfall import summary_table, waterfall
 from latency_budget.statistics.report import report_json, summarize, turn_json
+from latency_budget.storage.private_files import write_private_file
 from latency_budget.storage.store_query import TurnFilter, unix_ns_of
 
 DRAWN: Final = 20
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None, default_source: Path | None = None) 
     if options.html is not None:
         page = html_report(Report(source, summary, unix_ns(), other, found, gate))
         try:
-            Path(options.html).write_text(page, encoding="utf-8")
+            write_private_file(Path(options.html), page.encode())
         except OSError as error:
             print(f"{options.html}: {error.strerror}", file=sys.stderr)
             return 2

@@ -48,6 +48,9 @@ SHOWN_BY: Final[dict[str, str]] = {
     "path and query": (
         "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused"
     ),
+    "`Authorization` and `Origin` headers": (
+        "agent/http/hardening/test_header_limits.py::test_two_credentials_are_refused"
+    ),
     "lengths and hosts of a request": (
         "agent/http/hardening/test_header_limits.py::test_request_smuggling_is_refused"
     ),
@@ -75,6 +78,12 @@ SHOWN_BY: Final[dict[str, str]] = {
     "time for an upload": "agent/stages/test_offline.py::test_one_that_never_ends_is_given_up",
     "characters to read aloud": (
         "agent/http/openai/test_speech.py::test_invalid_requests_are_refused_with_a_reason"
+    ),
+    "rate of an upload, after 10 s": (
+        "agent/stages/test_offline.py::test_an_upload_that_comes_too_slowly_frees_its_place"
+    ),
+    "of these, those of one key or address": (
+        "agent/stages/test_offline.py::test_one_client_leaves_places_to_others"
     ),
     "uploads at once; texts to read aloud": (
         "agent/stages/test_offline.py::test_request_above_the_limit_gets_a_retry_time"
@@ -137,6 +146,10 @@ SHOWN_BY: Final[dict[str, str]] = {
     ),
     "audio ahead of real time, `access.burst_s`": (
         "agent/http/hardening/test_attacks_network.py::test_endless_audio_is_read_in_real_time"
+    ),
+    "the same while other calls are in progress": (
+        "agent/realtime/test_socket_limits.py::"
+        "test_beside_other_calls_audio_is_read_in_real_time_after_some_seconds"
     ),
     "audio without a commit": (
         "asr/test_stream_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it"

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from latency_budget.account.clock import SystemClock
+from latency_budget.storage.private_files import remove_unfinished
 from tts.voices.engine import VoiceError
 
 from .load import load_voice
@@ -69,6 +70,7 @@ def _speak(options: argparse.Namespace) -> None:
             out.setframerate(rate_hz)
             _write(text, voice, rate_hz, out)
     except OSError as error:
+        remove_unfinished(options.out)
         reason = error.strerror or str(error)
         raise _UsageError(f"cannot write {options.out}: {reason}") from error
 

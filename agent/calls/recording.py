@@ -20,7 +20,7 @@ import logging
 import os
 import re
 import stat
-import wave
+import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,8 @@ from agent.session.ports.playback import Outgoing, Playback
 from agent.session.ports.stage_ports import RecordingPort
 from latency_budget.account.clock import Clock, unix_ns
 from latency_budget.storage.background_writer import BackgroundWriter, BoundedQueue
+from latency_budget.storage.private_files import make_private_folder, open_private
+from latency_budget.storage.retention import NS_PER_DAY, oldest_kept_ns
 
 from .recording_timeline import NS_PER_S, CallTimeline
 
@@ -56,10 +58,10 @@ PROBE_EVERY: Final = 20
 PROBE_BYTES: Final = 1 << 16
 """Size of a write attempt: more than a full disk has left."""
 
+HEADER_BYTES: Final = 44
+
 MAX_REPLIES: Final = 16
 """Limit of replies that may still be reported on or truncated by the client."""
-
-NS_PER_DAY: Final = 86_400 * NS_PER_S
 
 _SUFFIX: Final = ".wav"
 _SESSION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -235,27 +237,51 @@ class ConsentedRecording:
 
 
 class _WaveFile:
-    """A stereo WAV of 16 bits that is whole after each `append`. Methods raise OSError."""
+    """A stereo WAV of 16 bits that is whole after each `append`, also after one that failed, and
+    is removed if it has no sound by its end. Methods raise OSError.
+
+    `wave` of the standard library writes through a buffer: where the disk is full it leaves a file
+    without a header, or writes what was left as soon as the file is cut.
+    """
 
     def __init__(self, path: Path, rate_hz: int) -> None:
         """Create the file, readable by its owner only."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-        self._file = open(os.open(path, flags, 0o600), "wb")  # noqa: SIM115 - closed by `close`
-        self._wave = wave.open(self._file, "wb")  # noqa: SIM115
-        self._wave.setparams((2, 2, rate_hz, 0, "NONE", "not compressed"))
+        make_private_folder(path.parent)
+        self._path = path
+        self._rate_hz = rate_hz
+        self._handle = open_private(path, os.O_EXCL)
         self.num_bytes = 0
 
     def append(self, sound: Int16) -> None:
-        self._wave.writeframes(sound.astype("<i2", copy=False).tobytes())
-        self._file.flush()
-        self.num_bytes += sound.nbytes
+        data = sound.astype("<i2", copy=False).tobytes()
+        try:
+            self._write(data, HEADER_BYTES + self.num_bytes)
+            self._write(_wave_header(self._rate_hz, self.num_bytes + len(data)), 0)
+        except OSError:
+            os.ftruncate(self._handle, HEADER_BYTES + self.num_bytes)
+            raise
+        self.num_bytes += len(data)
 
     def close(self) -> None:
-        try:
-            self._wave.close()
-        finally:
-            self._file.close()
+        os.close(self._handle)
+        if not self.num_bytes:
+            self._path.unlink(missing_ok=True)
+
+    def _write(self, data: bytes, offset: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            num_bytes = os.pwrite(self._handle, rest, offset)
+            rest, offset = rest[num_bytes:], offset + num_bytes
+
+
+def _wave_header(rate_hz: int, num_bytes: int) -> bytes:
+    """Header of a stereo WAV of 16 bits with so many bytes of sound."""
+    return struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        *(b"RIFF", HEADER_BYTES - 8 + num_bytes, b"WAVE"),
+        *(b"fmt ", 16, 1, 2, rate_hz, 4 * rate_hz, 4, 16),
+        *(b"data", num_bytes),
+    )
 
 
 class Recorder:
@@ -371,7 +397,7 @@ class Recorder:
         """Check that a file can be written to the directory."""
         path = self.directory / f".probe-{os.getpid()}"
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(self.directory)
             try:
                 path.touch(mode=0o600)
                 path.write_bytes(bytes(PROBE_BYTES))
@@ -386,12 +412,14 @@ class Recorder:
 
     def _forget(self) -> None:
         """Recordings that are too old. Other files of the directory are not ours."""
-        oldest_ns = self._wall_ns() - self._max_age_ns
+        written_ns: dict[Path, int] = {}
         for path in self.directory.glob(f"sess_*{_SUFFIX}"):
-            if path.stem in self._open or _SESSION.fullmatch(path.stem) is None:
-                continue
+            if path.stem not in self._open and _SESSION.fullmatch(path.stem) is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    written_ns[path] = path.stat().st_mtime_ns
+        oldest_ns = oldest_kept_ns(written_ns.values(), self._wall_ns(), self._max_age_ns)
+        for path in (each for each, at_ns in written_ns.items() if at_ns < oldest_ns):
             try:
-                if path.stat().st_mtime_ns < oldest_ns:
-                    path.unlink()
+                path.unlink()
             except OSError as error:
                 _log.error("%s can't be deleted: %s", path, error.strerror)

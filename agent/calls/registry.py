@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from latency_budget.enforcement.stage_latencies import stage_latencies_of
 from latency_budget.host import usable_cores
 from latency_budget.reporting.trace import TraceWriter
 from latency_budget.storage.history import TurnEntry, TurnHistory, entry_json
+from latency_budget.storage.private_files import make_private_folder, write_private_file
 from latency_budget.storage.store import TurnStore
 from latency_budget.storage.store_schema import StoredTurn
 
@@ -89,6 +89,8 @@ class CallRegistry:
         """`store` outlives the process; None: turns are remembered in memory only. `exporter`
         tells of them elsewhere. `recorder`: None where calls are not recorded."""
         self.draining = False
+        self.stopping: Final = asyncio.Event()
+        """Set when the calls in progress are ended, because the server stops."""
         self.history = TurnHistory()
         self.store: Final = store
         self.exporter: Final = exporter
@@ -276,9 +278,8 @@ async def save_trace(call: ActiveCall, directory: str | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Readable by the owner alone: a trace may hold what was said."""
+    """Readable by the owner alone: a trace may hold what was said. Raises OSError; then there is no
+    file."""
     path = path.expanduser()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
-    with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
+    make_private_folder(path.parent)
+    write_private_file(path, text.encode())

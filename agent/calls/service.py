@@ -284,6 +284,7 @@ class CallService:
                     group.create_task(session.run())
                     group.create_task(carrier.serve(session))
                     group.create_task(self._end_when_revoked(held.principal))
+                    group.create_task(self._end_when_stopping())
         except errors.StageError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
             code, reason = errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
@@ -312,6 +313,10 @@ class CallService:
     async def _end_when_revoked(self, principal: Principal) -> None:
         await self._access.until_revoked(principal)
         raise errors.RevokedKeyError
+
+    async def _end_when_stopping(self) -> None:
+        await self._calls.stopping.wait()
+        raise errors.StoppingError
 
     async def _session(self, held: AdmittedCall, carrier: CallTransport) -> Session:
         call, settings = held.call, held.start.settings
@@ -388,6 +393,8 @@ def close_for(group_error: ExceptionGroup[Exception], call: ActiveCall) -> tuple
         if others is not None:
             _log.error("session %s failed at its end", call.session_id, exc_info=others)
         return errors.CLOSE_NORMAL, str(over.exceptions[0])
+    if group_error.subgroup(errors.StoppingError) is not None:
+        return errors.CLOSE_DRAINING, STOPPED
     if group_error.subgroup(errors.SilentCallError) is not None:
         return errors.CLOSE_NORMAL, SILENT
     if group_error.subgroup(errors.IdleClientError) is not None:

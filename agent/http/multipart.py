@@ -1,13 +1,16 @@
 """Multipart forms with an uploaded file: size, field and time limits.
 
 A body is read as it comes and never held whole: what is more than a megabyte of a file lies on
-disk. It must fit, and come within minutes. The calling endpoint limits how many run at once.
+disk. It must fit, come within minutes, and at a rate that no working network falls below. The
+calling endpoint limits how many run at once.
 """
 
+import asyncio
 import logging
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +42,17 @@ pairs), some raise unexpected errors."""
 UPLOAD_TIMEOUT_S: Final = 180.0
 """Seconds until the form must be complete: 26 MiB at 1.2 Mbit/s."""
 
+MIN_UPLOAD_RATE: Final = 16 << 10
+"""Bytes a second that must come, counted from the beginning and after `GRACE_S`. A mobile network
+at its edge has ten times as much; a client that announces a file and sends nothing, or a byte at a
+time, would hold a place for `UPLOAD_TIMEOUT_S`."""
+
+GRACE_S: Final = 10.0
+"""Seconds without a minimum: a proxy may hold the first megabyte back."""
+
+RATE_CHECKS: Final = 20
+"""Checks of the rate within `GRACE_S`."""
+
 # It warns of every malformed form: any client could fill the log. The client gets the error.
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
@@ -53,17 +67,21 @@ async def read_form(request: Request) -> AsyncIterator[FormData]:
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise RefusedError(415, "body", "must have Content-Type: multipart/form-data")
     _check_charset(kind)
+    arrived = _Arrived()
     parser = MultiPartParser(
         request.headers,
-        _bounded(request),
+        _bounded(request, arrived),
         max_files=1,
         max_fields=MAX_FIELDS,
         max_part_size=MAX_FIELD_BYTES,
     )
     try:
-        async with stall_timeout(UPLOAD_TIMEOUT_S):
+        async with stall_timeout(UPLOAD_TIMEOUT_S), _minimum_rate(arrived):
             form = await parser.parse()
     except TimeoutError:
+        if arrived.is_too_slow:
+            rate = f"{MIN_UPLOAD_RATE >> 10} KiB a second"
+            raise RefusedError(408, "body", f"came too slowly: {rate} are needed") from None
         raise RefusedError(408, "body", f"did not come within {UPLOAD_TIMEOUT_S:g} s") from None
     except MultiPartException as error:
         raise RequestError("body", f"is no form that can be read: {error.message}") from None
@@ -106,14 +124,46 @@ def _no_room(error: OSError) -> RefusedError:
     return RefusedError(503, "file", f"can't be kept here at the moment: {reason}")
 
 
-async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
+@dataclass(slots=True)
+class _Arrived:
+    """What has come of an upload."""
+
+    num_bytes: int = 0
+    is_too_slow: bool = False
+
+
+@asynccontextmanager
+async def _minimum_rate(arrived: _Arrived) -> AsyncIterator[None]:
+    """Cancel the body and raise TimeoutError once too little has arrived. Time counts while the
+    event loop turns, as for `stall_timeout`."""
+    loop = asyncio.get_running_loop()
+    step_s = GRACE_S / RATE_CHECKS
+    timer: asyncio.TimerHandle | None = None
+
+    def check(count: int) -> None:
+        nonlocal timer
+        if arrived.num_bytes < MIN_UPLOAD_RATE * (count - RATE_CHECKS) * step_s:
+            arrived.is_too_slow = True
+            limit.reschedule(loop.time())
+        else:
+            timer = loop.call_later(step_s, check, count + 1)
+
+    async with asyncio.timeout(None) as limit:
+        check(0)
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+async def _bounded(request: Request, arrived: _Arrived) -> AsyncGenerator[bytes, None]:
     too_large = RefusedError(413, "body", f"is larger than {MAX_FORM_BYTES >> 20} MiB")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > MAX_FORM_BYTES:
         raise too_large
-    received = 0
     async for piece in request.stream():
-        received += len(piece)
-        if received > MAX_FORM_BYTES:
+        arrived.num_bytes += len(piece)
+        if arrived.num_bytes > MAX_FORM_BYTES:
             raise too_large
         yield piece

@@ -66,7 +66,7 @@ class RealtimeSocket:
             await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
             return
         if asks_for_beta(websocket.headers, websocket.scope.get("subprotocols", [])):
-            await self._refuse_beta(CallSocket(websocket, self._clock, self._config.access))
+            await self._refuse_beta(self._socket_of(websocket))
             return
         start = session_start(self._config, principal, query.get("model"), query.get("intent"))
         if isinstance(start, HttpRefusal):
@@ -76,7 +76,7 @@ class RealtimeSocket:
         if start.model != start.agent:
             asked = shown(start.model)
             _log.info("call %s asks for %s: %s answers", held.call.session_id, asked, start.agent)
-        socket = CallSocket(websocket, self._clock, self._config.access)
+        socket = self._socket_of(websocket)
         try:
             await socket.accept(*PROTOCOLS)
             async with asyncio.TaskGroup() as group:
@@ -103,6 +103,11 @@ class RealtimeSocket:
             self._clock,
         )
 
+    def _socket_of(self, websocket: WebSocket) -> CallSocket:
+        return CallSocket(
+            websocket, self._clock, self._config.access, is_shared=lambda: len(self._calls) > 1
+        )
+
     async def _refuse_beta(self, socket: CallSocket) -> None:
         _log.info("refused a call: %d %s", errors.CLOSE_BETA, CLOSE_REASON)
         await socket.accept(*PROTOCOLS)
@@ -112,7 +117,7 @@ class RealtimeSocket:
 
     async def _resume(self, websocket: WebSocket, principal: Principal, token: str) -> None:
         """A connection that resumes a call."""
-        socket = CallSocket(websocket, self._clock, self._config.access)
+        socket = self._socket_of(websocket)
         await socket.accept(*PROTOCOLS)
         voice = self._tokens.find(token, principal.key_id) if socket.is_extended else None
         if voice is None:

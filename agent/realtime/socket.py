@@ -10,7 +10,9 @@ Pongs don't count, for libraries send those by themselves.
 
 *Audio faster than real time* is accepted up to `access.burst_s` ahead, as for a recording that is
 sent at once; from then on it is processed as fast as it would be spoken. So a client that sends
-audio without end takes no more of the detector's thread than a caller who speaks. What is further
+audio without end takes no more of the detector's thread than a caller who speaks. While other calls
+are in progress `SHARED_BURST_S` count instead: a caller who speaks twenty times as fast as people
+do would have as many passes of the recognizer and replies of the model as twenty. What is further
 ahead waits (`MessageQueue` in `agent/http/hardening/websocket_protocol.py`).
 
 *Messages* are processed at `MESSAGES_PER_S`, after the first `MESSAGES_AT_ONCE`. Those that make
@@ -62,6 +64,11 @@ Take = Callable[[str | bytes], Awaitable[Sequence[Request]]]
 REAL_TIME: Final = 1.0
 """Seconds of audio a second."""
 
+SHARED_BURST_S: Final = 5.0
+"""Seconds of audio that a client may be ahead while there are other calls. Lower, and the jitter of
+a bad network, which comes in bursts, delays the audio. Higher: so many seconds of work that others
+wait for come at once."""
+
 MESSAGES_PER_S: Final = 200
 """Rate of messages: four times that of a client that sends 20 ms of audio in each."""
 
@@ -93,12 +100,19 @@ class ReceiveLimiter:
         settings: AccessSettings,
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_shared`: other calls are in progress."""
         self._websocket = websocket
+        self._is_shared = is_shared
         self._idle_s = settings.idle_s or None
         self._clock = clock
         self._pause = pause
         self._audio = LeakyBucket(REAL_TIME, settings.burst_s, self._now_s())
+        self._audio_beside = LeakyBucket(REAL_TIME, SHARED_BURST_S, self._now_s())
+        self._owed_s = 0.0
+        """Time that audio takes which came too early beside other calls; waits that are too short
+        for a timer add up here."""
         self._messages = LeakyBucket(MESSAGES_PER_S, MESSAGES_AT_ONCE, self._now_s())
 
     async def frame(self) -> str | bytes:
@@ -123,7 +137,11 @@ class ReceiveLimiter:
             if isinstance(request, AppendAudio):
                 audio_s = len(request.pcm) / request.rate_hz
                 wait_s = max(wait_s, self._audio.add(audio_s, now_s))
+                if self._audio_beside.add(audio_s, now_s) > 0 and self._is_shared():
+                    self._owed_s += audio_s
+        wait_s = max(wait_s, self._owed_s)
         if wait_s > LEAST_WAIT_S:
+            self._owed_s = 0.0
             await self._pause(wait_s)
         else:
             await asyncio.sleep(0)
@@ -155,7 +173,14 @@ class SocketEnd(Enum):
 class CallSocket:
     """A WebSocket, to be accepted first. Belongs to the event loop."""
 
-    def __init__(self, websocket: WebSocket, clock: Clock, settings: AccessSettings) -> None:
+    def __init__(
+        self,
+        websocket: WebSocket,
+        clock: Clock,
+        settings: AccessSettings,
+        is_shared: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_shared`: other calls are in progress."""
         self._offered = websocket.scope.get("subprotocols", [])
         self.is_extended: Final = EXTENDED_PROTOCOL in self._offered
         """The client knows `halfsec.*` events."""
@@ -166,7 +191,7 @@ class CallSocket:
         self._is_stopped = False
         self._is_slow = False
         self._is_idle = False
-        self._limiter = ReceiveLimiter(websocket, settings, clock)
+        self._limiter = ReceiveLimiter(websocket, settings, clock, is_shared=is_shared)
         self._released = asyncio.Event()
         self._last = errors.CLOSE_NORMAL, ""
 

@@ -1,7 +1,8 @@
 """Server process: one port for the voice socket, HTTP and pages; start, drain and shutdown.
 
 The server listens before the stages are warm: `/readyz` reports their progress, and early sockets
-are refused with a time to retry after. On SIGTERM it refuses new calls and lets current calls end.
+are refused with a time to retry after. On SIGTERM it refuses new calls and lets current calls end;
+those that outlast the drain are ended by the server, so that their records say so.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from agent.codec.json_frame import MAX_FRAME_BYTES
 from agent.config.local_urls import page_url
 from agent.config.schema import Config, LatencySettings
 from agent.config.telephony import TelephonySettings
-from agent.errors import ConfigError
+from agent.errors import CLOSE_TIMEOUT_S, ConfigError
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile, keys_path
 from agent.http.auth.local_key import forget_local_key, make_local_key
@@ -46,6 +47,8 @@ from latency_budget.account.clock import Clock, SystemClock
 from latency_budget.storage.store import TurnStore
 
 from .app import create_app
+from .descriptors import LOOK_EVERY_S as DESCRIPTORS_EVERY_S
+from .descriptors import DescriptorWatch
 from .event_loop import loop_factory
 
 LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
@@ -160,8 +163,7 @@ async def _serve(
     server = make_server(app.asgi, config, tls)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    handle_signals(loop, stop, calls)
     page = page_url(config, listener.getsockname()[0], port)
     print(f"halfsec listens on {page} and warms up ...", flush=True)
     async with tools.running(), asyncio.TaskGroup() as group:
@@ -171,6 +173,7 @@ async def _serve(
         beside = [
             group.create_task(access.watch()),
             group.create_task(tell_of_engine(stages, calls)),
+            group.create_task(_watch_descriptors()),
         ]
         if audio is not None:
             beside.append(group.create_task(app.audio_sockets.serve(audio)))
@@ -200,9 +203,39 @@ async def _serve(
     return status
 
 
+def handle_signals(
+    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, calls: CallRegistry
+) -> None:
+    """SIGTERM and SIGINT stop the server, a second one at once. SIGHUP, which a closed terminal
+    sends, stops it too, unless it is ignored (`nohup`); it may come twice, and the second has no
+    effect. SIGUSR1 and SIGUSR2 have none: their default is to end the process without a drain."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+    def hang_up() -> None:
+        if not calls.draining:
+            stop.set()
+
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        loop.add_signal_handler(number, _log.warning, "%s has no meaning here", number.name)
+
+
+def say(text: str) -> None:
+    """Print a line, if there is still a terminal to print it to."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # else the end of the process fails to flush it
+        os.close(nowhere)
+
+
 def _give_up(stages: Stages, calls: CallRegistry, server: uvicorn.Server) -> None:
     """Print why the service can't continue, and end it; a new process may succeed."""
     print(stages.failure(), file=sys.stderr, flush=True)
+    calls.stopping.set()
     calls.events.close()
     server.should_exit = True
 
@@ -215,6 +248,14 @@ async def _end_when_lost(stages: Stages, calls: CallRegistry, server: uvicorn.Se
         if stages.status == "failed":
             _give_up(stages, calls, server)
             return
+
+
+async def _watch_descriptors() -> None:
+    watch = DescriptorWatch()
+    loop = asyncio.get_running_loop()
+    while True:
+        watch.look(loop.time())
+        await asyncio.sleep(DESCRIPTORS_EVERY_S)
 
 
 def _store(settings: LatencySettings) -> TurnStore | None:
@@ -266,7 +307,7 @@ async def _drain_when(
     calls.waiting.end_all("the server is stopping")
     if len(calls):
         number = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
-        print(f"Stopping: {number} may finish within {drain_s} s.", flush=True)
+        say(f"Stopping: {number} may finish within {drain_s} s.")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(drain_s), asyncio.TaskGroup() as group:
             empty = group.create_task(calls.wait_empty())
@@ -274,5 +315,9 @@ async def _drain_when(
             await asyncio.wait({empty, again}, return_when=asyncio.FIRST_COMPLETED)
             empty.cancel()
             again.cancel()
+    calls.stopping.set()
+    with contextlib.suppress(TimeoutError):  # uvicorn would end them as if their clients had
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await calls.wait_empty()
     calls.events.close()
     server.should_exit = True

@@ -2,7 +2,8 @@
 
 Theory of operation: a model's calls block and must not run on the event loop, nor twice at once. So
 each model lives on one thread that alone builds, calls and touches it. Jobs wait in a bounded queue
-ordered by priority, then by arrival: a final transcript goes before a partial one. A full queue
+ordered by priority (a final transcript goes before a partial one), then fairly by caller
+(`fair_order.py`), then by arrival. A full queue
 means that the machine is overloaded; the job is refused at once, since a late answer is worth
 nothing to a caller.
 
@@ -13,8 +14,9 @@ from when it begins, so that a long queue restarts nothing; and a job whose call
 supervised by the jobs that wait behind it.
 
 A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
-timer, less and less often, and at once where a call that goes on asks for it. The timer is needed
-because no new call is admitted while a stage is broken, so there may be no job left to trigger it.
+timer, less and less often where a try is expensive, and at once where a call that goes on asks for
+it. The timer is needed because no new call is admitted while a stage is broken, so there may be no
+job left to trigger it.
 """
 
 import asyncio
@@ -23,11 +25,13 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from agent.errors import ClientError, StageError
+from latency_budget.account.clock import SystemClock
 
+from .fair_order import FairOrder, Ticket
 from .gc_freeze import unfreeze_heap
 
 Model = TypeVar("Model")
@@ -43,9 +47,16 @@ MAX_WAITING: Final = 64
 """Jobs per stage. 64 voice-activity frames are 2 s of one call's audio; with more waiting, answers
 come too late to be of use."""
 
-RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+RETRY_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Waits before a build is tried again; the last one repeats. Shorter ones would spend the machine
 that the other stages need on a model that takes seconds to load and fails again."""
+
+CHEAP_RETRY_S: Final = 2.0
+"""Longest wait after a build that failed at once, as where a file is missing: calls are refused
+until it succeeds."""
+
+RETRY_SHARE: Final = 5.0
+"""A wait is no longer than this times the build that failed: the tries take a fifth of a core."""
 
 THREAD_PREFIX: Final = "stage-"
 """Prefix of the owner threads' names."""
@@ -54,12 +65,25 @@ _STOP: Final = object()
 _log = logging.getLogger(__name__)
 
 
-class _Job(Generic[Model, Answer]):
-    __slots__ = ("answer", "call", "generation", "on_begun")
+def retry_s(num_failed: int, took_s: float) -> float:
+    """Wait before the next build, after `num_failed` earlier failures in a row and one more that
+    took `took_s`."""
+    longest = RETRY_S[min(num_failed, len(RETRY_S) - 1)]
+    return min(longest, max(CHEAP_RETRY_S, RETRY_SHARE * took_s))
 
-    def __init__(self, call: Callable[[Model], Answer], answer: "asyncio.Future[Answer]") -> None:
+
+class _Job(Generic[Model, Answer]):
+    __slots__ = ("answer", "call", "generation", "on_begun", "ticket")
+
+    def __init__(
+        self,
+        call: Callable[[Model], Answer],
+        answer: "asyncio.Future[Answer]",
+        ticket: Ticket,
+    ) -> None:
         self.call = call
         self.answer = answer
+        self.ticket = ticket
         self.generation: int | None = None
         """Generation of the thread that runs the job; None while it waits."""
         self.on_begun: Callable[[], None] = lambda: None
@@ -93,7 +117,8 @@ class ModelThread(Generic[Model]):
         self._build = build
         self._dispose = dispose
         self._order = itertools.count()
-        self._inbox: queue.PriorityQueue[tuple[int, int, Any]] = queue.PriorityQueue()
+        self._inbox: queue.PriorityQueue[tuple[int, float, int, Any]] = queue.PriorityQueue()
+        self._fair = FairOrder()
         self._generation = 0
         self._running: _Job[Model, Any] | None = None
         self.model: Model | None = None
@@ -130,8 +155,10 @@ class ModelThread(Generic[Model]):
         *,
         timeout_s: float,
         priority: int = NORMAL,
+        caller: Hashable | None = None,
     ) -> Answer:
-        """Run `job(model)` on the owner thread.
+        """Run `job(model)` on the owner thread. `caller`: whose job it is, a token that is
+        kept for a while; the jobs of one delay those of another by one at most, within a priority.
 
         Raises StageError when it raises, waits for longer than `timeout_s`, then takes longer than
         that, or the queue is full. A ClientError of the job passes through and the stage stays.
@@ -144,8 +171,9 @@ class ModelThread(Generic[Model]):
         if self.waiting >= MAX_WAITING:
             raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
         loop, ahead = self._loop, self._running
-        waiting: _Job[Model, Answer] = _Job(job, loop.create_future())
-        self._inbox.put((priority, next(self._order), waiting))
+        ticket = self._fair.queued(caller)
+        waiting: _Job[Model, Answer] = _Job(job, loop.create_future(), ticket)
+        self._inbox.put((priority, ticket.tag, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
         try:
             async with asyncio.timeout(timeout_s) as limit:
@@ -184,7 +212,7 @@ class ModelThread(Generic[Model]):
         """End the thread after its queued jobs, and wait for that: native libraries do not survive
         an interpreter that ends under them. A thread that hangs, or still builds a large model, is
         left running."""
-        self._inbox.put((OFFLINE + 1, next(self._order), _STOP))
+        self._inbox.put((OFFLINE + 1, 0.0, next(self._order), _STOP))
         self._loop = None
         if self._retry is not None:
             self._retry.cancel()
@@ -220,6 +248,7 @@ class ModelThread(Generic[Model]):
         self._thread.start()
 
     def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
+        began_ns = SystemClock().now_ns()
         try:
             model = self._build()
         except Exception as error:
@@ -228,7 +257,7 @@ class ModelThread(Generic[Model]):
                 self._resolve(built, error=error)
                 self._fail_waiting(error)
                 if built is None:  # at the start, the caller reports the error
-                    self._try_again(generation, error)
+                    self._try_again(generation, error, (SystemClock().now_ns() - began_ns) / 1e9)
             return
         if generation == self._generation:
             if self._failed_builds:
@@ -241,18 +270,23 @@ class ModelThread(Generic[Model]):
             if generation != self._generation:
                 self._inbox.put(entry)  # abandoned meanwhile: the new thread does it
                 return
-            if entry[2] is _STOP:
+            if entry[3] is _STOP:
                 self._dispose(model)
                 return
-            self._do(entry[2], model, generation)
+            self._do(entry[3], model, generation)
             del entry  # while the thread waits, it must not keep a call alive that is over
 
-    def _try_again(self, generation: int, error: Exception) -> None:
+    def _try_again(self, generation: int, error: Exception, took_s: float) -> None:
         """Have the loop start another thread after a wait. On the owner thread, which ends."""
-        wait_s = RETRY_S[min(self._failed_builds, len(RETRY_S) - 1)]
+        wait_s = retry_s(self._failed_builds, took_s)
         self._failed_builds += 1
         reason = f"{type(error).__name__}: {error}"
-        _log.error("stage %s can't be built (%s); next try in %g s", self.name, reason, wait_s)
+        number = self._failed_builds
+        if number & (number - 1) == 0:  # cheap tries must not fill the log
+            _log.error(
+                "stage %s can't be built (%s; try %d); next one in %g s",
+                self.name, reason, number, round(wait_s, 1),
+            )  # fmt: skip
 
         def spawn() -> None:
             if generation == self._generation and self._loop is not None:
@@ -269,15 +303,19 @@ class ModelThread(Generic[Model]):
 
     def _do(self, job: _Job[Model, Any], model: Model, generation: int) -> None:
         if job.answer.cancelled():
+            self._fair.done(job.ticket, None)
             return
         job.begin(generation)
         self._running = job
+        self._fair.begun(job.ticket)
+        began_ns = SystemClock().now_ns()
         try:
             answer = job.call(model)
         except BaseException as error:
             self._resolve(job.answer, error=error)
         else:
             self._resolve(job.answer, answer=answer)
+        self._fair.done(job.ticket, (SystemClock().now_ns() - began_ns) / 1e9)
         if self._running is job:  # else this thread was abandoned, and another works
             self._running = None
 
@@ -285,8 +323,9 @@ class ModelThread(Generic[Model]):
         """Fail the waiting jobs rather than let them time out."""
         with contextlib.suppress(queue.Empty):
             while True:
-                _, _, job = self._inbox.get_nowait()
+                _, _, _, job = self._inbox.get_nowait()
                 if job is not _STOP:
+                    self._fair.done(job.ticket, None)
                     self._resolve(job.answer, error=StageError(self.name, f"{self.name}: {error}"))
 
     @staticmethod

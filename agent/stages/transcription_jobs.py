@@ -52,6 +52,8 @@ class TranscriptionJobs:
     ) -> None:
         """`emit` takes each result, on the event loop."""
         self._emit = emit
+        self._caller = object()
+        """Whose jobs these are, for their order among those of other calls."""
         self._guarded = guarded
         self._stream = guarded.stream
         self._detector = detector
@@ -125,6 +127,7 @@ class TranscriptionJobs:
                 lambda model: model.log_odds(job.pcm),
                 timeout_s=TURN_MODEL_TIMEOUT_S,
                 priority=URGENT,
+                caller=self._caller,
             )
             score = ev.PauseJudged(job.utterance, job.revision, round(log_odds, 3))
             self._emit(SpeechResult(job.utterance, score))
@@ -158,6 +161,7 @@ class TranscriptionJobs:
             lambda model: self._early.recognize(model, job),
             timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
             priority=priority,
+            caller=self._caller,
         )
         transcripts = await self.ask(lambda: self._stream.complete(job, hypothesis))
         return transcripts[0] if transcripts else None, bool(hypothesis.text.strip())

@@ -22,7 +22,8 @@ from . import mp3_file
 from .conversion import Resampler
 from .mp3_file import Mp3File
 from .samples import Pcm
-from .wav_header import OpenEndedWav, audio_begins
+from .stated_length import check_stated_length
+from .wav_header import OpenEndedWav, SoundBytes, audio_begins
 
 BLOCK_S: Final = 1.0
 """Seconds read at a time. Smaller costs calls, larger memory."""
@@ -30,8 +31,9 @@ BLOCK_S: Final = 1.0
 _UNKNOWN_LENGTH: Final = 2**62
 """libsndfile's frame count for streams that do not say their length is near 2**63."""
 
-_MAX_PAGE: Final = 65_307
-"""Largest size of an Ogg page, bytes."""
+MAX_LEVEL: Final = 100.0
+"""Largest sample of a float file, of full scale: 40 dB above it, which no recording chain leaves.
+Beyond it lie files scaled to integers, and damage, in which the recognizer hears words."""
 
 _MAGIC: Final = (
     *(b"RIFF", b"RF64", b"riff", b"fLaC", b"OggS", b"FORM", b".snd", b"caff"),
@@ -103,11 +105,10 @@ def _blocks(
 def _opened(path: Path, start: bytes, name: str) -> BinaryIO:
     """Open the file in the form that libsndfile reads correctly. Raises AudioError where the file
     ends too early, which libsndfile ignores."""
-    if start.startswith(b"OggS"):
-        _check_last_page(path, name)
+    check_stated_length(path, start, name)
     if start.startswith(b"RIFF") and (begins := audio_begins(path, name)) is not None:
         return OpenEndedWav(path, begins)
-    return path.open("rb")
+    return SoundBytes(path)
 
 
 def _read(sound: soundfile.SoundFile) -> Iterator[npt.NDArray[np.float32]]:
@@ -147,6 +148,11 @@ def _resampled(
         seen += len(block)
         if limits is not None and seen > limits.max_s * sound.samplerate:
             raise _too_long(name, limits)
+        if len(block) and (level := _level(block)) > MAX_LEVEL:
+            raise AudioError(
+                f"{name}: the file has samples of {level:.3g} times full scale: it is damaged, or "
+                "not scaled to -1..1"
+            )
         yield resampler.push(block)
     if seen == 0:
         raise AudioError(f"{name}: the file has no audio in it")
@@ -157,14 +163,9 @@ def _resampled(
     yield resampler.flush()
 
 
-def _check_last_page(path: Path, name: str) -> None:
-    """Check that the last page of an Ogg file is marked as the last (RFC 3533, section 6)."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - _MAX_PAGE))
-        end = file.read()
-    page = end.rfind(b"OggS")
-    if page < 0 or len(end) < page + 27 or not end[page + 5] & 4:
-        raise AudioError(f"{name}: the file is cut short: its last page is missing")
+def _level(block: npt.NDArray[np.float32]) -> float:
+    """Largest absolute value; what is no number counts as 0, as in the resampler."""
+    return float(np.max(np.abs(block), initial=0.0, where=~np.isnan(block)))
 
 
 def read_file(path: Path) -> Pcm:

@@ -10,7 +10,19 @@ _STREAMED: Final = 0xFFFFFFFF
 """Length in the header of a WAV streamed to a pipe. libsndfile reads on to the end."""
 
 
-class OpenEndedWav(io.FileIO):
+class SoundBytes(io.FileIO):
+    """The bytes of a sound file as libsndfile reads them through soundfile's callbacks, where an
+    exception of a seek to nowhere, which damaged files cause, would only print a traceback."""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Stays where it is if there is no such position: libsndfile asks where it is."""
+        try:
+            return super().seek(offset, whence)
+        except (OSError, OverflowError):
+            return self.tell()
+
+
+class OpenEndedWav(SoundBytes):
     """A WAV file whose header states a length of 0, read as if it stated the real one.
 
     Programs that write the length at the end leave 0 there when they can't: into a pipe, or when

@@ -45,6 +45,7 @@ import numpy.typing as npt
 
 from asr.audio.conversion import finite
 from asr.audio.samples import RATE_HZ, Pcm, quietest_sample
+from asr.audio.without_pyav import without_pyav
 from asr.errors import ModelError
 from latency_budget.account.clock import Clock, SystemClock
 
@@ -181,8 +182,10 @@ class WhisperTranscriber:
         check_files(model_dir)
         import ctranslate2
         import tokenizers
-        from faster_whisper.feature_extractor import FeatureExtractor
-        from faster_whisper.tokenizer import Tokenizer
+
+        with without_pyav():
+            from faster_whisper.feature_extractor import FeatureExtractor
+            from faster_whisper.tokenizer import Tokenizer
 
         try:
             raw_tokenizer = tokenizers.Tokenizer.from_file(str(model_dir / "tokenizer.json"))

@@ -42,6 +42,7 @@ import numpy.typing as npt
 
 from asr.audio.conversion import finite
 from asr.audio.samples import RATE_HZ, Pcm
+from asr.audio.without_pyav import without_pyav
 from asr.errors import ModelError
 
 from .turn_model_graph import STATE, states_graph
@@ -90,7 +91,9 @@ class TurnModel:
                 f"{path}: the end-of-turn model is missing; run `halfsec models fetch smart-turn`"
             )
         import onnxruntime
-        from faster_whisper.feature_extractor import FeatureExtractor
+
+        with without_pyav():
+            from faster_whisper.feature_extractor import FeatureExtractor
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads

@@ -111,6 +111,7 @@ NETWORK: Final = (
         "one",
         "400 (501 for encodings other than chunks), and closed",
     ),
+    Limit("`Authorization` and `Origin` headers", "one of each", "400"),
     Limit(
         "a message in the log that strangers cause",
         "the 1st, 2nd, 4th, 8th, ...",
@@ -135,6 +136,11 @@ HTTP: Final = (
     Limit("bodies held at once", _number(json_body.MAX_HELD_BYTES), "503"),
     Limit("an upload", _number(multipart.MAX_FORM_BYTES), "413"),
     Limit("time for an upload", _seconds(multipart.UPLOAD_TIMEOUT_S), "408"),
+    Limit(
+        f"rate of an upload, after {_seconds(multipart.GRACE_S)}",
+        f"at least {_number(multipart.MIN_UPLOAD_RATE)} a second",
+        "408",
+    ),
     Limit("charsets of an upload's texts", "UTF-8 and ISO 8859-1", "415"),
     Limit(
         "length of a decoded recording, `asr.max_file_s`",
@@ -145,6 +151,11 @@ HTTP: Final = (
     Limit(
         "uploads at once; texts to read aloud",
         f"{concurrency_limit.MAX_AT_ONCE}; {concurrency_limit.MAX_AT_ONCE}",
+        "503 and `Retry-After`",
+    ),
+    Limit(
+        "of these, those of one key or address",
+        f"as many as are free; {concurrency_limit.MAX_OF_ONE} alone",
         "503 and `Retry-After`",
     ),
     Limit("listeners at `/v1/latency/events`", _number(MAX_LISTENERS), "503"),
@@ -214,6 +225,11 @@ CALLS: Final = (
         _seconds(_ACCESS.burst_s),
         "processed in real time; six minutes more (24 kHz PCM) wait without loss, then nothing is "
         "read, pings neither, and a client that needs its pongs may hang up",
+    ),
+    Limit(
+        "the same while other calls are in progress",
+        _seconds(socket.SHARED_BURST_S),
+        "the rest is taken in real time",
     ),
     Limit(
         "audio without a commit",

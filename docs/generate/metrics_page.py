@@ -33,7 +33,7 @@ def families() -> Iterable[Metric]:
     clock = SystemClock()
     config = Config()
     # Counters of parts that need a disk or a collector: only their names matter here.
-    store = SimpleNamespace(waiting=0, peak_waiting=0, lost=0, problem=None)
+    store = SimpleNamespace(waiting=0, peak_waiting=0, num_set_aside=0, lost=0, problem=None)
     recorder = SimpleNamespace(peak_waiting_s=0.0, problem=None)
     exporter = SimpleNamespace(
         exported=0, dropped=0, refused=0, failures=0, waiting=0, peak_waiting=0, problem=None

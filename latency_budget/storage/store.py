@@ -15,13 +15,18 @@ Nothing that is wrong with the file harms a call or ends the thread.
 - A damaged file is renamed, never deleted, and a new one is created; what waits is written there.
   A file that is damaged again within SET_ASIDE_EVERY_S is left until then: a disk that spoils every
   write must not be filled with copies. Each is logged once and counted (`num_set_aside`).
+- Damaged is what SQLite calls so, and whatever else another try can't mend: tables that lack a
+  column, a message of SQLite that is no text because it quotes a damaged schema.
 - A file of a newer program is left as it is, and nothing is stored.
 
-`problem` says what is wrong, for the readiness report and the metrics.
+`problem` says what is wrong, `notice` which file was set aside; both stand in the readiness report.
+
+Age is counted along what was stored, not by the clock alone (`retention.py`).
 """
 
 import contextlib
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,7 +36,9 @@ from latency_budget.account.clock import unix_ns
 
 from .background_writer import BackgroundWriter, BoundedQueue
 from .call_records import CallRecord, insert_call
-from .store_schema import NewerStoreError, StoredTurn, insert, migrate
+from .private_files import make_private_folder, open_private
+from .retention import NS_PER_DAY, oldest_kept_ns
+from .store_schema import MigrationError, NewerStoreError, StoredTurn, insert, migrate
 
 WRITE_EVERY_S: Final = 0.5
 """Pause between two writes: the most that a killed process loses, besides a write under way."""
@@ -50,13 +57,27 @@ SET_ASIDE_EVERY_S: Final = 60
 
 NS_PER_S: Final = 10**9
 
-NS_PER_DAY: Final = 86_400 * NS_PER_S
+NS_PER_HOUR: Final = 3600 * NS_PER_S
 
 FORGET_EVERY: Final = 100
 """Writes between two deletions of turns and calls that are too old or too many."""
 
-_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-"""Primary result codes; `sqlite_errorcode` has the extended one, whose low byte this is."""
+_PASSING: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+"""Primary result codes of errors that may pass with the file as it is: another process, a full
+disk, rights. `sqlite_errorcode` has the extended code, whose low byte this is."""
 
 _UNSTORABLE: Final = (
     sqlite3.DataError,
@@ -94,6 +115,7 @@ class TurnStore:
         self._wall_ns = wall_ns
         self._num_unstorable = 0
         self._set_aside_ns: int | None = None
+        self._aside: Path | None = None
         self._queue = BoundedQueue[StoredTurn | CallRecord](MAX_WAITING)
         self._connection: sqlite3.Connection | None = None
         self._num_writes = 0
@@ -108,6 +130,14 @@ class TurnStore:
     def problem(self) -> str | None:
         """Reason why turns are not stored, as a sentence; None: they are."""
         return self._writer.problem
+
+    @property
+    def notice(self) -> str | None:
+        """The damaged file that was set aside, as a sentence, until the operator takes it away."""
+        aside = self._aside
+        if aside is None or not aside.exists():
+            return None
+        return f"{self.path} was damaged and set aside as {aside.name}; turns are kept in a new one"
 
     @property
     def lost(self) -> int:
@@ -153,13 +183,20 @@ class TurnStore:
             self._writer.report(
                 f"{self.path}: {error}; it was left as it is, and turns are not kept"
             )
-        except (sqlite3.Error, OSError) as error:
-            self._disconnect()
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGED:
-                self._writer.report(f"{self.path} can't be written: {error}; it is tried again")
-            elif self._set_aside():
-                return 0.0  # with a new file, when closing too
+        except (OSError, MemoryError, MigrationError) as error:
+            self._tell_of_retry(error)
+        except Exception as error:  # whatever a damaged file makes SQLite or its reader do
+            if is_passing(error):
+                self._tell_of_retry(error)
+            else:
+                self._disconnect()
+                if self._set_aside(error):
+                    return 0.0  # with a new file, when closing too
         return None if is_closing else WRITE_EVERY_S
+
+    def _tell_of_retry(self, error: Exception) -> None:
+        self._disconnect()
+        self._writer.report(f"{self.path} can't be written: {error}; it is tried again")
 
     def _write(
         self, connection: sqlite3.Connection, batch: Sequence[StoredTurn | CallRecord]
@@ -190,22 +227,26 @@ class TurnStore:
     def _forget(self, connection: sqlite3.Connection) -> None:
         """Delete what is too old or too much. The freed pages are used again: the file keeps its
         size."""
-        connection.execute(
-            "DELETE FROM turns WHERE at_unix_ns < ? OR id <= (SELECT max(id) FROM turns) - ?",
-            (self._wall_ns() - self._max_age_ns, self._max_turns),
-        )
-        connection.execute(
-            "DELETE FROM calls WHERE ended_unix_ns < ? OR id <= (SELECT max(id) FROM calls) - ?",
-            (self._wall_ns() - self._max_age_ns, self._max_turns),
-        )
+        for table, column in (("turns", "at_unix_ns"), ("calls", "ended_unix_ns")):
+            newest = connection.execute(
+                f"SELECT max({column}) FROM {table} GROUP BY {column} / ?", (NS_PER_HOUR,)
+            )
+            oldest_ns = oldest_kept_ns(
+                (at_ns for (at_ns,) in newest), self._wall_ns(), self._max_age_ns
+            )
+            connection.execute(
+                f"DELETE FROM {table}"
+                f" WHERE {column} < ? OR id <= (SELECT max(id) FROM {table}) - ?",
+                (oldest_ns, self._max_turns),
+            )
         connection.execute("DELETE FROM sessions WHERE id NOT IN (SELECT session FROM turns)")
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is not None and not self.path.exists():
             self._disconnect()  # it was deleted: what is written there now can't be found
         if self._connection is None:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.touch(mode=0o600, exist_ok=True)
+            make_private_folder(self.path.parent)
+            os.close(open_private(self.path))
             connection = sqlite3.connect(
                 self.path, timeout=BUSY_MS / 1e3, isolation_level=None, check_same_thread=True
             )
@@ -226,7 +267,7 @@ class TurnStore:
                 self._connection.close()
             self._connection = None
 
-    def _set_aside(self) -> bool:
+    def _set_aside(self, error: Exception) -> bool:
         """Rename the damaged file, so that a new one is created. Returns False where it stays."""
         now_ns, before_ns = self._wall_ns(), self._set_aside_ns
         if before_ns is not None and 0 <= now_ns - before_ns < SET_ASIDE_EVERY_S * NS_PER_S:
@@ -242,13 +283,30 @@ class TurnStore:
                 beside = self.path.with_name(self.path.name + suffix)
                 if beside.exists():
                     beside.rename(aside.with_name(aside.name + suffix))
-        except OSError as error:
-            self._writer.report(f"{self.path} is damaged, and can't be set aside: {error.strerror}")
+        except OSError as refusal:
+            self._writer.report(
+                f"{self.path} is damaged, and can't be set aside: {refusal.strerror}"
+            )
             return False
         self._set_aside_ns = now_ns
+        self._aside = aside
         self.num_set_aside += 1
-        _log.error("%s is damaged; it was set aside as %s", self.path, aside.name)
+        _log.error(
+            "%s is damaged (%s); it was set aside as %s", self.path, _shown(error), aside.name
+        )
         return True
+
+
+def is_passing(error: Exception) -> bool:
+    """True for an error that may be gone at the next try, with the file as it is."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in _PASSING
+
+
+def _shown(error: Exception) -> str:
+    """The error's text. A `UnicodeDecodeError` quotes bytes of the file, which may be a caller's
+    words."""
+    return "its schema can't be read" if isinstance(error, UnicodeError) else str(error)
 
 
 def _insert(connection: sqlite3.Connection, stored: StoredTurn | CallRecord) -> None:

@@ -21,6 +21,10 @@ class StoreError(Exception):
     """The store can't be read. The message has the reason and the remedy."""
 
 
+class WindowError(ValueError):
+    """The asked windows are none, or too many."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnFilter:
     """Selection of turns; a field that is None does not restrict it."""
@@ -118,3 +122,8 @@ def connected(path: Path) -> Iterator[sqlite3.Connection]:
             yield connection
     except sqlite3.Error as error:
         raise StoreError(f"{path}: not readable as a store of turns ({error})") from error
+    except WindowError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        # a damaged page: a text that is none, JSON cut off, a stage that does not exist
+        raise StoreError(f"{path}: not readable as a store of turns (it is damaged)") from error

@@ -5,6 +5,7 @@ others in one transaction when it opens an older file; a file of a newer program
 Never change a migration that was released: add one.
 """
 
+import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -126,6 +127,10 @@ class NewerStoreError(Exception):
     """The file was written by a newer version of the program."""
 
 
+class MigrationError(Exception):
+    """The migrations are wrong, and not the file: they fail on an empty one too."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
     """A turn with its row's time, agent and configuration."""
@@ -141,7 +146,11 @@ class StoredTurn:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables up to date. `connection` is in autocommit mode. Raises NewerStoreError."""
+    """Bring the tables up to date. `connection` is in autocommit mode.
+
+    Raises NewerStoreError, MigrationError, and sqlite3.Error: of the latter, `SQLITE_ERROR` says
+    that the tables are not those of the file's version.
+    """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > len(MIGRATIONS):
         raise NewerStoreError(
@@ -151,14 +160,29 @@ def migrate(connection: sqlite3.Connection) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statements in MIGRATIONS[version:]:
-            for statement in statements:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-    except BaseException:
+        _apply(connection, version)
+    except BaseException as error:
         connection.execute("ROLLBACK")
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
+            _check_migrations()
         raise
     connection.execute("COMMIT")
+
+
+def _apply(connection: sqlite3.Connection, version: int) -> None:
+    for statements in MIGRATIONS[version:]:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def _check_migrations() -> None:
+    """Raise MigrationError where they fail on an empty file."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
+        try:
+            _apply(empty, 0)
+        except sqlite3.Error as error:
+            raise MigrationError(f"its tables can't be brought up to date: {error}") from None
 
 
 def insert(connection: sqlite3.Connection, stored: StoredTurn) -> None:

@@ -31,7 +31,7 @@ from latency_budget.account.turn_record import NS_PER_MS
 from latency_budget.statistics.aggregate import Json, Times, TurnAggregate
 from latency_budget.statistics.report import report_json
 
-from .store_query import TurnFilter, connected
+from .store_query import TurnFilter, WindowError, connected
 
 MAX_WINDOWS: Final = 100
 """Most windows of one request: four days of hours, or three months of days. As JSON they are 0.5
@@ -76,7 +76,7 @@ def summarize_store(
     their length since 1970, so that the same request has the same windows tomorrow; the selection
     may cut the first and last short. With `histograms` those of all turns as well, as
     `TurnAggregate.histograms` has them. Blocks: some 26 us a turn. Raises StoreError, and
-    ValueError for more than MAX_WINDOWS windows or for one below a second.
+    WindowError for more than MAX_WINDOWS windows or for one below a second.
     """
     profiles: dict[str, TurnAggregate] = {}
     windows = []
@@ -116,7 +116,7 @@ def _windows(
 ) -> list[tuple[int, int]]:
     """The windows, as `(since, until)` in ns since 1970."""
     if window_s < 1:
-        raise ValueError(f"a window lasts a second or more, not {window_s}")
+        raise WindowError(f"a window lasts a second or more, not {window_s}")
     where, values = wanted.where()
     oldest, newest = connection.execute(
         f"SELECT min(at_unix_ns), max(at_unix_ns) FROM turns WHERE {where}", values
@@ -126,7 +126,7 @@ def _windows(
     length = window_s * NS_PER_S
     first, last = oldest // length, newest // length
     if last - first >= MAX_WINDOWS:
-        raise ValueError(
+        raise WindowError(
             f"these turns lie in {last - first + 1} windows of {window_s} s, and at most"
             f" {MAX_WINDOWS} fit one answer: ask for longer ones, or for a shorter period with"
             " since and until"

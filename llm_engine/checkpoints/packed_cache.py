@@ -123,8 +123,6 @@ def stored_weights(
         model = _known_fingerprint(source, verified)
         key = f"{kind} {model}"
         path = directory / f"{model[:_NAME_DIGITS]}{_SUFFIX}"
-        with suppress(OSError):  # used last, so that a concurrent `tidy` keeps it
-            os.utime(path, ns=(unix_ns(), path.stat().st_mtime_ns))
         file = _known_file(path, key, verified)
         if file is None:
             try:
@@ -180,14 +178,19 @@ def _known_fingerprint(source: Path, verified: VerifiedFiles) -> str:
 
 
 def _known_file(path: Path, key: str, verified: VerifiedFiles) -> WeightFile | None:
-    """The file if it is sound, which is verified where it is not known."""
+    """The file if it is sound, which is verified where it is not known. It counts as used now."""
+    subject = f"weights {path.name}"
     try:
-        subject, state = f"weights {path.name}", file_state([path])
-    except OSError:
+        is_known = verified.recall(subject, file_state([path])) == key
+        # Used last, so that a concurrent `tidy` keeps it. That is a change like any other, after
+        # which the file is known by its new state.
+        os.utime(path, ns=(unix_ns(), path.stat().st_mtime_ns))
+        state = file_state([path])
+    except FileNotFoundError:
         return None
-    if verified.recall(subject, state) == key:
-        return read(path, key, is_verified=True)
-    file = read(path, key)
+    except OSError:
+        return read(path, key)  # it can't be changed, and is verified at each start
+    file = read(path, key, is_verified=is_known)
     if file is not None:
         verified.keep(subject, state, key)
     return file

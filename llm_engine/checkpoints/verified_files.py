@@ -2,8 +2,9 @@
 
 Hashing a model and its converted weights, and testing a loaded model's kernels, takes ten seconds
 for half a billion parameters, and gives the same result as long as nothing has changed. So each
-result is kept beside the *state* that it holds for: of files their sizes and times of change, of
-kernels their versions and the processor. A result whose state differs is not used, and the check
+result is kept beside the *state* that it holds for: of files their sizes, inodes and times of
+change (`st_ctime`, which the kernel sets; the time of the last write can be set back), of kernels
+their versions and the processor. A result whose state differs is not used, and the check
 is made again.
 
 What is not noticed is a disk that changes a file's bytes without writing to it.
@@ -29,7 +30,7 @@ def file_state(paths: Iterable[Path]) -> str:
     states = []
     for path in paths:
         found = path.stat()
-        states.append(f"{path} {found.st_size} {found.st_mtime_ns} {found.st_ino}")
+        states.append(f"{path} {found.st_size} {found.st_ctime_ns} {found.st_ino}")
     return "\n".join(states)
 
 

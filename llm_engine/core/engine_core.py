@@ -360,6 +360,7 @@ class EngineCore:
     def _extend(self, active: ActiveRequest, token_ids: tuple[int, ...]) -> None:
         """Account computed tokens; pin the fixed prefix once all of it is computed."""
         sequence, num_fixed = active.sequence, active.request.num_fixed
+        active.num_computed += len(token_ids)
         before = len(sequence.token_ids)
         sequence.extend(token_ids)
         if before < num_fixed <= len(sequence.token_ids):

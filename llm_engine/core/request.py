@@ -124,12 +124,15 @@ class ActiveRequest:
     seed: int
     cached_tokens: int
     last_served: int
+    """Number of the step that last served it."""
     tokens: list[int]
     """Prompt and reply so far."""
     drafts: list[tuple[Draft, DraftLengthPolicy]]
     unverified: UnverifiedDraft | None = None
     matcher: GrammarMatcher | None = None
     """State of the reply in its grammar."""
+    num_computed: int = 0
+    """Tokens computed for it."""
     played_until_ns: int | None = None
     """Time at which the audio of the reply so far will have been played, monotonic ns."""
     last_token_ns: int = 0
@@ -169,6 +172,7 @@ class ActiveRequest:
             is_background=self.request.is_background,
             due_ns=self.played_until_ns if self.num_chosen else self.request.deadline_ns,
             last_served=self.last_served,
+            num_computed=self.num_computed,
         )
 
     def draft(self, clock: Clock) -> Proposal | None:

@@ -3,9 +3,12 @@
 A step is short: one decode token for each of some replies, and at most one chunk of one prompt. In
 order of importance:
 
-- A prompt whose caller waits for the first word goes first, by deadline. Between two chunks of a
-  prompt, replies get a step of their own, so that a long prompt adds at most one chunk to their
-  next token.
+- A prompt whose caller waits for the first word goes first, by deadline; each chunk that it had
+  puts its deadline off by a quarter second (`CHUNK_DELAY_NS`). So a prompt of two thousand tokens,
+  or one such after the other, delays a turn of fifty by one chunk, where by deadline alone the turn
+  waited for the whole prompt that had come before it. And nothing starves: what waits keeps its
+  place, while the deadlines of what comes grow with time. Between two chunks of a prompt, replies
+  get a step of their own, so that a long prompt adds at most one chunk to their next token.
 - A reply with a second of audio still to play yields to those with less: its next token is computed
   while that plays, and the caller hears no difference.
 - Previews (prefill of text that may still change) get what is left: a whole chunk when the engine
@@ -26,6 +29,10 @@ PLAYBACK_SLACK_NS = 1_000_000_000
 """Audio still to be played that lets a reply yield. Lower: the longest prefill step, 0.2 s on two
 cores, and synthesis no longer fit into it. Higher: fewer replies ever yield."""
 
+CHUNK_DELAY_NS = 250_000_000
+"""Lower than a chunk's time (0.1 to 0.2 s on two cores), and a long prompt comes before a turn
+again. Higher: the second chunk of a longer turn waits longer while short ones keep coming."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScheduleInput:
@@ -45,6 +52,8 @@ class ScheduleInput:
     """Number of the step that last served it."""
     is_background: bool = False
     """True where no caller waits, now or soon."""
+    num_computed: int = 0
+    """Tokens that were computed for this request so far."""
 
     @property
     def is_decoding(self) -> bool:
@@ -80,7 +89,7 @@ def schedule(
     replies = [each for each in work if each.is_decoding]
     urgent = [each for each in replies if _is_urgent(each, now_ns)]
     prompts = [each for each in work if not each.is_decoding]
-    prompt = min(prompts, key=lambda each: each.urgency, default=None)
+    prompt = min(prompts, key=lambda each: prompt_order(each, prefill_chunk), default=None)
     if prompt is None:
         return _tokens(urgent or replies)
     if not prompt.is_preview:
@@ -92,6 +101,12 @@ def schedule(
         *_tokens(urgent or replies),
         ScheduledTokens(prompt.key, min(prompt.num_tokens, chunk)),
     ]
+
+
+def prompt_order(prompt: ScheduleInput, prefill_chunk: int) -> tuple[bool, float, int]:
+    """Sort key of prompts: the next one first."""
+    _, is_preview, due, last_served = prompt.urgency
+    return is_preview, due + CHUNK_DELAY_NS * prompt.num_computed / prefill_chunk, last_served
 
 
 def _background(work: Sequence[ScheduleInput], prefill_chunk: int) -> list[ScheduledTokens]:

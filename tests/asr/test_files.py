@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pytest
@@ -269,3 +270,63 @@ def test_chunks_behind_no_audio_are_no_audio(on_disk: OnDisk) -> None:
     data = file.getvalue() + b"LIST\x04\0\0\0INFO" + b"note\x03\0\0\0abc\0"
     with pytest.raises(AudioError, match="no audio in it"):
         next(read_blocks(on_disk(data)))
+
+
+CUTTABLE: Final = [
+    *(("AIFF", "PCM_16"), ("AIFF", "FLOAT"), ("AU", "PCM_16"), ("CAF", "PCM_16")),
+    *(("RF64", "PCM_16"), ("WAV", "PCM_16"), ("FLAC", "PCM_16"), ("OGG", "OPUS")),
+    *(("OGG", "VORBIS"), ("MP3", "MPEG_LAYER_III")),
+]
+
+
+@pytest.mark.parametrize(("kind", "subtype"), CUTTABLE)
+def test_a_file_that_was_cut_anywhere_is_refused(
+    on_disk: OnDisk, kind: str, subtype: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No part of a recording is taken for the whole; damage prints no traceback."""
+    file = BytesIO()
+    noise = np.random.default_rng(0).normal(0, 0.1, 24_000)
+    soundfile.write(file, noise, 24_000, format=kind, subtype=subtype)
+    data = file.getvalue()
+    whole = np.concatenate(list(read_blocks(on_disk(data), "a", FileLimits(max_s=60))))
+    assert len(whole) == pytest.approx(RATE_HZ, abs=400)
+    cuts = {
+        *range(0, 60, 5),
+        *range(60, len(data), len(data) // 20),
+        *range(len(data) - 9, len(data)),
+    }
+    for cut in sorted(cuts):
+        with pytest.raises(AudioError):
+            list(read_blocks(on_disk(data[:cut]), "a", FileLimits(max_s=60)))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_aiff_whose_length_was_never_filled_in_is_read_to_the_end(on_disk: OnDisk) -> None:
+    file = BytesIO()
+    soundfile.write(file, tone(16_000, 1, 1), 16_000, format="AIFF", subtype="PCM_16")
+    data = bytearray(file.getvalue())
+    at = data.index(b"SSND") + 4
+    data[at : at + 4] = b"\xff" * 4
+    read = np.concatenate(list(read_blocks(on_disk(bytes(data)), "a", FileLimits(max_s=60))))
+    assert len(read) == RATE_HZ
+
+
+@pytest.mark.parametrize("level", [1e38, -1e38, 32_768, float("inf"), 101])
+def test_samples_that_are_no_sound_are_refused(on_disk: OnDisk, level: float) -> None:
+    pcm = tone(16_000, 3, 1).astype(np.float32)
+    pcm[40_000] = level
+    file = BytesIO()
+    soundfile.write(file, pcm, 16_000, format="WAV", subtype="FLOAT")
+    with pytest.raises(AudioError, match=r"times full scale: it is damaged, or not scaled"):
+        list(read_blocks(on_disk(file.getvalue()), "a", FileLimits(max_s=60)))
+
+
+@pytest.mark.parametrize("level", [float("nan"), 99.0])
+def test_odd_samples_within_reason_are_read(on_disk: OnDisk, level: float) -> None:
+    pcm = tone(16_000, 3, 1).astype(np.float32)
+    pcm[40_000] = level
+    file = BytesIO()
+    soundfile.write(file, pcm, 16_000, format="WAV", subtype="FLOAT")
+    read = np.concatenate(list(read_blocks(on_disk(file.getvalue()), "a", FileLimits(max_s=60))))
+    assert len(read) == 3 * RATE_HZ
+    assert np.isfinite(read).all()

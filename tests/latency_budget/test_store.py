@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.account.turn_record import TurnRecord
 from latency_budget.storage import store_schema
 from latency_budget.storage.history import TurnEntry
-from latency_budget.storage.store import MAX_WAITING, NS_PER_DAY, SET_ASIDE_EVERY_S, TurnStore
+from latency_budget.storage.retention import NS_PER_DAY
+from latency_budget.storage.store import MAX_WAITING, SET_ASIDE_EVERY_S, TurnStore
 from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
 from latency_budget.storage.store_schema import MIGRATIONS, StoredTurn, budget_of
 
@@ -426,3 +428,107 @@ def test_a_file_that_is_damaged_again_at_once_is_not_copied_again(
     assert store.problem is None
     store.close()
     assert len(read_turns(path)) == 1
+
+
+def damage_schema(path: Path, statement: bytes, damaged: bytes) -> None:
+    content = path.read_bytes()
+    assert len(statement) == len(damaged)
+    assert statement in content
+    path.write_bytes(content.replace(statement, damaged, 1))
+
+
+@pytest.mark.parametrize(
+    ("statement", "damaged"),
+    [
+        (b"CREATE TABLE turns (", b"CREATE TAB\xc1\xe5 turns ("),  # SQLite's message is no text
+        (b"CREATE TABLE sessions", b"CREATE TABLE sess7ons"),
+        (b"detail TEXT NOT NULL", b"detai1 TEXT NOT NULL"),
+    ],
+)
+def test_a_file_with_a_damaged_schema_is_set_aside(
+    path: Path, statement: bytes, damaged: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = TurnStore(path, wall_ns=lambda: NOW_NS)
+    first.start()
+    first.add(stored())
+    first.close()
+    damage_schema(path, statement, damaged)
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored(2))
+    assert store.flush()
+    assert (store.problem, store.lost, store.num_set_aside) == (None, 0, 1)
+    assert len([each for each in caplog.records if "damaged" in each.message]) == 1
+    (aside,) = path.parent.glob("turns.sqlite.damaged-*")
+    assert aside.name in (store.notice or "")
+    aside.unlink()
+    assert store.notice is None
+    store.close()
+    assert [each.entry.record.turn for each in read_turns(path)] == [2]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_bytes_in_the_file_never_stop_the_store(path: Path, seed: int) -> None:
+    first = TurnStore(path, wall_ns=lambda: NOW_NS)
+    first.start()
+    for number in range(1, 61):
+        first.add(stored(number, f"s{number % 9}"))
+    first.close()
+    random = Random(seed)
+    content = bytearray(path.read_bytes())
+    offset = 100 if seed == 0 else random.randrange(100, 4096)
+    content[offset : offset + 200] = random.randbytes(200)
+    path.write_bytes(content)
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored(61))
+    assert store.flush()
+    store.add(stored(62))
+    assert store.flush()
+    assert (store.problem, store.lost) == (None, 0)
+    store.close()
+    with sqlite3.connect(path) as connection:
+        newest = connection.execute("SELECT turn FROM turns ORDER BY id DESC LIMIT 2").fetchall()
+    assert newest == [(62,), (61,)]
+
+
+def test_a_file_whose_version_was_damaged_is_set_aside(path: Path) -> None:
+    first = TurnStore(path, wall_ns=lambda: NOW_NS)
+    first.start()
+    first.add(stored())
+    first.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 2")
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored(2))
+    assert store.flush()
+    assert store.num_set_aside == 1
+    store.close()
+
+
+def test_a_damaged_row_is_an_error_of_the_store(store: TurnStore, path: Path) -> None:
+    store.add(stored())
+    assert store.flush()
+    for damaged in ("{", "{}", '{"incomplete": 7}'):
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE turns SET detail = ?", (damaged,))
+        with pytest.raises(StoreError, match="damaged"):
+            read_turns(path)
+
+
+@pytest.mark.parametrize("ahead_days", [40, 400])
+def test_a_clock_that_steps_ahead_deletes_a_week_at_most(path: Path, ahead_days: int) -> None:
+    first = TurnStore(path, max_days=30, wall_ns=lambda: NOW_NS)
+    first.start()
+    for age in range(29, -1, -1):
+        first.add(stored(30 - age, at_unix_ns=NOW_NS - age * NS_PER_DAY))
+    first.close()
+    ahead_ns = NOW_NS + ahead_days * NS_PER_DAY
+    for turn in (31, 32):  # after a restart too, when there are rows of the wrong time
+        again = TurnStore(path, max_days=30, wall_ns=lambda: ahead_ns)
+        again.start()
+        again.add(stored(turn, at_unix_ns=ahead_ns))
+        again.close()
+    turns = [each.entry.record.turn for each in read_turns(path)]
+    assert turns == [*range(7, 33)]

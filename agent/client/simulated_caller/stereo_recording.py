@@ -5,12 +5,14 @@ Both count from the microphone's first sample, so that the distance of two sound
 latency that a person at the caller's end would have measured.
 """
 
+import io
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
 from agent.errors import BenchError
+from latency_budget.storage.private_files import write_private_file
 
 from .microphone import Microphone
 from .playback import SimulatedPlayback
@@ -31,6 +33,13 @@ def stereo(microphone: Microphone, loudspeaker: SimulatedPlayback) -> Int16:
 def write_stereo(path: Path, sound: Int16, rate_hz: int) -> None:
     """Write a WAV of 16 bits. Raises BenchError."""
     try:
-        soundfile.write(path, sound, rate_hz, format="WAV", subtype="PCM_16")
-    except (OSError, soundfile.SoundFileError) as error:
-        raise BenchError(f"Can't write {path}: {error}") from None
+        write_private_file(path, wave_bytes(sound, rate_hz))
+    except OSError as error:
+        raise BenchError(f"Can't write {path}: {error.strerror}") from None
+
+
+def wave_bytes(sound: Int16, rate_hz: int) -> bytes:
+    """A WAV file of 16 bits with these samples, int16 [n] or [n, channels]."""
+    file = io.BytesIO()
+    soundfile.write(file, sound, rate_hz, format="WAV", subtype="PCM_16")
+    return file.getvalue()

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 import numpy as np
 import numpy.typing as npt
-import soundfile
 
 from agent.client import events as ev
 from agent.client.call import connect
@@ -35,8 +34,10 @@ from latency_budget.account.turn_record import Outcome, TurnRecord
 from latency_budget.reporting.trace import TraceError, read_trace
 from latency_budget.reporting.waterfall import waterfall
 from latency_budget.statistics.report import report_json
+from latency_budget.storage.private_files import write_private_file
 
 from .caller import Caller, RecordingError, SpokenTurn, load_recording
+from .stereo_recording import wave_bytes
 from .summary import summarize_exchanges
 
 REPLY_RATE_HZ: Final = 24_000
@@ -300,14 +301,14 @@ def _show_summary(talk: Talk, options: argparse.Namespace) -> None:
 
 def _write_wav(path: Path, pcm: npt.NDArray[np.int16]) -> None:
     try:
-        soundfile.write(path, pcm, REPLY_RATE_HZ, format="WAV", subtype="PCM_16")
-    except (OSError, soundfile.SoundFileError) as error:
-        raise TalkError(f"Can't write {path}: {error}") from None
+        write_private_file(path, wave_bytes(pcm, REPLY_RATE_HZ))
+    except OSError as error:
+        raise TalkError(f"Can't write {path}: {error.strerror}") from None
 
 
 def _write_text(path: Path, text: str) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        write_private_file(path, text.encode())
     except OSError as error:
         raise TalkError(f"Can't write {path}: {error.strerror}") from None
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from agent.config.home import halfsec_home
 from agent.errors import HalfsecError
+from latency_budget.storage.private_files import make_private_folder
 
 from .principal import FILE_KEY, KeyLimits
 from .token_format import id_in, is_token, new_token
@@ -148,7 +149,7 @@ class KeyFile:
     def _locked(self) -> Iterator[tuple[Key, ...]]:
         """Keys under the lock, which no other process changes meanwhile."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.path.parent)
             lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         except OSError as error:
             raise KeyFileError(

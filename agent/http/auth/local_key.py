@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from agent.config.home import halfsec_home
+from latency_budget.storage.private_files import make_private_folder
 
 from .keys import KeyFileError, write_private
 from .token_format import new_token
@@ -25,7 +26,7 @@ def make_local_key(port: int) -> str:
     text = new_token(LOCAL_PREFIX).text
     path = _path(port)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         write_private(path, text.encode())
     except (OSError, KeyFileError) as error:
         _log.warning("commands on this machine will need a key: %s", error)

@@ -26,6 +26,7 @@ from agent.config.home import halfsec_home
 from agent.config.schema import Config
 from agent.errors import ConfigError
 from latency_budget.account.clock import unix_ns
+from latency_budget.storage.private_files import make_private_folder
 
 from .keys import write_private
 from .origin_check import name_of
@@ -211,7 +212,7 @@ def _make(certificate: Certificate, names: Iterable[str]) -> None:
         serialization.NoEncryption(),
     )
     try:
-        certificate.cert.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(certificate.cert.parent)
     except OSError as error:
         raise ConfigError(
             f"{certificate.cert.parent} can't be made: {error.strerror}. Set HALFSEC_HOME to a "

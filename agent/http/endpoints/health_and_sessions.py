@@ -1,7 +1,8 @@
 """Health, readiness and session endpoints, and the stored data of a session."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,9 @@ from .latency import error_response
 RECORDING_TYPE: Final = "audio/wav"
 
 CHUNK_BYTES: Final = 1 << 16
+
+_FOLDERS: Final = re.compile(r"(?<![\w/:.~])(?:~|\.\.?)?/(?:[^\s/:'\"]+/)*(?=[^\s/:'\"])")
+"""The folders of a path within a sentence; addresses (`http://...`) are none."""
 
 
 class Endpoints:
@@ -54,7 +58,7 @@ class Endpoints:
         status = "draining" if self._calls.draining else self._stages.status
         body: dict[str, Any] = {
             "status": status,
-            "stages": self._stages.progress(),
+            "stages": {n: self._shown(text) for n, text in self._stages.progress().items()},
             "calls": len(self._calls),
             "needs_key": self._access.closed,
         }
@@ -68,11 +72,28 @@ class Endpoints:
             "tools": self._tools,
             "end_of_turn": shipped_score(),
         }
-        problems = {n: part.problem for n, part in beside.items() if part and part.problem}
+        problems: dict[str, Any] = {}
+        for name, part in beside.items():
+            if part and (problem := part.problem):
+                problems[name] = (
+                    self._shown(problem)
+                    if isinstance(problem, str)
+                    else {each: self._shown(why) for each, why in problem.items()}
+                )
+        if calls.store and (notice := calls.store.notice):
+            problems.setdefault("store", self._shown(notice))
         body |= problems
         if status == "ready":
             return JSONResponse({**body, "status": "degraded"} if problems else body)
         return JSONResponse(body, status_code=503, headers={"Retry-After": "2"})
+
+    def _shown(self, text: str) -> str:
+        """Text without the directories of this machine: it is read without a key."""
+        store, recorder = self._calls.store, self._calls.recorder
+        folders = [] if store is None else [store.path.parent]
+        if recorder is not None:
+            folders.append(recorder.directory)
+        return without_folders(text, folders)
 
     async def sessions(self, request: Request) -> Response:
         return JSONResponse({"sessions": self._calls.listing()})
@@ -105,6 +126,14 @@ class Endpoints:
             part = _beginning(path, status.st_size)
             return StreamingResponse(part, media_type=RECORDING_TYPE, headers=length)
         return FileResponse(path, headers=headers, media_type=RECORDING_TYPE, stat_result=status)
+
+
+def without_folders(text: str, folders: Sequence[Path] = ()) -> str:
+    """The text with the last part of each absolute path only. `folders`: known ones, which may
+    have spaces in their names."""
+    for folder in sorted(folders, key=lambda each: -len(str(each))):
+        text = text.replace(f"{folder}/", "").replace(str(folder), folder.name)
+    return _FOLDERS.sub("", text)
 
 
 async def _beginning(path: Path, num_bytes: int) -> AsyncIterator[bytes]:

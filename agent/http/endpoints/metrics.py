@@ -183,6 +183,8 @@ class Metrics:
             text = "The most turns that ever waited at a time."
             yield _gauge("store_turns_waiting_peak", text, store.peak_waiting)
             yield _counter("store_turns_lost", "Turns that could not be kept.", store.lost)
+            text = "Damaged files that were set aside."
+            yield _counter("store_set_aside", text, store.num_set_aside)
             yield _gauge("store_ok", "1 where turns can be kept.", float(store.problem is None))
         if calls.exporter is not None:
             yield from _exports(calls.exporter)

@@ -29,6 +29,13 @@ TARGET_TOO_LONG: Final = HttpRefusal(
 TWO_LENGTHS: Final = HttpRefusal(
     400, "A body has a Content-Length or comes in chunks, not both.", "ambiguous_body"
 )
+TWO_CREDENTIALS: Final = HttpRefusal(
+    400, "A request has one Authorization and one Origin header at most.", "ambiguous_header"
+)
+
+_SINGLE: Final = (b"authorization", b"origin")
+"""Headers that decide who is let in. A proxy might read the first of two, and the server the
+last."""
 
 
 class HeadCheck:
@@ -67,6 +74,8 @@ def refuse_head(scope: Scope) -> HttpRefusal | None:
     names = {name for name, _ in headers}
     if b"content-length" in names and b"transfer-encoding" in names:
         return TWO_LENGTHS
+    if any(sum(name == each for name, _ in headers) > 1 for each in _SINGLE):
+        return TWO_CREDENTIALS
     return None
 
 

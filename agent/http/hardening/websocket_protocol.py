@@ -23,6 +23,10 @@ frames go on being read while the session takes none.
 *A fragmented message* grows in one buffer. A list of its fragments had no bound, for empty ones add
 nothing to the size that is limited.
 
+*A close amid the fragments of a message* is a close like any other: RFC 6455 lets control frames
+stand between fragments (5.4), and asks for a close frame in response (5.5.1). `websockets` fails
+the connection instead, with 1002.
+
 *Pings* of a peer that does not read are not answered: each answer would wait for it in memory. The
 protocol (RFC 6455, 5.5.3) asks for an answer to the latest only, and that one finds the peer
 reading or gone.
@@ -37,13 +41,15 @@ closed and their records saved.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from sys import getsizeof
 from typing import Any, Final
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
+from websockets.frames import Frame, Opcode
 from websockets.protocol import State
+from websockets.server import ServerProtocol
 
 from agent.config.access import AccessSettings
 from agent.errors import CLOSE_NOT_UTF8, CLOSE_TIMEOUT_S
@@ -195,12 +201,24 @@ def _size(message: Any) -> int:
     return getsizeof(message) + getsizeof(message.get("text") or message.get("bytes"))
 
 
+class FrameProtocol(ServerProtocol):
+    """The frames of one connection, sans I/O."""
+
+    def recv_frame(self, frame: Frame) -> None:
+        if frame.opcode is Opcode.CLOSE:
+            self.cur_size = None  # the message that is not complete is dropped
+        super().recv_frame(frame)
+
+
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """One WebSocket connection. Belongs to the event loop."""
 
     def __init__(self, *args: Any, limits: AddressLimits | None = None, **kwargs: Any) -> None:
         """`limits`: the limits of addresses that count this connection."""
         super().__init__(*args, **kwargs)
+        self.conn: ServerProtocol = FrameProtocol(
+            max_size=self.config.ws_max_size, logger=logging.getLogger("uvicorn.error")
+        )
         self.close_timeout = CLOSE_TIMEOUT_S
         self._limits = AddressLimits(AccessSettings()) if limits is None else limits
         self._place: str | None = None

@@ -24,7 +24,7 @@ from agent.stages.stall_timeout import finished_on_thread
 from llm_engine.errors import RequestError
 
 from .audio_encoding import MEDIA_TYPES, RATE_HZ, encoder_for
-from .concurrency_limit import ConcurrencyLimit
+from .concurrency_limit import ConcurrencyLimit, client_of
 from .offline_synthesis import read_aloud
 from .speech_request import SpeechRequest, parse_speech
 
@@ -51,9 +51,9 @@ class SpeechEndpoint:
         if self._stages.status != "ready":
             raise RefusedError(503, "model", "is still loading; try again shortly")
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._places.take())
             async with self._bodies.read(request) as body:
                 asked = parse_speech(body)
+            stack.enter_context(self._places.take(client_of(request)))
             spoken = Spoken(asked)
             sounds = spoken.sounds(self._stage(asked))
             await stack.enter_async_context(aclosing(sounds))
@@ -86,6 +86,8 @@ class Spoken:
             try:
                 async with aclosing(read_aloud(voice, self._asked.text, self._asked.speed)) as pcm:
                     async for samples in pcm:
+                        if not len(samples):
+                            continue  # not even a header: the text may hold no words at all
                         self._num_samples += len(samples)
                         if data := await finished_on_thread(partial(encoder.push, samples)):
                             yield data

@@ -25,7 +25,7 @@ from asr.audio.files import FileLimits
 from llm_engine.errors import RequestError
 
 from . import transcription_response as answers
-from .concurrency_limit import ConcurrencyLimit
+from .concurrency_limit import ConcurrencyLimit, client_of
 from .offline_transcription import OFFLINE_TIMEOUT_S, FileTranscription
 from .segments import Passage
 from .transcription_request import TranscriptionRequest, parse_transcription
@@ -49,7 +49,7 @@ class Transcriptions:
         if self._stages.status != "ready":
             raise RefusedError(503, "model", "is still loading; try again shortly")
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._places.take())
+            stack.enter_context(self._places.take(client_of(request)))
             form = await stack.enter_async_context(read_form(request))
             file = _file(form)
             asked = parse_transcription(

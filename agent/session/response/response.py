@@ -14,6 +14,10 @@ from latency_budget.account.turn import TurnId
 
 _NO_ITEM: Final = ItemId("")
 
+UNHEARD_NS: Final = 2_000_000_000
+"""So much later than a spoken reply one is due that nobody waits for by ear. It is a bound too: a
+caller who spoke two seconds later comes after it."""
+
 
 @dataclass(slots=True)
 class Reply:
@@ -97,6 +101,13 @@ class Reply:
         words = tuple(HeardWord(w.char_end + offset, w.end_sample) for w in speech.words)
         self.playback.push(speech.pcm, span, words)
         self.has_speech = True
+
+    @property
+    def due_ns(self) -> int:
+        """Time by which the model should have begun, ns. Requests of all calls are served in this
+        order: a reply that nobody waits for by ear comes after those of callers who do."""
+        is_heard = self.speaks and not self.options.out_of_band
+        return self.deadline.at_ns + (0 if is_heard else UNHEARD_NS)
 
     @property
     def modality(self) -> Modality:

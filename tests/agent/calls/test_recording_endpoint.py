@@ -201,5 +201,6 @@ async def test_disk_errors_are_reported(server: ServerUnderTest, tmp_path: Path)
     endpoints = Endpoints(cast(Stages, Ready()), server.calls, server.access)
     body = json.loads(bytes((await endpoints.readyz(Request({"type": "http"}))).body))
     assert body["status"] == "degraded"
-    assert str(tmp_path / "calls") in body["recorder"]
+    assert body["recorder"].startswith("calls can't be written")
+    assert str(tmp_path) not in str(body)
     assert "halfsec_recorder_ok 0.0" in (await server.http.get("/metrics")).text

@@ -1,5 +1,6 @@
 """Registry of open calls, and the records kept of ended ones."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.reporting.trace import read_trace
 from latency_budget.storage.history import TurnEntry
+from tests.support.full_disk import files_limited_to
 from tests.support.session.chain_turns import chain_turn
 
 
@@ -68,6 +70,36 @@ async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) 
     assert (folder / "sess_a.jsonl").stat().st_mode & 0o777 == 0o600
     lines = (folder / "sess_a.jsonl").read_text().splitlines()
     assert [record.type for record in read_trace(lines).records] == ["released"]
+
+
+@pytest.mark.parametrize("umask", [0, 0o777])
+async def test_a_trace_is_private_whatever_the_umask_and_the_file(
+    tmp_path: Path, umask: int
+) -> None:
+    registry = calls()
+    call = registry.admit(SessionId("sess_a"), "default")
+    folder = tmp_path / "state" / "traces"
+    before = os.umask(umask)
+    try:
+        await save_trace(call, str(folder))
+        (folder / "sess_a.jsonl").chmod(0o644)
+        await save_trace(call, str(folder))
+    finally:
+        os.umask(before)
+    for each in (folder.parent, folder):
+        assert each.stat().st_mode & 0o777 == 0o700
+    assert (folder / "sess_a.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_full_disk_leaves_no_trace_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = calls()
+    call = registry.admit(SessionId("sess_a"), "default")
+    with files_limited_to(10):
+        await save_trace(call, str(tmp_path))
+    assert os.listdir(tmp_path) == []
+    assert [each for each in caplog.records if "sess_a.jsonl can't be written" in each.message]
 
 
 async def test_unwritable_trace_does_not_end_the_call(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Limits of one client's messages and audio."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from agent.realtime.socket import (
     CHARS_PER_MESSAGE,
     MESSAGES_AT_ONCE,
     MESSAGES_PER_S,
+    SHARED_BURST_S,
     WORK,
     ReceiveLimiter,
 )
@@ -44,7 +46,9 @@ class Peer:
         pass
 
 
-async def intake(*messages: dict[str, Any], **settings: Any) -> tuple[ReceiveLimiter, list[float]]:
+async def intake(
+    *messages: dict[str, Any], is_shared: Callable[[], bool] = lambda: False, **settings: Any
+) -> tuple[ReceiveLimiter, list[float]]:
     peer = Peer(*messages)
     await peer.websocket.accept()
     pauses: list[float] = []
@@ -52,8 +56,10 @@ async def intake(*messages: dict[str, Any], **settings: Any) -> tuple[ReceiveLim
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    clock = ManualClock()
-    return ReceiveLimiter(peer.websocket, AccessSettings(**settings), clock, pause), pauses
+    limiter = ReceiveLimiter(
+        peer.websocket, AccessSettings(**settings), ManualClock(), pause, is_shared
+    )
+    return limiter, pauses
 
 
 async def test_frames_are_texts_or_bytes_and_then_the_end() -> None:
@@ -92,6 +98,28 @@ async def test_audio_is_read_no_faster_than_real_time_beyond_the_burst() -> None
     assert pauses == [pytest.approx(1.0)]
     await taken.keep_pace("", [CommitAudio()])
     assert len(pauses) == 1
+
+
+async def test_beside_other_calls_audio_is_read_in_real_time_after_some_seconds() -> None:
+    """And as fast as it comes while there are none, whatever came before."""
+    others = [1]
+    taken, pauses = await intake(is_shared=lambda: bool(others))
+    second = AppendAudio(np.zeros(24_000, np.int16), 24_000)
+    for _ in range(round(SHARED_BURST_S) + 3):
+        await taken.keep_pace("", [second])
+    assert pauses == [1.0] * 3
+    piece = AppendAudio(np.zeros(480, np.int16), 24_000)  # 20 ms
+    for _ in range(100):
+        await taken.keep_pace("", [piece])
+    assert sum(pauses[3:]) == pytest.approx(2.0, abs=0.06)
+    others.clear()
+    num_pauses = len(pauses)
+    for _ in range(60):
+        await taken.keep_pace("", [second])
+    assert len(pauses) == num_pauses
+    others.append(2)
+    await taken.keep_pace("", [second])
+    assert pauses[num_pauses:] == [pytest.approx(1.0, abs=0.06)]
 
 
 async def test_telephone_audio_is_judged_by_its_length_too() -> None:

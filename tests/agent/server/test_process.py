@@ -2,7 +2,10 @@
 
 import asyncio
 import os
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -89,14 +92,41 @@ async def test_calls_that_outlast_the_drain_are_ended() -> None:
         status, errors = await running.ended()
         assert (status, errors) == (0, "")
         assert not any(line.startswith("Ready") for line in running.lines)
-    async with service("--set", "agent.drain_s=1") as running:
+    async with service("--set", "agent.drain_s=1", log_level="info") as running:
         await running.listening()
         await running.line("Ready after")
         async with call_to(running.url) as call:
-            running.stop()
-            code, _ = await call.closed()
-            assert code == 1012
-        assert await running.ended() == (0, "")
+            for number in (signal.SIGUSR1, signal.SIGUSR2):  # which have no meaning
+                running.send(number)
+            await call.prove_alive()
+            for _ in range(2):  # the kernel and the shell, where a terminal is closed
+                running.send(signal.SIGHUP)
+            await running.line("Stopping: 1 call")
+            code, reason = await call.closed()
+            assert (code, reason) == (1012, "the server is being stopped")
+        status, log = await running.ended()
+    assert status == 0
+    lines = [line.split(" ", 2)[2] for line in log.splitlines()]
+    assert sorted(lines[:2]) == [
+        "WARNING SIGUSR1 has no meaning here",
+        "WARNING SIGUSR2 has no meaning here",
+    ]
+    assert lines[2].endswith("close=1012 (the server is being stopped)")
+    assert len(lines) == 3
+
+
+def test_a_line_for_a_terminal_that_is_gone_ends_nothing() -> None:
+    """As after SIGHUP. A line that stays in the buffer would make the exit status 120."""
+    code = "from agent.server.server import say; say('a'); say('b')"
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, check=False
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 async def test_the_log_has_a_line_for_each_call_and_each_refusal() -> None:

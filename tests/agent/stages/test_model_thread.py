@@ -8,7 +8,7 @@ import pytest
 
 from agent.errors import ClientError, StageError
 from agent.stages import model_thread
-from agent.stages.model_thread import BACKGROUND, MAX_WAITING, URGENT, ModelThread
+from agent.stages.model_thread import BACKGROUND, MAX_WAITING, URGENT, ModelThread, retry_s
 
 
 class Model:
@@ -62,6 +62,28 @@ async def test_urgent_jobs_go_first(stage: ModelThread[Model]) -> None:
         release.set()
     await busy
     assert done == ["final", "partial"]
+
+
+async def test_one_callers_jobs_delay_anothers_by_one_at_most(stage: ModelThread[Model]) -> None:
+    """It speaks so fast that ten finals of it wait; then another caller's turn ends."""
+    done: list[str] = []
+    release, busy = await hold(stage)
+
+    async def final(caller: str, number: int) -> None:
+        name = f"{caller} {number}"
+        await stage.call(lambda _: done.append(name), timeout_s=30, priority=URGENT, caller=caller)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(10):
+            group.create_task(final("fast", number))
+        await asyncio.sleep(0)
+        for number in range(2):
+            group.create_task(final("good", number))
+        await asyncio.sleep(0)
+        release.set()
+    await busy
+    assert done[:4] == ["fast 0", "good 0", "fast 1", "good 1"]
+    assert [name for name in done if name.startswith("fast")] == [f"fast {n}" for n in range(10)]
 
 
 async def test_a_stage_that_raises_is_rebuilt(stage: ModelThread[Model]) -> None:
@@ -197,6 +219,39 @@ async def test_a_model_that_cannot_be_rebuilt_is_tried_again_without_being_asked
         await asyncio.sleep(0.01)
     assert await stage.call(lambda model: model.number, timeout_s=30) == 4
     await stage.close()
+
+
+def test_cheap_tries_are_made_soon_and_expensive_ones_seldom() -> None:
+    waits = [retry_s(number, 0.01) for number in range(100)]
+    assert waits == [1.0] + [2.0] * 99
+    assert [retry_s(number, 20.0) for number in range(8)] == [1, 2, 4, 8, 15, 30, 30, 30]
+    assert [retry_s(number, 2.0) for number in range(8)] == [1, 2, 4, 8, 10, 10, 10, 10]
+
+
+async def test_many_failed_tries_leave_few_lines_in_the_log(
+    impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    Model.built = 0
+    working = threading.Event()
+
+    def build() -> Model:
+        model = Model()
+        if 1 < Model.built < 40:
+            raise OSError("no such file")
+        if Model.built == 40:
+            working.set()
+        return model
+
+    stage: ModelThread[Model] = ModelThread("asr", build)
+    await stage.start()
+    stage.restart(await stage.call(lambda model: model, timeout_s=30), "hangs")
+    await asyncio.to_thread(working.wait, 30)
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 40
+    await stage.close()
+    tries = [each for each in caplog.messages if "can't be built" in each]
+    assert [text.partition("try ")[2].partition(")")[0] for text in tries] == [
+        *("1", "2", "4", "8", "16", "32")
+    ]
 
 
 async def test_a_broken_stage_that_is_closed_is_not_built_again(impatient: None) -> None:

@@ -71,12 +71,14 @@ class GatedVoice:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
+        self.samples = 4000
 
     def synthesize(
         self, piece: tts.SpeakablePiece, speed: float = 1.0
     ) -> Iterator[tts.SpeechChunk]:
         self._gate.step("piece")
-        yield tts.SpeechChunk(np.ones(4000, np.int16), self.rate_hz, piece.span, (), is_last=True)
+        pcm = np.ones(self.samples, np.int16)
+        yield tts.SpeechChunk(pcm, self.rate_hz, piece.span, (), is_last=True)
 
     def warm(self) -> None:
         """Nothing to warm."""
@@ -89,7 +91,8 @@ class Service:
         self.gate = Gate()
         self.detector: ModelThread[Any] = ModelThread("vad", Detector)
         self.recognizer: ModelThread[Any] = ModelThread("asr", lambda: GatedRecognizer(self.gate))
-        self.voice = VoiceStage("gated", lambda: GatedVoice(self.gate))
+        self.gated_voice = GatedVoice(self.gate)
+        self.voice = VoiceStage("gated", lambda: self.gated_voice)
         stages = cast(
             Stages,
             SimpleNamespace(
@@ -124,7 +127,8 @@ async def service() -> AsyncIterator[Service]:
 class Client:
     """One request, as a server hands it to the application."""
 
-    def __init__(self, service: Service, path: str) -> None:
+    def __init__(self, service: Service, path: str, address: str = "192.0.2.99") -> None:
+        self._address = address
         self._app = service.app
         self._path = path
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
@@ -147,6 +151,7 @@ class Client:
             "path": self._path,
             "query_string": b"",
             "headers": headers,
+            "client": (self._address, 50_000),
         }
         await self._app(scope, self._receive, self._send)
 
@@ -244,7 +249,10 @@ async def test_work_for_a_client_that_went_stops_within_a_step(
 @pytest.mark.parametrize("path", [TRANSCRIPTIONS, SPEECH])
 async def test_request_above_the_limit_gets_a_retry_time(service: Service, path: str) -> None:
     gate = service.gate
-    clients = [Client(service, path) for _ in range(concurrency_limit.MAX_AT_ONCE)]
+    clients = [
+        Client(service, path, f"192.0.2.{number}")
+        for number in range(concurrency_limit.MAX_AT_ONCE)
+    ]
     body, kind = request(path, stream=False)
     async with asyncio.TaskGroup() as group:
         for client in clients:
@@ -259,6 +267,74 @@ async def test_request_above_the_limit_gets_a_retry_time(service: Service, path:
     again = Client(service, path)
     await again.ask(body, kind)
     assert again.status == 200
+
+
+@pytest.mark.parametrize("path", [TRANSCRIPTIONS, SPEECH])
+async def test_one_client_leaves_places_to_others(service: Service, path: str) -> None:
+    most = concurrency_limit.MAX_OF_ONE
+    greedy = [Client(service, path, "192.0.2.1") for _ in range(most)]
+    body, kind = request(path, stream=False)
+    async with asyncio.TaskGroup() as group:
+        for client in greedy:
+            group.create_task(client.ask(body, kind))
+        await until_waiting(service.thread(path), most - 1)
+        late, other = Client(service, path, "192.0.2.1"), Client(service, path, "192.0.2.2")
+        await late.ask(body, kind)
+        assert (late.status, late.headers[b"retry-after"]) == (503, b"2")
+        assert f"{most} of them are in progress".encode() in late.body
+        group.create_task(other.ask(body, kind))
+        await until_waiting(service.thread(path), most)
+        service.gate.may_pass.release(1000)
+    assert {client.status for client in (*greedy, other)} == {200}
+
+
+@pytest.mark.parametrize("head", [b"", form({}, b"RIFF")[:60]])
+async def test_an_upload_that_comes_too_slowly_frees_its_place(
+    service: Service, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    """It announces 20 MB, and sends nothing, or a little."""
+    monkeypatch.setattr(multipart, "GRACE_S", 0.05)
+    headers = [(b"content-type", FORM), (b"content-length", b"20000000")]
+    slow = [Client(service, TRANSCRIPTIONS) for _ in range(concurrency_limit.MAX_OF_ONE)]
+    for client in slow:
+        client._incoming.put_nowait({"type": "http.request", "body": head, "more_body": True})
+    await asyncio.gather(*(client.call(headers) for client in slow))
+    assert [client.status for client in slow] == [408] * len(slow)
+    assert all(b"came too slowly" in client.body for client in slow)
+    service.gate.may_pass.release(1000)
+    good = Client(service, TRANSCRIPTIONS)
+    await good.ask(*request(TRANSCRIPTIONS, stream=False))
+    assert good.status == 200
+
+
+async def test_a_body_that_never_comes_takes_no_place_of_texts(service: Service) -> None:
+    silent = [Client(service, SPEECH) for _ in range(2 * concurrency_limit.MAX_AT_ONCE)]
+    headers = [(b"content-type", b"application/json")]
+    async with asyncio.TaskGroup() as group:
+        for client in silent:
+            group.create_task(client.call(headers))
+        while not all(client.num_read for client in silent):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        service.gate.may_pass.release(1000)
+        good = Client(service, SPEECH)
+        await good.ask(*request(SPEECH, stream=False))
+        for client in silent:
+            client.go()
+    assert good.status == 200
+    assert {client.status for client in silent} == {499}
+
+
+@pytest.mark.parametrize("form_of", ["wav", "pcm", "mp3", "flac", "opus"])
+async def test_a_text_without_words_is_refused_before_a_byte(
+    service: Service, form_of: str
+) -> None:
+    client = Client(service, SPEECH)
+    service.gated_voice.samples = 0
+    service.gate.may_pass.release(1000)
+    body = f'{{"input": "Hm. Hm.", "response_format": "{form_of}"}}'
+    await client.ask(body.encode(), b"application/json")
+    assert client.status == 400
+    assert b"holds nothing that can be spoken" in client.body
 
 
 async def test_an_endless_upload_is_read_to_the_limit_and_no_further(service: Service) -> None:

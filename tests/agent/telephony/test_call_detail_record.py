@@ -19,7 +19,8 @@ from agent.stages.registry import Stages
 from agent.telephony.carriers.phone_numbers import shown_number
 from latency_budget.account.clock import ManualClock, SystemClock, iso_of
 from latency_budget.storage.call_records import CallRecord, read_calls
-from latency_budget.storage.store import NS_PER_DAY, TurnStore
+from latency_budget.storage.retention import NS_PER_DAY
+from latency_budget.storage.store import TurnStore
 from latency_budget.storage.store_query import StoreError
 from tests.agent.telephony.carriers.test_twilio import frame
 from tests.support.fakes.stages import Calling
@@ -138,9 +139,10 @@ def test_calls_come_back_as_they_were_stored(store: TurnStore) -> None:
 def test_calls_that_are_too_old_or_too_many_are_forgotten(store: TurnStore) -> None:
     store.start()
     store.add(replace(RECORD, ended_unix_ns=NOW_NS - 91 * NS_PER_DAY))
+    store.add(replace(RECORD, ended_unix_ns=NOW_NS - 4 * NS_PER_DAY))
     store.add(RECORD)
     store.close()
-    assert len(read_calls(store.path, max_calls=100)) == 1
+    assert len(read_calls(store.path, max_calls=100)) == 2
     again = TurnStore(store.path, max_turns=10, wall_ns=lambda: NOW_NS)
     again.start()
     for _ in range(20):

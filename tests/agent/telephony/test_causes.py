@@ -76,6 +76,10 @@ async def is_stopped(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     scene.serving.cancel()
 
 
+async def outlasts_the_drain(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
+    scene.calls.stopping.set()
+
+
 async def asks_and_is_taken_off(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     """The carrier takes the call away before it has said that it has it."""
     move = scene.sockets._transfers["Twilio"]
@@ -152,6 +156,7 @@ WAYS = [
     Way("its key is revoked", "revoked", "was revoked", prepare=revokes),
     Way("a stage is broken", "failed", "restarting", prepare=breaks_ears),
     Way("the server is stopped", "stopped", "is being stopped", is_stopped),
+    Way("it outlasts the drain", "stopped", "is being stopped", outlasts_the_drain),
     Way("the same at its start", "stopped", "stopped", prepare=is_stopped_while_it_begins),
     Way("the agent hangs up", "agent_hung_up", "hung up", asks, (BYE,), HANGS_UP),
     Way(

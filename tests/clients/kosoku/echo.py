@@ -1,10 +1,9 @@
-"""`python -m tests.clients.kosoku.echo ours|roomy|library`: a WebSocket echo server."""
+"""`python -m tests.clients.kosoku.echo ours|roomy`: a WebSocket echo server."""
 
 import asyncio
 import sys
 from typing import Final
 
-import websockets.asyncio.server as websockets_server
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
@@ -36,19 +35,6 @@ async def serve_ours(max_bytes: int) -> None:
     await server.serve(sockets=[listener])
 
 
-async def echo_alone(socket: websockets_server.ServerConnection) -> None:
-    async for message in socket:
-        await socket.send(message)
-
-
-async def serve_library() -> None:
-    async with websockets_server.serve(
-        echo_alone, "127.0.0.1", 0, compression=None, max_size=MAX_FRAME_BYTES
-    ) as server:
-        print(next(iter(server.sockets)).getsockname()[1], flush=True)
-        await server.serve_forever()
-
-
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         match sys.argv[1]:
@@ -56,7 +42,5 @@ if __name__ == "__main__":
                 runner.run(serve_ours(MAX_FRAME_BYTES))
             case "roomy":
                 runner.run(serve_ours(LARGEST_BYTES))
-            case "library":
-                runner.run(serve_library())
             case other:
                 sys.exit(f"ours, roomy or library, not {other}")

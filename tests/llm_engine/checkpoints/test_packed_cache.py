@@ -165,6 +165,26 @@ def test_an_unchanged_file_is_read_whole_only_once(
     assert convert.num_runs == 1
 
 
+@pytest.mark.parametrize("which", ["model", "weights"])
+def test_a_change_that_keeps_size_and_time_is_noticed(
+    tmp_path: Path, model: Path, which: str
+) -> None:
+    directory = tmp_path / "cache"
+    for _ in range(3):
+        with stored_weights(directory, model, "int8 1", Conversion()) as file:
+            stored = file.path
+    changed = model if which == "model" else stored
+    before, content = changed.stat(), bytearray(changed.read_bytes())
+    content[-1] ^= 1
+    changed.write_bytes(content)
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    convert = Conversion()
+    with stored_weights(directory, model, "int8 1", convert) as file:
+        assert_holds(file)
+        assert (file.path == stored) == (which == "weights")
+    assert convert.num_runs == 1
+
+
 def counted(run: Callable[..., None], names: list[str]) -> Callable[..., None]:
     """The function, which notes the names of the files that it is called with."""
 

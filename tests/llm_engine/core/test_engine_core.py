@@ -246,3 +246,30 @@ def test_closing_a_sequence_releases_everything() -> None:
     assert bench.core.stats().num_sequences == 0
     with pytest.raises(RequestError, match="is closed"):
         bench.add("x", 1, sequence)
+
+
+def test_a_turn_waits_for_one_chunk_of_another_callers_long_prompts() -> None:
+    """One caller asks for one reply after the other to 100 tokens; then a turn of 12 tokens comes
+    with a later deadline. Its first token is there after its own two chunks and one of the other's
+    for each."""
+    bench = Bench()
+    greedy, chunk = bench.core.open_sequence(), 8
+    asked = bench.add("x" * 100, 1, greedy, deadline_ns=1)
+    for _ in range(3):
+        bench.step()
+    turn = bench.add("hello world!", 1, deadline_ns=500_000_000)
+    num_before = len(bench.backend.steps)
+    while turn not in bench.outputs:
+        bench.step()
+    lengths = [len(rows[0].token_ids) for rows in bench.backend.steps[num_before:]]
+    assert lengths[:2] == [chunk, 4]
+    assert asked not in bench.outputs
+    again = bench.add("y" * 100, 1, greedy, deadline_ns=2)  # ends the one before it
+    bench.step()
+    turn = bench.add("hello again", 1, deadline_ns=300_000_000)
+    num_before = len(bench.backend.steps)
+    while turn not in bench.outputs:
+        bench.step()
+    assert len(bench.backend.steps) - num_before <= 4
+    assert again not in bench.outputs
+    bench.run()

@@ -1,9 +1,12 @@
 """Step scheduler: priorities for any mixture of work."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.core.scheduler import (
+    CHUNK_DELAY_NS,
     PLAYBACK_SLACK_NS,
     PREVIEW_CHUNK,
     ScheduledTokens,
@@ -123,3 +126,83 @@ def test_background_requests_take_turns() -> None:
     first = ScheduleInput(1, 1, has_begun=True, is_background=True, last_served=5)
     second = ScheduleInput(2, 40, has_begun=False, is_background=True, last_served=4)
     assert jobs(first, second) == [ScheduledTokens(2, PREVIEW_CHUNK)]
+
+
+def test_a_prompt_that_has_had_chunks_yields_to_a_later_one() -> None:
+    """Up to half a second later for each chunk."""
+    begun = ScheduleInput(1, LONG, False, due_ns=100, num_computed=CHUNK)
+    new = ScheduleInput(2, LONG, False, due_ns=CHUNK_DELAY_NS)
+    assert jobs(begun, new) == [ScheduledTokens(2, CHUNK)]
+    assert jobs(begun, replace(new, num_computed=CHUNK)) == [ScheduledTokens(1, CHUNK)]
+    assert jobs(begun, replace(new, due_ns=CHUNK_DELAY_NS + 200)) == [ScheduledTokens(1, CHUNK)]
+    preview = ScheduleInput(3, LONG, False, is_preview=True)
+    assert jobs(preview, begun) == [ScheduledTokens(1, CHUNK)]
+
+
+STEP_NS = 100_000_000
+BUDGET_NS = 500_000_000
+
+
+class Prompts:
+    """Prompts of several callers, served a chunk a step. Some ask for the next one when theirs is
+    done."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.order: list[int] = []
+        """Callers in the order in which they were served."""
+        self._work: dict[int, ScheduleInput] = {}
+        self._again: dict[int, int] = {}
+
+    def ask(self, caller: int, num_tokens: int, *, again: bool = False) -> None:
+        due_ns = self.now_ns + BUDGET_NS
+        self._work[caller] = ScheduleInput(caller, num_tokens, False, due_ns=due_ns)
+        if again:
+            self._again[caller] = num_tokens
+
+    def step(self) -> None:
+        (job,) = jobs(*self._work.values())
+        self.order.append(job.key)
+        self.now_ns += STEP_NS
+        done = self._work.pop(job.key)
+        left = done.num_tokens - job.num_tokens
+        if left:
+            self._work[job.key] = replace(
+                done, num_tokens=left, num_computed=done.num_computed + job.num_tokens
+            )
+        elif job.key in self._again:
+            self.ask(job.key, self._again[job.key])
+
+    def waits(self, caller: int, num_steps: int = 1000) -> int:
+        """Steps of others until this caller's prompt is done."""
+        for number in range(num_steps):
+            if caller not in self._work:
+                return sum(key != caller for key in self.order[-number:])
+            self.step()
+        raise AssertionError("it starves")
+
+
+@given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 100))
+def test_one_prompt_after_the_other_delays_a_turn_by_a_chunk(
+    num_long: int, num_short: int, start: int
+) -> None:
+    prompts = Prompts()
+    prompts.ask(1, num_long * CHUNK, again=True)
+    for _ in range(start):
+        prompts.step()
+    prompts.ask(2, num_short * CHUNK)
+    chunks_for_one = -(-CHUNK_DELAY_NS // STEP_NS)
+    assert prompts.waits(2) <= 1 + (num_short - 1) * chunks_for_one
+
+
+@given(st.integers(2, 40), st.integers(1, 3), st.integers(0, 30), st.integers(1, 3))
+def test_no_flood_of_short_prompts_starves_a_long_one(
+    num_long: int, num_short: int, start: int, num_callers: int
+) -> None:
+    prompts = Prompts()
+    for caller in range(num_callers):
+        prompts.ask(10 + caller, num_short * CHUNK, again=True)
+    for _ in range(start):
+        prompts.step()
+    prompts.ask(1, num_long * CHUNK)
+    assert prompts.waits(1) <= (num_long + 1) * (CHUNK_DELAY_NS // STEP_NS + num_callers)

@@ -62,6 +62,8 @@ class FakeChat:
         self.refused_tools: StageError | None = None
         """Raised when tools are checked."""
         self.may_call: list[Tools | None] = []
+        self.deadlines_ns: list[int] = []
+        """Of the replies that were asked for."""
         """Tools of each reply, in order."""
         self.refusals: list[StageError] = []
         """Raised in place of what is committed next."""
@@ -132,6 +134,7 @@ class FakeChat:
         tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
         self.calls.append(("generate", turn))
+        self.deadlines_ns.append(deadline_ns)
         self.may_call.append(tools)
         self.generating.set()
         if self.hold is not None:

@@ -44,7 +44,10 @@ class ServiceProcess:
         self.port = int(line.split("://")[1].split("/")[0].rpartition(":")[2])
 
     def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
+        self.send(signal.SIGTERM)
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
 
     async def ended(self) -> tuple[int, str]:
         """Wait for its end. Returns the exit status and what it wrote to stderr."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.http.auth import token_format
-from agent.http.auth.keys import MAX_KEYS, KeyFile, KeyFileError, KeyRing
+from agent.http.auth.keys import KEY_PREFIX, MAX_KEYS, KeyFile, KeyFileError, KeyRing
 from agent.http.auth.principal import KeyLimits
 from agent.http.auth.token_format import MAX_TOKEN_CHARS, new_token
 
@@ -31,7 +31,7 @@ def test_key_is_recognized_and_stored_only_as_a_hash(file: KeyFile) -> None:
     assert found is not None
     assert (found.name, found.limits, found.expires_unix_s) == ("ana", limits, NOW + 60)
     assert found.key_id in ring(file)
-    secret = text.rpartition("_")[2]
+    secret = text.removeprefix(KEY_PREFIX).partition("_")[2]
     stored = file.path.read_text()
     assert text not in stored
     assert secret not in stored

@@ -146,7 +146,9 @@ async def test_endless_audio_is_read_in_real_time(
         if not is_over.is_set():
             await asyncio.sleep(seconds)
 
-    def patched(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> ReceiveLimiter:
+    def patched(
+        websocket: WebSocket, settings: AccessSettings, clock: Clock, **_: object
+    ) -> ReceiveLimiter:
         return ReceiveLimiter(websocket, replace(settings, burst_s=10), clock, pause)
 
     async with call_to(live.url) as call:
@@ -168,7 +170,9 @@ async def test_long_recording_is_read_without_loss(
     async def pause(seconds: float) -> None:
         waits.append(seconds)
 
-    def patched(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> ReceiveLimiter:
+    def patched(
+        websocket: WebSocket, settings: AccessSettings, clock: Clock, **_: object
+    ) -> ReceiveLimiter:
         return ReceiveLimiter(websocket, replace(settings, burst_s=1), clock, pause)
 
     monkeypatch.setattr(socket, "ReceiveLimiter", patched)
@@ -320,7 +324,9 @@ async def test_malformed_requests_are_refused(live: LiveServer) -> None:
 async def test_idle_connection_is_closed_with_a_reason(
     live: LiveServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def impatient(websocket: WebSocket, settings: AccessSettings, clock: Clock) -> ReceiveLimiter:
+    def impatient(
+        websocket: WebSocket, settings: AccessSettings, clock: Clock, **_: object
+    ) -> ReceiveLimiter:
         return ReceiveLimiter(websocket, replace(settings, idle_s=1), clock)
 
     monkeypatch.setattr(socket, "ReceiveLimiter", impatient)

@@ -113,6 +113,23 @@ async def test_request_smuggling_is_refused(way: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "twice",
+    [
+        b"Authorization: Bearer one\r\nauthorization: Bearer two\r\n",
+        b"Authorization: Bearer one\r\nx: y\r\nAUTHORIZATION: Basic b25l\r\n",
+        b"Origin: http://a.example\r\nOrigin: http://localhost\r\n",
+    ],
+)
+@pytest.mark.parametrize("head", [START, HANDSHAKE[:-2]], ids=["request", "handshake"])
+async def test_two_credentials_are_refused(head: bytes, twice: bytes) -> None:
+    site = Site()
+    answer = await answers(site, head + twice + b"\r\n")
+    assert status(answer) == 400
+    assert b"ambiguous_header" in answer or b"Origin header: multiple values" in answer
+    assert site.asked == []
+
+
+@pytest.mark.parametrize(
     ("target", "host", "path"),
     [
         (b"http://localhost/second?x=1", "localhost", "/second"),

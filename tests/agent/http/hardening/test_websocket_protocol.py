@@ -98,6 +98,25 @@ async def test_telephone_message_size_is_limited(path: str, first: int) -> None:
         await end(wire)
 
 
+@pytest.mark.parametrize("behind", [b"", text(b"rest", first=0x80), PING], ids=len)
+async def test_close_amid_fragments_is_answered_like_any_other(behind: bytes) -> None:
+    """RFC 6455, 5.4 and 5.5.1; case 7.1.5 of Autobahn's. The message is dropped."""
+    reader, wire = await call()
+    wire.protocol.data_received(text(b"begun", first=0x01) + PING)
+    await turns()
+    wire.sent = b""
+    wire.protocol.data_received(CLOSE + behind)
+    await reader.heard(1)
+    alone, answer = await call()
+    answer.protocol.data_received(CLOSE)
+    await alone.heard(1)
+    assert wire.sent == answer.sent
+    assert reader.got == alone.got
+    assert wire.closing
+    await end(wire)
+    await end(answer)
+
+
 async def test_shutdown_in_the_middle_of_a_close() -> None:
     """A client whose close is on its way does not stop the shutdown of the others."""
     closing, open_ = await call(), await call()

