@@ -30,21 +30,21 @@ ifdef PRESET
 export HALFSEC_AGENT__PRESET := $(PRESET)
 endif
 
-BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
+BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)"
+DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp
 
 .PHONY: run test test-all test-clients check docs models clean help
 
 run:
-	@$(BOOTSTRAP)
-	@$(VENV)/bin/halfsec models fetch
+	@$(BOOTSTRAP) --preset $(or $(HALFSEC_AGENT__PRESET),auto)
 	@exec $(VENV)/bin/halfsec serve
 
 models:
-	@$(BOOTSTRAP)
+	@$(BOOTSTRAP) --preset $(or $(HALFSEC_AGENT__PRESET),auto)
 	@$(VENV)/bin/halfsec models fetch
 
 test:
-	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
+	@$(BOOTSTRAP) $(DEV)
 	@HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TIER) $(ARGS)
 
@@ -52,13 +52,13 @@ test-all:
 	@$(MAKE) --no-print-directory test TIER=
 
 test-clients:
-	@$(BOOTSTRAP) --extra dev --extra otel
+	@$(BOOTSTRAP) $(DEV)
 	@env -u HALFSEC_CLIENTS HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest tests/clients/run_clients.py \
 		tests/clients/run_conformance.py $(ARGS)
 
 check:
-	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
+	@$(BOOTSTRAP) $(DEV)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy

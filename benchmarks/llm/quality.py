@@ -155,7 +155,7 @@ def score(backend: Scorer, token_ids: Sequence[int]) -> _Scores:
     for first in range(0, num_rows, _CHUNK):
         ids = tuple(token_ids[first : min(first + _CHUNK, num_rows)])
         rows = SequenceRows(slot, ids, first, len(ids), SamplingParams(), seed=0, pages=pages)
-        _note(backend.logits(rows), token_ids[first + 1 :], nats, likeliest)
+        _note(torch.as_tensor(backend.logits(rows)), token_ids[first + 1 :], nats, likeliest)
     backend.close_slot(slot)
     return _Scores(torch.cat(nats), torch.cat(likeliest))
 
