@@ -236,13 +236,17 @@ def _models(config: Config) -> Iterator[Finding]:
     found = list(shortfalls(config, store))
     short = {each.name: each for each in found}
     fetchable = [each for each in found if each.can_be_fetched]
+    can_start = len(fetchable) == len(found)
     for reference in needed_models(config):
         if reference not in short:
             yield Finding(reference, _place(store, reference), "ok")
             continue
-        remedy = fetch_command(found) if fetchable and short[reference] is fetchable[-1] else ""
+        remedy = ""
+        if fetchable and short[reference] is fetchable[-1]:
+            remedy = fetch_command(found)
+            remedy = f"halfsec serve fetches them first, or: {remedy}" if can_start else remedy
         problem = short[reference].problem or "not on this machine"
-        yield Finding(reference, problem, "WRONG", remedy)
+        yield Finding(reference, problem, "note" if can_start else "WRONG", remedy)
 
 
 def _tools(config: Config) -> Iterator[Finding]:

@@ -76,8 +76,8 @@ def _fetch(store: ModelStore, names: list[str], models_from: Path | None) -> int
 
 
 def fetch_missing(config: Config, store: ModelStore) -> None:
-    """Fetch what `halfsec serve` lacks, with progress bars. Raises ModelStoreError for what can't be
-    fetched, before anything is."""
+    """Fetch what `halfsec serve` lacks, with progress bars. Raises ModelStoreError, before anything
+    is fetched where a model can't be."""
     found = list(shortfalls(config, store))
     if any(not each.can_be_fetched for each in found):
         check_models(config, store)

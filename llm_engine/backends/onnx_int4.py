@@ -22,4 +22,5 @@ def packed_arrays(name: str, matrix: Int4Matrix) -> Iterator[tuple[str, Array]]:
 
 def _in_pairs(codes: Array, num_padded: int) -> Array:
     codes = np.pad(codes, ((0, 0), (0, num_padded)), constant_values=ZERO)
-    return codes[:, ::2] | codes[:, 1::2] << 4
+    pairs: Array = codes[:, ::2] | codes[:, 1::2] << 4
+    return pairs

@@ -125,8 +125,8 @@ def _forbidden(allowed: bytes, num_logits: int) -> NDArray[np.bool_]:
     """Mask of forbidden tokens, `[num_logits]` bool. Takes 60 us for 49 k tokens, filling
     included."""
     bits = np.frombuffer(allowed, dtype=np.uint8)
-    unpacked = np.unpackbits(bits, count=num_logits, bitorder="little")
-    return unpacked == 0
+    forbidden: NDArray[np.bool_] = np.unpackbits(bits, count=num_logits, bitorder="little") == 0
+    return forbidden
 
 
 def _penalized(logits: Logits, penalty: float, chosen: Sequence[int]) -> Logits:

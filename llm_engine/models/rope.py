@@ -38,27 +38,32 @@ def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None
     YaRN also multiplies sines and cosines: `ModelConfig.rope_attention_factor`.
     """
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    powers = np.power(theta, exponents.astype(np.float64)).astype(np.float32)
-    frequencies = np.float32(1) / powers
+    with np.errstate(over="ignore"):
+        powers = np.power(theta, exponents.astype(np.float64)).astype(np.float32)
+    frequencies: Floats = np.float32(1) / powers
+    kept: Floats
     match scaling:
         case None:
             return frequencies
         case LinearScaling():
-            return frequencies / scaling.factor
+            return frequencies / np.float32(scaling.factor)
         case DivisorScaling():
-            return frequencies / np.array(scaling.divisors, np.float32)
+            divided: Floats = np.divide(frequencies, np.array(scaling.divisors, np.float32))
+            return divided
         case Llama3Scaling():
             kept = _kept_by_turns(frequencies, scaling)
         case YarnScaling():
             kept = _kept_by_index(head_dim, theta, scaling)
-    return frequencies * (kept + (1 - kept) / scaling.factor)
+    scaled: Floats = frequencies * (kept + (1 - kept) / np.float32(scaling.factor))
+    return scaled
 
 
 def _kept_by_turns(frequencies: Floats, scaling: Llama3Scaling) -> Floats:
     """Unscaled share of each frequency, 0 to 1: rises with its turns."""
     turns = scaling.original_context_length * frequencies / (2 * math.pi)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    return np.clip((turns - low) / (high - low), 0, 1)
+    kept: Floats = np.clip((turns - low) / (high - low), 0, 1)
+    return kept
 
 
 def _kept_by_index(head_dim: int, theta: float, scaling: YarnScaling) -> Floats:
@@ -75,4 +80,5 @@ def _kept_by_index(head_dim: int, theta: float, scaling: YarnScaling) -> Floats:
     if first == last:
         last += 0.001  # as in every implementation; it only has to differ from 0
     indices = np.arange(head_dim // 2, dtype=np.float32)
-    return 1 - np.clip((indices - first) / (last - first), 0, 1)
+    kept: Floats = 1 - np.clip((indices - first) / (last - first), 0, 1)
+    return kept

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -112,8 +113,8 @@ def test_any_change_is_something_to_do(
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("run", ["agent.cli.setup.bootstrap", "--extra piper", "models fetch", "halfsec serve"]),
-        ("test", ["--extra dev", "models fetch", "-m pytest"]),
+        ("run", ["agent.cli.setup.bootstrap", "--preset", "halfsec serve"]),
+        ("test", ["--extra dev", "--extra piper", "models fetch", "-m pytest"]),
         ("check", ["--extra dev", "ruff format --check", "ruff check", "mypy"]),
     ],
 )
@@ -122,6 +123,34 @@ def test_the_targets_of_make(target: str, words: list[str]) -> None:
         ["make", "-n", target], cwd=bootstrap.ROOT, capture_output=True, text=True, check=True
     )
     assert [word for word in words if word not in done.stdout] == []
+
+
+@pytest.mark.parametrize(
+    ("preset", "has_driver", "extras"),
+    [
+        ("auto", False, set()),
+        ("auto", True, {"cuda"}),
+        ("embedded", True, set()),
+        ("gpu-8b", False, {"cuda"}),
+        ("", True, set()),
+    ],
+)
+def test_torch_is_installed_where_the_preset_needs_it(
+    preset: str, has_driver: bool, extras: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "_NVIDIA", tmp_path if has_driver else tmp_path / "none")
+    assert bootstrap.extras_of(preset) == extras
+
+
+def test_the_extras_that_bring_torch_are_known() -> None:
+    project = tomllib.loads((bootstrap.ROOT / "pyproject.toml").read_text())["project"]
+    found = {
+        name
+        for name, requirements in project["optional-dependencies"].items()
+        if any(each.startswith("torch") for each in requirements)
+    }
+    assert found == bootstrap.TORCH_EXTRAS
+    assert not any(each.startswith("torch") for each in project["dependencies"])
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
