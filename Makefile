@@ -2,6 +2,7 @@
 # make test    set up, with the tools of development, and run the tests of ten minutes  (ARGS="-k name")
 # make test-all  every test: also browsers, GPU kernels in an interpreter, whole processes, benches
 # make test-clients  stock clients of others against the service, each in its own environment
+# make test-wheel  the wheel from the package index in an empty environment: install, serve, talk
 # make check   formatting, lint, types
 # make docs    the documentation as a site, in build/docs/index.html
 # make models  set up and get the models, without serving
@@ -12,7 +13,7 @@
 #                        as they do: on two cores two of them leave a third of the time unused.
 # PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
 # PRESET=cpu             the preset to fetch the models of and to serve
-# TORCH_INDEX=URL        where to take torch from; without it pip's own settings decide
+# TORCH_INDEX=URL        where to take torch from, where it is needed; without it pip's settings decide
 
 # The first interpreter that runs and is new enough; if none is, the set-up says so.
 ifndef PYTHON
@@ -33,7 +34,7 @@ endif
 BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)"
 DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp
 
-.PHONY: run test test-all test-clients check docs models clean help
+.PHONY: run test test-all test-clients test-wheel check docs models clean help
 
 run:
 	@$(BOOTSTRAP) --preset $(or $(HALFSEC_AGENT__PRESET),auto)
@@ -56,6 +57,10 @@ test-clients:
 	@env -u HALFSEC_CLIENTS HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest tests/clients/run_clients.py \
 		tests/clients/run_conformance.py $(ARGS)
+
+test-wheel:
+	@$(BOOTSTRAP) $(DEV)
+	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -s tests/run_wheel.py $(ARGS)
 
 check:
 	@$(BOOTSTRAP) $(DEV)
