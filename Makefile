@@ -37,11 +37,11 @@ DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp
 .PHONY: run test test-all test-clients test-wheel check docs models clean help
 
 run:
-	@$(BOOTSTRAP) --preset $(or $(HALFSEC_AGENT__PRESET),auto)
+	@$(BOOTSTRAP) --serve
 	@exec $(VENV)/bin/halfsec serve
 
 models:
-	@$(BOOTSTRAP) --preset $(or $(HALFSEC_AGENT__PRESET),auto)
+	@$(BOOTSTRAP) --serve
 	@$(VENV)/bin/halfsec models fetch
 
 test:

@@ -1,7 +1,7 @@
 """The wheel from the package index into an empty environment: `make test-wheel`.
 
-Not collected by the ordinary suite: it downloads some 600 MB of packages and models. It is what a user
-does who has no checkout: install, serve, talk, with an empty HALFSEC_HOME.
+Not collected by the ordinary suite: it downloads packages and models. It is what a user does who
+has no checkout: install, serve, talk, with an empty HALFSEC_HOME.
 """
 
 import subprocess

@@ -36,8 +36,8 @@ FIRST_CLAUSE_TOKENS: Final = 10
 """Tokens until the first piece can be spoken."""
 FIRST_CLAUSE_MS: Final = 400.0
 """Longest time for them. A turn is taken for over some 450 ms after its last word, and the model
-writes from some 250 ms on, when the recognizer has heard the pause: so about half of this time costs
-the caller nothing. Measured at the ear on two cores of a Xeon: 0.5 s with 27 ms a token (the
+writes from some 250 ms on, when the recognizer has heard the pause: so about half of this time
+costs the caller nothing. Measured at the ear on two cores of a Xeon: 0.5 s with 27 ms a token (the
 half-billion model), 0.9 s with 58 ms (the one of 1.5 billion). Lower: slower processors get the
 smallest model, which does not do what it is told."""
 SPOKEN_TOKENS_PER_S: Final = 4.0

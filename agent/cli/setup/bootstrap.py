@@ -1,13 +1,13 @@
 """Set-up of the virtual environment of `make`. Needs only Python and its pip.
 
-    python3 -m agent.cli.setup.bootstrap .venv --preset auto
+    python3 -m agent.cli.setup.bootstrap .venv --serve
     python3 -m agent.cli.setup.bootstrap .venv --extra piper --extra dev
 
 An installation leaves a stamp made of pyproject.toml, constraints.txt and the extras; while it
-matches, the set-up returns at once. torch is installed only with an extra that needs it, or for a
-preset of a GPU. It is by far the largest part and comes from the index of pip's settings, so pip is
-queried first, and size and origin are printed before anything is downloaded. A torch that is in the
-environment already is kept.
+matches, the set-up returns at once. torch is installed only with an extra that needs it. It is by
+far the largest part and comes from the index of pip's settings, so pip is queried first, and size
+and origin are printed before anything is downloaded. A torch that is in the environment already is
+kept.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,11 +53,13 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("venv", type=Path, help="directory of the virtual environment")
     parser.add_argument("--extra", action="append", default=[], help="extra to install as well")
-    parser.add_argument("--preset", default="", help="preset whose extras to install as well")
+    parser.add_argument(
+        "--serve", action="store_true", help="extras that settings in the environment need, as well"
+    )
     parser.add_argument("--torch-index", default="", help="index to take torch from")
     options = parser.parse_args(argv)
     try:
-        extras = set(options.extra) | extras_of(options.preset)
+        extras = set(options.extra) | (extras_of(os.environ) if options.serve else set())
         prepare(options.venv, extras, options.torch_index)
     except BootstrapError as error:
         print(f"halfsec set-up: {error}", file=sys.stderr)
@@ -98,10 +102,22 @@ def prepare(venv: Path, extras: set[str], torch_index: str = "") -> None:
     (venv / STAMP_NAME).write_text(json.dumps(wanted), encoding="utf-8")
 
 
-def extras_of(preset: str) -> set[str]:
-    """Extras that a preset needs. "auto" takes a GPU where there is one."""
-    has_gpu = preset == "auto" and _NVIDIA.exists()
-    return {"cuda"} if has_gpu or preset.startswith("gpu") else set()
+def extras_of(environment: Mapping[str, str]) -> set[str]:
+    """Extras that settings in the environment need; "auto", the default preset, takes a GPU where
+    there is one. Settings in a file are not looked at: the server says what they need."""
+    extras = set()
+    preset = environment.get("HALFSEC_AGENT__PRESET") or "auto"
+    dtype = environment.get("HALFSEC_LLM_ENGINE__DTYPE", "")
+    device = environment.get("HALFSEC_LLM_ENGINE__DEVICE", "")
+    if preset.startswith("gpu") or (preset == "auto" and _NVIDIA.exists()):
+        extras.add("cuda")
+    if device == "cuda" or dtype in ("bfloat16", "fp8"):
+        extras.add("cuda")
+    elif dtype in ("float32", "int4"):
+        extras.add("torch")
+    if not environment.get("HALFSEC_TTS__VOICE", "hibari").startswith("hibari"):
+        extras.add("piper")
+    return extras
 
 
 def fingerprint() -> str:

@@ -113,7 +113,7 @@ def test_any_change_is_something_to_do(
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("run", ["agent.cli.setup.bootstrap", "--preset", "halfsec serve"]),
+        ("run", ["agent.cli.setup.bootstrap", "--serve", "halfsec serve"]),
         ("test", ["--extra dev", "--extra piper", "models fetch", "-m pytest"]),
         ("check", ["--extra dev", "ruff format --check", "ruff check", "mypy"]),
     ],
@@ -126,20 +126,30 @@ def test_the_targets_of_make(target: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "has_driver", "extras"),
+    ("settings", "has_driver", "extras"),
     [
-        ("auto", False, set()),
-        ("auto", True, {"cuda"}),
-        ("embedded", True, set()),
-        ("gpu-8b", False, {"cuda"}),
-        ("", True, set()),
+        ({}, False, set()),
+        ({}, True, {"cuda"}),
+        ({"AGENT__PRESET": ""}, True, {"cuda"}),
+        ({"AGENT__PRESET": "embedded"}, True, set()),
+        ({"AGENT__PRESET": "gpu-8b"}, False, {"cuda"}),
+        ({"LLM_ENGINE__DTYPE": "int8"}, False, set()),
+        ({"LLM_ENGINE__DTYPE": "int4"}, False, {"torch"}),
+        ({"LLM_ENGINE__DTYPE": "int4", "LLM_ENGINE__DEVICE": "cuda"}, False, {"cuda"}),
+        ({"TTS__VOICE": "hibari-emma"}, False, set()),
+        ({"TTS__VOICE": "piper-joe"}, False, {"piper"}),
     ],
 )
-def test_torch_is_installed_where_the_preset_needs_it(
-    preset: str, has_driver: bool, extras: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_serving_needs_the_extras_of_its_settings(
+    settings: dict[str, str],
+    has_driver: bool,
+    extras: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bootstrap, "_NVIDIA", tmp_path if has_driver else tmp_path / "none")
-    assert bootstrap.extras_of(preset) == extras
+    environment = {f"HALFSEC_{name}": value for name, value in settings.items()}
+    assert bootstrap.extras_of(environment) == extras
 
 
 def test_the_extras_that_bring_torch_are_known() -> None:
