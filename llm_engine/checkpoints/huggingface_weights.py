@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes as ml_dtypes  # gives numpy the type bfloat16
 from safetensors import SafetensorError, safe_open
 
 from llm_engine.config import ModelConfig
@@ -24,8 +23,9 @@ from .packed_cache import Array
 if TYPE_CHECKING:
     from torch import Tensor
 
-_FLOATS = ("F64", "F32", "F16", "BF16")
 _FP8 = "F8_E4M3"
+_BFLOAT16 = "BF16"
+_FLOATS = ("F64", "F32", "F16", _BFLOAT16)
 _SCALE_EXPONENTS = "F8_E8M0"
 """Type of scales that are powers of two."""
 _SCALE_SUFFIXES = ("_scale", "_scale_inv")
@@ -106,6 +106,11 @@ class _Stored:
 
     def array(self) -> Array:
         """Read it for a type that numpy has, or ml_dtypes."""
+        if self.dtype == _BFLOAT16:
+            try:
+                import ml_dtypes  # noqa: F401  # gives numpy the type
+            except ModuleNotFoundError:  # on bare GPU machines, which have torch
+                return self.tensor().float().numpy()
         array: Array = self._load("np")
         return array
 

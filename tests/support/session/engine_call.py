@@ -21,7 +21,6 @@ from llm_engine.engine import Engine
 from tests.support.fakes.stages import FakeChat
 from tests.support.session.session_call import Call, call_with
 
-
 NEVER_NS: Final = 1 << 60
 """Longer than any test."""
 
