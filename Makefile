@@ -2,6 +2,7 @@
 # make test    set up, with the tools of development, and run the tests of ten minutes  (ARGS="-k name")
 # make test-all  every test: also browsers, GPU kernels in an interpreter, whole processes, benches
 # make test-clients  stock clients of others against the service, each in its own environment
+# make test-wheel  the wheel from the package index in an empty environment: install, serve, talk
 # make check   formatting, lint, types
 # make docs    the documentation as a site, in build/docs/index.html
 # make models  set up and get the models, without serving
@@ -12,7 +13,7 @@
 #                        as they do: on two cores two of them leave a third of the time unused.
 # PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
 # PRESET=cpu             the preset to fetch the models of and to serve
-# TORCH_INDEX=URL        where to take torch from; without it pip's own settings decide
+# TORCH_INDEX=URL        where to take torch from, where it is needed; without it pip's settings decide
 
 # The first interpreter that runs and is new enough; if none is, the set-up says so.
 ifndef PYTHON
@@ -30,21 +31,21 @@ ifdef PRESET
 export HALFSEC_AGENT__PRESET := $(PRESET)
 endif
 
-BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)" --extra piper
+BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)"
+DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp
 
-.PHONY: run test test-all test-clients check docs models clean help
+.PHONY: run test test-all test-clients test-wheel check docs models clean help
 
 run:
-	@$(BOOTSTRAP)
-	@$(VENV)/bin/halfsec models fetch
+	@$(BOOTSTRAP) --serve
 	@exec $(VENV)/bin/halfsec serve
 
 models:
-	@$(BOOTSTRAP)
+	@$(BOOTSTRAP) --serve
 	@$(VENV)/bin/halfsec models fetch
 
 test:
-	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
+	@$(BOOTSTRAP) $(DEV)
 	@HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TIER) $(ARGS)
 
@@ -52,13 +53,17 @@ test-all:
 	@$(MAKE) --no-print-directory test TIER=
 
 test-clients:
-	@$(BOOTSTRAP) --extra dev --extra otel
+	@$(BOOTSTRAP) $(DEV)
 	@env -u HALFSEC_CLIENTS HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest tests/clients/run_clients.py \
 		tests/clients/run_conformance.py $(ARGS)
 
+test-wheel:
+	@$(BOOTSTRAP) $(DEV)
+	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -s tests/run_wheel.py $(ARGS)
+
 check:
-	@$(BOOTSTRAP) --extra dev --extra otel --extra jwt --extra mcp
+	@$(BOOTSTRAP) $(DEV)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy

@@ -33,6 +33,9 @@ _OWN_PACKAGES: Final = frozenset({"agent", "asr", "llm_engine", "tts", "latency_
 """Packages whose error messages are written for the user. Errors of other packages are printed with
 their class name."""
 
+_EXTRAS: Final[dict[str | None, str]] = {"torch": "torch", "triton": "cuda"}
+"""Extra that brings a module which commands import without a check of their own."""
+
 _EPILOG: Final = """\
 examples:
   halfsec serve                          listen on http://127.0.0.1:8080
@@ -69,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("PYTHONDEVMODE"):
             raise
         text = " ".join(str(error).split()) or "no message"
+        if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+            extra = _EXTRAS[error.name]
+            return _fail(f"this needs {error.name}, not installed: pip install 'halfsec[{extra}]'")
         if type(error).__module__.partition(".")[0] in _OWN_PACKAGES:
             return _fail(text)
         return _fail(f"{type(error).__name__}: {text} (the traceback: PYTHONDEVMODE=1)")
@@ -109,6 +115,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     settings_arguments.add_address(serve)
     settings_arguments.add_arguments(serve)
+    serve.add_argument(
+        "--no-fetch", action="store_true", help="fail where a model is missing, instead of fetching"
+    )
     serve.set_defaults(run=_serve)
     for name, (_, line) in _FORWARDED.items():
         commands.add_parser(name, help=line, add_help=False)
@@ -160,13 +169,19 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from agent.cli.models import fetch_missing
     from agent.cli.settings_arguments import flags_of
     from agent.config.sources import read_config
     from agent.http.auth.keys import KeyFile, keys_path
     from agent.http.auth.tls import certificate_of, keep_own, server_context
     from agent.server.startup_checks.access import check_access, tell_of_access
     from agent.server.startup_checks.port import listening_problem
-    from agent.server.startup_checks.preflight import check_exports, check_gpu, check_models
+    from agent.server.startup_checks.preflight import (
+        check_exports,
+        check_gpu,
+        check_models,
+        check_torch,
+    )
     from agent.server.startup_checks.telephony import check_telephony
     from agent.server.startup_checks.tools import check_tools
     from agent.stages.machine_speed import measure_machine
@@ -182,8 +197,12 @@ def _serve(options: argparse.Namespace) -> int:
         keep_own(config, certificate)
     tls = None if certificate is None else server_context(certificate)
     check_exports(config)
+    check_torch(config)
     check_gpu(config)
-    check_models(config, ModelStore())
+    if options.no_fetch:
+        check_models(config, ModelStore())
+    else:
+        fetch_missing(config, ModelStore())
     check_tools(config)
     problem = listening_problem(config.agent.host, config.agent.port)
     if problem is not None:

@@ -176,7 +176,7 @@ class ModelConfig:
     norm_eps: float
     rope_theta: float
     rope_scaling: RopeScaling | None = None
-    """Backends read it only through `llm_engine.models.rope.inverse_frequencies` and
+    """Backends read it only through `llm_engine.models.rope` and
     `rope_attention_factor`."""
     sliding_windows: tuple[int | None, ...] = ()
     """Window of each layer, or empty where all layers see all positions: see `sliding_window`."""

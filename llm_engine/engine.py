@@ -32,9 +32,9 @@ from llm_engine.core.request import Request
 from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.speculative.draft_model import load_drafter
 from llm_engine.speculative.drafter import Drafter
-from llm_engine.speculative.head_drafter import load_head_drafter
 from llm_engine.speculative.ngram import NgramDrafter
 from llm_engine.structured_output.compiler import GrammarCompiler
+from llm_engine.torch_extra import require_torch
 
 from .config import EngineConfig, SamplingParams
 from .errors import ModelError, RequestError
@@ -167,6 +167,9 @@ class Engine:
         if config.draft_model is not None:
             drafters.append(load_drafter(config.draft_model, vocabulary.tokenizer, config))
         if config.draft_heads is not None:
+            require_torch("llm_engine.draft_heads")
+            from llm_engine.speculative.head_drafter import load_head_drafter
+
             drafters.append(load_head_drafter(config.draft_heads, checkpoint, backend))
         return cls(
             wrap(backend),

@@ -35,7 +35,7 @@ LAYERS = {
     ),
     "llm_engine": (
         "errors bench",
-        "structured_output/grammar cuda/device",
+        "structured_output/grammar cuda/device torch_extra",
         "config",
         "checkpoints",
         "structured_output models",

@@ -42,7 +42,21 @@ PAGES: Final = {
 
 LANGUAGES: Final = frozenset({"bash", "ini", "json", "python", "text", "toml"})
 
-OTHER_COMMANDS: Final = frozenset({"aiperf", "curl", "guidellm", "pip", "vllm"})
+OTHER_COMMANDS: Final = frozenset(
+    {
+        "aiperf",
+        "cp",
+        "curl",
+        "docker",
+        "guidellm",
+        "kubectl",
+        "pip",
+        "sudo",
+        "systemctl",
+        "useradd",
+        "vllm",
+    }
+)
 """Commands of others in blocks of bash. Options of theirs are not checked."""
 
 

@@ -44,6 +44,11 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
 }
 
 
+_NEEDS: Final = """\
+DIR is a folder of recordings, a turn each: tests/recordings of a checkout, or your own. What some
+need besides: pip install 'halfsec[bench]' (torch, llama.cpp, jiwer), 'halfsec[dev]' (a browser)."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a benchmark with the rest of the command line. Returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -56,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("usage: halfsec bench NAME ... (halfsec bench NAME --help says more)\n", file=out)
     for name, (_, what) in BENCHES.items():
         print(f"  {name:<8} {what}", file=out)
+    print(f"\n{_NEEDS}", file=out)
     return 0 if wanted else 2
 
 

@@ -27,6 +27,7 @@ from agent.server.startup_checks.preflight import (
     missing_exports,
     otel_is_disabled,
     shortfalls,
+    torch_problem,
 )
 from agent.server.startup_checks.tools import server_problems
 from agent.stages.model_store.catalogue import ModelStore, ModelStoreError, needed_models
@@ -39,7 +40,7 @@ _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
     "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr", "pydantic", "mcp",
 )  # fmt: skip
-_OPTIONAL: Final = frozenset({"piper-tts", "uvloop", "mcp"})
+_OPTIONAL: Final = frozenset({"torch", "piper-tts", "uvloop", "mcp"})
 _ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
@@ -138,13 +139,15 @@ def _packages(config: Config) -> Iterator[Finding]:
         try:
             yield Finding(name, importlib.metadata.version(name), "ok")
         except importlib.metadata.PackageNotFoundError:
-            if name == "piper-tts" and needs_piper:
-                remedy = "a Piper voice is chosen: pip install -e '.[piper]'"
+            if name == "torch" and (problem := torch_problem(config)) is not None:
+                yield Finding(name, "not installed", "WRONG", problem[1])
+            elif name == "piper-tts" and needs_piper:
+                remedy = "a Piper voice is chosen: pip install 'halfsec[piper]'"
                 yield Finding(name, "not installed", "WRONG", remedy)
             elif name in _OPTIONAL:
                 yield Finding(name, "not installed", "note")
             else:
-                yield Finding(name, "not installed", "WRONG", "make run, or pip install -e .")
+                yield Finding(name, "not installed", "WRONG", "install halfsec again")
 
 
 def _gpu(config: Config) -> Finding:
@@ -233,13 +236,17 @@ def _models(config: Config) -> Iterator[Finding]:
     found = list(shortfalls(config, store))
     short = {each.name: each for each in found}
     fetchable = [each for each in found if each.can_be_fetched]
+    can_start = len(fetchable) == len(found)
     for reference in needed_models(config):
         if reference not in short:
             yield Finding(reference, _place(store, reference), "ok")
             continue
-        remedy = fetch_command(found) if fetchable and short[reference] is fetchable[-1] else ""
+        remedy = ""
+        if fetchable and short[reference] is fetchable[-1]:
+            remedy = fetch_command(found)
+            remedy = f"halfsec serve fetches them first, or: {remedy}" if can_start else remedy
         problem = short[reference].problem or "not on this machine"
-        yield Finding(reference, problem, "WRONG", remedy)
+        yield Finding(reference, problem, "note" if can_start else "WRONG", remedy)
 
 
 def _tools(config: Config) -> Iterator[Finding]:

@@ -258,7 +258,7 @@ def _carriers(config: Config) -> Iterator[Finding]:
         if not secret_of(settings, carrier):
             yield Finding(name, f"{url}  ({source} is not set)", "note")
         elif library is not None and importlib.util.find_spec(library.module) is None:
-            remedy = f"pip install -e '.[{library.extra}]'"
+            remedy = f"pip install 'halfsec[{library.extra}]'"
             yield Finding(name, f"{url}  ({library.package} is missing)", "WRONG", remedy)
         else:
             yield Finding(name, f"{url}  ({source} is set)", "ok")

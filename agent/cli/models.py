@@ -7,6 +7,7 @@ from pathlib import Path
 from agent.config.presets import DEFAULT_PRESET
 from agent.config.schema import Config
 from agent.config.sources import read_config
+from agent.server.startup_checks.preflight import check_models, shortfalls
 from agent.stages.machine_speed import measure_machine
 from agent.stages.model_store.catalogue import Model, ModelStore, ModelStoreError, needed_models
 from agent.stages.model_store.hub import hub_obstacle
@@ -74,6 +75,18 @@ def _fetch(store: ModelStore, names: list[str], models_from: Path | None) -> int
     return 0
 
 
+def fetch_missing(config: Config, store: ModelStore) -> None:
+    """Fetch what `halfsec serve` lacks, with progress bars. Raises ModelStoreError, before anything
+    is fetched where a model can't be."""
+    found = list(shortfalls(config, store))
+    if any(not each.can_be_fetched for each in found):
+        check_models(config, store)
+    if found:
+        names = [each.name for each in found]
+        print(f"Fetching models: {', '.join(names)}.", file=sys.stderr, flush=True)
+        _fetch(store, names, None)
+
+
 def _verify(store: ModelStore, names: list[str]) -> int:
     from_hub = store.hub_records() if not names else {}
     models = store.known(names) if names else _on_disk(store)
@@ -94,7 +107,7 @@ def _verify(store: ModelStore, names: list[str]) -> int:
 
 
 def _write_tokenizer(store: ModelStore, name: str, directory: Path) -> int:
-    from llm_engine.checkpoints.tokenizer_export import save_tokenizer  # imports torch
+    from llm_engine.checkpoints.tokenizer_export import save_tokenizer
 
     save_tokenizer(store.locate(name), directory)
     print(f"{directory}: ready for transformers.AutoTokenizer", file=sys.stderr)

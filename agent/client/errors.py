@@ -53,8 +53,8 @@ def handshake_error(address: str, error: Exception) -> ConnectError:
         return ConnectError(f"{address} does not answer. Is it the right host and port?")
     if isinstance(error, ConnectionRefusedError) or "Connect call failed" in str(error):
         return ConnectError(
-            f"Nothing listens at {address}. Is the server running (`make run`)? For another host "
-            "or port: --url ws://HOST:PORT.",
+            f"Nothing listens at {address}. Is the server running (`halfsec serve`)? For another "
+            "host or port: --url ws://HOST:PORT.",
             passes=True,
         )
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -172,6 +173,8 @@ def _problem(rung: Rung, token_ms: float, here: Machine, num_calls: int) -> str:
 
 
 def _gpu_problem(rung: GpuRung, gpu: Gpu) -> str:
+    if find_spec("torch") is None:
+        return "torch is not installed (pip install 'halfsec[cuda]')"
     if gpu.memory_mb < rung.memory_mb:
         return f"{gpu.name} has {gpu.memory_mb} MB, and it needs {rung.memory_mb}"
     if gpu.capability < GPU_CAPABILITY:

@@ -1,6 +1,6 @@
 """Chromium under Playwright, with a microphone that plays recordings and a sound recorder.
 
-Playwright is no part of the service: `pip install -e '.[dev]'` brings it.
+Playwright is no part of the service: `pip install 'halfsec[dev]'` brings it.
 """
 
 import base64

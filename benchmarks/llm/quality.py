@@ -7,6 +7,7 @@ weights, and its standard error over the text's tokens is the uncertainty.
 """
 
 import argparse
+import importlib.metadata
 import json
 import math
 import sys
@@ -34,8 +35,19 @@ from llm_engine.cuda.quantization.quantize import BLOCK
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.errors import ModelError, RequestError
 
-LICENCE = Path(__file__).resolve().parents[2] / "LICENSE"
 _ROOT = Path(__file__).resolve().parents[2]
+
+
+def _licence() -> Path:
+    """The licence's text: of the checkout, or of the installed package."""
+    path = _ROOT / "LICENSE"
+    if path.exists():
+        return path
+    files = importlib.metadata.files("halfsec") or []
+    return Path(str(next(file for file in files if file.name == "LICENSE").locate()))
+
+
+LICENCE = _licence()
 CALIBRATION = (
     _ROOT / "llm_engine" / "training" / "spoken_questions.txt",
     _ROOT / "llm_engine" / "training" / "calibration.txt",
@@ -155,7 +167,7 @@ def score(backend: Scorer, token_ids: Sequence[int]) -> _Scores:
     for first in range(0, num_rows, _CHUNK):
         ids = tuple(token_ids[first : min(first + _CHUNK, num_rows)])
         rows = SequenceRows(slot, ids, first, len(ids), SamplingParams(), seed=0, pages=pages)
-        _note(backend.logits(rows), token_ids[first + 1 :], nats, likeliest)
+        _note(torch.as_tensor(backend.logits(rows)), token_ids[first + 1 :], nats, likeliest)
     backend.close_slot(slot)
     return _Scores(torch.cat(nats), torch.cat(likeliest))
 

@@ -18,12 +18,13 @@ All calls come from one thread, the engine's.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NewType, Protocol, runtime_checkable
-
-from torch import Tensor
+from typing import TYPE_CHECKING, NewType, Protocol, runtime_checkable
 
 from llm_engine.config import SamplingParams
 from llm_engine.errors import DeviceLostError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Slot = NewType("Slot", int)
 """Number of a sequence in a backend."""
@@ -210,7 +211,7 @@ class DraftsItself(Protocol):
 class HiddenStates(Protocol):
     """A backend that exposes the LM head's input, from which draft heads start."""
 
-    def hidden(self, slot: Slot, position: int) -> Tensor | None:
+    def hidden(self, slot: Slot, position: int) -> "Tensor | None":
         """The row of this position behind the final norm, `[hidden]` float32 on the CPU.
 
         None unless the row was sampled, in the last step that sampled any of the slot.

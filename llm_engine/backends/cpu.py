@@ -74,9 +74,9 @@ class CpuBackend:
             for sub_batch in plan.sub_batches:
                 for rows in sub_batch.sequences:
                     scored, sampled = self._scored_and_sampled(rows)
-                    tokens[rows.slot] = choose_tokens(rows, sampled)
+                    tokens[rows.slot] = choose_tokens(rows, sampled.numpy())
                     if rows.scored is not None:
-                        log_probs[rows.slot] = log_prob(rows.scored, scored)
+                        log_probs[rows.slot] = log_prob(rows.scored, scored.numpy())
         return DoneStep(plan, StepResult(tokens, log_probs))
 
     def collect(self, handle: StepHandle) -> StepResult:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from llm_engine.backends.base import Backend
 from llm_engine.backends.cpu_memory import require_memory
 from llm_engine.checkpoints.checkpoint import Checkpoint
-from llm_engine.config import BackendName, EngineConfig
+from llm_engine.config import BackendName, EngineConfig, Precision
+from llm_engine.torch_extra import require_torch
 
 
 def make_backend(
@@ -17,9 +18,14 @@ def make_backend(
     """Load a model's weights into the backend that `config` chooses. Raises ModelError."""
     name = config.chosen_backend
     if name is BackendName.CUDA:
+        require_torch("a GPU", extra="cuda")
         from llm_engine.cuda.loading import load_backend
 
         return load_backend(checkpoint, config, context_length, on_progress)
+    if name is BackendName.TORCH:
+        require_torch("precision float32")
+    elif config.precision is Precision.INT4:
+        require_torch("precision int4")
     require_memory(checkpoint, config, context_length)
     if name is BackendName.ONNX:
         from llm_engine.backends.onnx_cpu import OnnxBackend

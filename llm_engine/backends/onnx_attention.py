@@ -16,11 +16,11 @@ Measured with heads of 144 to 512; the memory is 64 tokens a sequence.
 
 import math
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.config import ModelConfig
-from llm_engine.models.rope import inverse_frequencies
+from llm_engine.models import rope
 
 _MULTIPLE = 16
 _LARGEST_IN_ONE_GO = 128
@@ -37,16 +37,17 @@ def num_hidden_keys(head_dim: int) -> int:
     return _NUM_HIDDEN if stored_size(head_dim) > _LARGEST_IN_ONE_GO else 0
 
 
-def pad_heads(values: Tensor, head_dim: int, dim: int) -> Tensor:
-    """Pad heads that lie one behind the other in a dimension, each to its stored size."""
+def pad_heads(values: Array, head_dim: int, axis: int) -> Array:
+    """Pad heads that lie one behind the other along an axis, each to its stored size."""
     stored = stored_size(head_dim)
     if stored == head_dim:
         return values
     half = head_dim // 2
-    before, after = values.shape[:dim], values.shape[dim + 1 :]
-    num_halves = values.shape[dim] // half
-    padded = values.new_zeros(*before, num_halves, stored // 2, *after)
-    padded.narrow(dim + 1, 0, half).copy_(values.reshape(*before, num_halves, half, *after))
+    before, after = values.shape[:axis], values.shape[axis + 1 :]
+    num_halves = values.shape[axis] // half
+    padded = np.zeros((*before, num_halves, stored // 2, *after), values.dtype)
+    parts = values.reshape(*before, num_halves, half, *after)
+    np.moveaxis(padded, axis + 1, 0)[:half] = np.moveaxis(parts, axis + 1, 0)
     return padded.reshape(*before, num_halves * (stored // 2), *after)
 
 
@@ -56,13 +57,11 @@ def norm_factor(head_dim: int) -> float:
     return math.sqrt(head_dim / stored_size(head_dim))
 
 
-def rotary_tables(config: ModelConfig, num_positions: int) -> tuple[Tensor, Tensor]:
+def rotary_tables(config: ModelConfig, num_positions: int) -> tuple[Array, Array]:
     """Cosines and sines `[hidden keys + positions, stored size / 2]`, float32."""
-    frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-    missing = stored_size(config.head_dim) // 2 - len(frequencies)
-    frequencies = torch.nn.functional.pad(frequencies, (0, missing))
     hidden = num_hidden_keys(config.head_dim)
-    positions = torch.arange(-hidden, num_positions, dtype=torch.float32).clamp(min=0)
-    angles = torch.outer(positions, frequencies)
-    factor = config.rope_attention_factor
-    return angles.cos() * factor, angles.sin() * factor
+    tables = rope.rotary_tables(config, np.arange(-hidden, num_positions).clip(min=0))
+    # What is rotated there is zero.
+    missing = stored_size(config.head_dim) // 2 - config.head_dim // 2
+    cosines, sines = (np.pad(table, ((0, 0), (0, missing))) for table in tables)
+    return cosines, sines

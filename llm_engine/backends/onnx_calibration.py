@@ -18,14 +18,26 @@ from torch.nn import functional as F
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.int4 import Int4Matrix
+from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.checkpoints.packed_weights import FusedWeights
 from llm_engine.models.calibration_text import CalibrationText
 from llm_engine.models.compensated_rounding import Compensation
-from llm_engine.models.decoder import Layer, attend, attention_mask, read_layer, rotary_tables
+from llm_engine.models.decoder import (
+    Layer,
+    attend,
+    attention_mask,
+    joined,
+    read_layer,
+    rotary_tables,
+)
 from llm_engine.models.int4_rounding import BLOCKS, rounded
+from llm_engine.models.tensors import tensor
 
 Weight: TypeAlias = tuple[Int4Matrix | Tensor, Tensor | None]
 """A matrix, in 4 bits or `[out, in]` float32, and its bias `[out]`."""
+
+Rounded: TypeAlias = tuple[Int4Matrix | Array, Array | None]
+"""The same with numpy's arrays, as the conversion takes it."""
 
 
 class Calibration:
@@ -38,40 +50,40 @@ class Calibration:
         self._weights = FusedWeights(checkpoint)
         self._num_threads = num_threads
         self._cos, self._sin = rotary_tables(self._config, max(map(len, text.sequences)))
-        embedding = self._weights.embedding()
+        embedding = tensor(self._weights.embedding())
         self._rows = [embedding[torch.tensor(ids)].float() for ids in text.sequences]
 
-    def layer(self, index: int) -> Iterator[tuple[str, Weight]]:
+    def layer(self, index: int) -> Iterator[tuple[str, Rounded]]:
         """Read and round layer `index`; yields its matrices by name. Raises ModelError."""
-        matrices = {each.name: each.joined() for each in self._weights.matrices(index)}
+        matrices = {each.name: joined(each) for each in self._weights.matrices(index)}
         linears = {name: partial(_product, weight) for name, weight in matrices.items()}
         window = self._config.sliding_window(index)
         layer = read_layer(self._weights, index, window, linears)
         rows = self._normed(self._rows, layer.input_norm)
         rounded = self._rounded("qkv", matrices, rows)
-        yield "qkv", rounded
+        yield "qkv", _arrays(rounded)
         layer = replace(layer, qkv=partial(_product, rounded))
         with torch_threads(self._num_threads):
             rows = [self._attended(each, layer) for each in rows]
         rounded = self._rounded("out", matrices, rows)
-        yield "out", rounded
+        yield "out", _arrays(rounded)
         self._add(rows, rounded)
         rows = self._normed(self._rows, layer.post_norm)
         rounded = self._rounded("gate_up", matrices, rows)
-        yield "gate_up", rounded
+        yield "gate_up", _arrays(rounded)
         with torch_threads(self._num_threads):
             rows = [_gated(_product(rounded, each)) for each in rows]
         rounded = self._rounded("down", matrices, rows)
-        yield "down", rounded
+        yield "down", _arrays(rounded)
         self._add(rows, rounded)
 
-    def head(self, weight: Tensor) -> Int4Matrix | Tensor:
+    def head(self, weight: Array) -> Int4Matrix | Array:
         """Round the LM head, behind all layers."""
         if "head" not in BLOCKS:
             return weight
-        rows = self._normed(self._rows, self._weights.final_norm())
-        rounded, _ = self._rounded("head", {"head": (weight, None)}, rows)
-        return rounded
+        rows = self._normed(self._rows, tensor(self._weights.final_norm()))
+        matrix, _ = _arrays(self._rounded("head", {"head": (tensor(weight), None)}, rows))
+        return matrix
 
     def _rounded(
         self,
@@ -111,6 +123,12 @@ class _NoCache:
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         return keys, values
+
+
+def _arrays(weight: Weight) -> Rounded:
+    values, bias = weight
+    matrix = values if isinstance(values, Int4Matrix) else values.numpy()
+    return matrix, None if bias is None else bias.numpy()
 
 
 def _product(weight: Weight, rows: Tensor) -> Tensor:

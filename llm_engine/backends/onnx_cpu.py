@@ -22,9 +22,9 @@ All work is done in `launch`, on the calling thread and one more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.packed_cache import Array, stored_weights
@@ -38,7 +38,6 @@ from .batch_invariance import ensure_batch_invariance
 from .cpu_memory import converted_bytes
 from .int8_saturation import check_products
 from .onnx_attention import stored_size
-from .onnx_calibration import Calibration, torch_threads
 from .onnx_packing import packing, with_packed
 from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
 from .onnx_weights import INT4_KIND, KIND, convert
@@ -67,7 +66,6 @@ class OnnxBackend:
         page_bytes = _PAGE_SIZE * _bytes_per_token(self._config)
         num_pages = max(1, (config.kv_cache_mb << 20) // page_bytes)
         self._layout = CacheLayout(_PAGE_SIZE, num_pages, shares_pages=False)
-        self._num_threads = config.num_threads
         # One more for the second row of a single one.
         self._max_capacity = context_length + 1
         self._slots: dict[Slot, SequenceBuffers] = {}
@@ -84,15 +82,14 @@ class OnnxBackend:
         def arrays() -> Iterator[tuple[str, Array]]:
             calibration = None
             if text is not None:
+                from .onnx_calibration import Calibration
+
                 calibration = Calibration(checkpoint, text, config.num_threads)
             return convert(checkpoint, on_progress, keeps_int4=is_int4, calibration=calibration)
 
         try:
-            # Conversion is bound by memory, so a second thread saves little; on a busy machine
-            # threads that wait for each other at thousands of small steps take ten times as long.
             with (
-                torch_threads(1),
-                torch.inference_mode(),
+                _torch_settings() if is_int4 else nullcontext(),
                 stored_weights(
                     config.cache_dir,
                     checkpoint.path,
@@ -139,19 +136,14 @@ class OnnxBackend:
         self._with_room(target, num_tokens, kept=0).copy_from(self._slots[source], num_tokens)
 
     def launch(self, plan: Plan) -> StepHandle:
-        # Sampling uses torch. OpenMP keeps this setting per thread, and the engine's thread did
-        # not exist at load.
-        if torch.get_num_threads() != self._num_threads:
-            torch.set_num_threads(self._num_threads)
         tokens: dict[Slot, tuple[int, ...]] = {}
         log_probs: dict[Slot, float] = {}
-        with torch.inference_mode():
-            for sub_batch in plan.sub_batches:
-                for rows, logits in self.read(sub_batch.sequences):
-                    tokens[rows.slot] = choose_tokens(rows, logits)
-                    if rows.scored is not None:
-                        row = logits[rows.scored.index - len(rows.token_ids)]
-                        log_probs[rows.slot] = log_prob(rows.scored, row)
+        for sub_batch in plan.sub_batches:
+            for rows, logits in self.read(sub_batch.sequences):
+                tokens[rows.slot] = choose_tokens(rows, logits)
+                if rows.scored is not None:
+                    row = logits[rows.scored.index - len(rows.token_ids)]
+                    log_probs[rows.slot] = log_prob(rows.scored, row)
         return DoneStep(plan, StepResult(tokens, log_probs))
 
     def collect(self, handle: StepHandle) -> StepResult:
@@ -161,12 +153,12 @@ class OnnxBackend:
     def cache_bytes(self) -> int:
         return sum(buffers.num_bytes for buffers in self._slots.values())
 
-    def logits(self, rows: SequenceRows) -> Tensor:
+    def logits(self, rows: SequenceRows) -> Array:
         """`[num_logits, vocab]` after the last rows, valid until the next run."""
         ((_, logits),) = self.read([rows])
         return logits
 
-    def read(self, sequences: Sequence[SequenceRows]) -> Iterator[tuple[SequenceRows, Tensor]]:
+    def read(self, sequences: Sequence[SequenceRows]) -> Iterator[tuple[SequenceRows, Array]]:
         """Run all rows. Yields a sequence when its last row is done, with the logits of its last
         `num_logits` rows, which are valid until the next is asked for."""
         num_seqs = self._sessions[-1].num_seqs
@@ -175,20 +167,19 @@ class OnnxBackend:
 
     def _read_together(
         self, sequences: Sequence[SequenceRows]
-    ) -> Iterator[tuple[SequenceRows, Tensor]]:
-        earlier: dict[Slot, list[Tensor]] = {rows.slot: [] for rows in sequences}
+    ) -> Iterator[tuple[SequenceRows, Array]]:
+        earlier: dict[Slot, list[Array]] = {rows.slot: [] for rows in sequences}
         start = 0
         while sequences:
             session = self._sessions[0 if len(sequences) == 1 else -1]
             results = session.run([self._chunk(rows, start) for rows in sequences])
             start += session.max_rows
             for rows, result in zip(sequences, results, strict=True):
-                logits = torch.from_numpy(result)
                 parts = earlier[rows.slot]
                 if start < len(rows.token_ids):
-                    parts.append(logits.clone())
+                    parts.append(result.copy())
                 else:
-                    yield rows, torch.cat([*parts, logits]) if parts else logits
+                    yield rows, np.concatenate([*parts, result]) if parts else result
             sequences = [rows for rows in sequences if start < len(rows.token_ids)]
 
     def _chunk(self, rows: SequenceRows, start: int) -> SequenceInput:
@@ -226,6 +217,20 @@ class OnnxBackend:
     def _forget(self, buffers: SequenceBuffers) -> None:
         for session in self._sessions:
             session.forget(buffers)
+
+
+def _torch_settings() -> AbstractContextManager[object]:
+    """Settings of torch for a conversion to 4 bits. It is bound by memory, so a second thread saves
+    little; on a busy machine threads that wait for each other at thousands of small steps take ten
+    times as long."""
+    import torch
+
+    from .onnx_calibration import torch_threads
+
+    settings = ExitStack()
+    settings.enter_context(torch_threads(1))
+    settings.enter_context(torch.inference_mode())
+    return settings
 
 
 def _bytes_per_token(config: ModelConfig) -> int:

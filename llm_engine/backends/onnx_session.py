@@ -9,13 +9,14 @@ A single row attends twice, as itself and as the next position, for batch invari
 overwrites them: buffers and rotary tables have room for one token more than the context.
 """
 
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnxruntime as ort
-import torch
 
 from llm_engine.checkpoints.packed_cache import Array, WeightFile
 from llm_engine.config import ModelConfig
@@ -43,8 +44,9 @@ class SequenceBuffers:
         layers, heads = config.num_layers, config.num_kv_heads
         self._hidden = num_hidden_keys(config.head_dim)
         shape = layers, 2, 1, heads, self._hidden + capacity, stored_size(config.head_dim)
-        # torch's allocator: numpy's asks for huge pages, and the first token would take all memory.
-        self._array: Array = torch.empty(shape).numpy()
+        # numpy's allocator asks for huge pages, and the first token would take all memory.
+        memory = mmap.mmap(-1, 4 * math.prod(shape), access=mmap.ACCESS_COPY)
+        self._array: Array = np.frombuffer(memory, np.float32).reshape(shape)
         self._array[..., : self._hidden, :] = 0
         self.num_written = 0
         """Tokens written so far, and with them memory taken; maintained by the backend."""
@@ -240,7 +242,7 @@ def _load(
     options.add_session_config_entry(
         "session.model_external_initializers_file_folder_path", str(weights.path.parent)
     )
-    tables = [_value(table.numpy()) for table in rotary_tables(config, num_positions)]
+    tables = [_value(table) for table in rotary_tables(config, num_positions)]
     options.add_external_initializers([graph.COSINES, graph.SINES], tables)
     model = graph.decoder_graph(config, weights, num_positions, num_seqs)
     try:

@@ -13,11 +13,12 @@ converted matrix: a model that can be run can be converted. Calibration holds a 
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.checkpoint import Checkpoint, is_finite
 from llm_engine.checkpoints.int4 import Int4Matrix
 from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.checkpoints.packed_weights import FusedMatrix, FusedWeights, joined_bias
@@ -25,8 +26,10 @@ from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
 from .onnx_attention import norm_factor, pad_heads, stored_size
-from .onnx_calibration import Calibration
 from .onnx_int4 import packed_arrays
+
+if TYPE_CHECKING:
+    from .onnx_calibration import Calibration
 
 KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-2"
 """Names of the conversions in the cache; must change with every change to them."""
@@ -43,7 +46,7 @@ def convert(
     on_progress: Callable[[float], None],
     *,
     keeps_int4: bool = False,
-    calibration: Calibration | None = None,
+    calibration: "Calibration | None" = None,
 ) -> Iterator[tuple[str, Array]]:
     """Yield all weights by their names in the graph, one at a time.
 
@@ -57,7 +60,7 @@ def convert(
     num_parts = config.num_layers + 1
     if calibration is None:
         yield from _vocabulary(weights, keeps_int4)
-    yield "norm", weights.final_norm().numpy()
+    yield "norm", weights.final_norm()
     for index in range(config.num_layers):
         on_progress((index + 1) / num_parts)
         if calibration is None:
@@ -70,13 +73,14 @@ def convert(
 
 
 def _vocabulary(
-    weights: FusedWeights, keeps_int4: bool, calibration: Calibration | None = None
+    weights: FusedWeights, keeps_int4: bool, calibration: "Calibration | None" = None
 ) -> Iterator[tuple[str, Array]]:
     embedding = weights.embedding()
-    stored = embedding.half()
-    if not stored.sum(dtype=torch.float32).isfinite():
+    with np.errstate(over="ignore"):
+        stored = embedding.astype(np.float16, copy=False)
+    if not is_finite(stored):
         raise ModelError("the embedding has numbers beyond float16; use precision float32")
-    yield "embedding", stored.numpy()
+    yield "embedding", stored
     del stored
     if weights.has_own_head:
         del embedding
@@ -102,12 +106,12 @@ def _layer(
         if stored is not None:
             yield from _int4_matrix(name, *stored)
         else:
-            biases: list[Tensor] = []
+            biases: list[Array] = []
             yield from _matrix(name, _rows(matrix, config.head_dim, biases), biases)
 
 
 def _calibrated_layer(
-    weights: FusedWeights, config: ModelConfig, index: int, calibration: Calibration
+    weights: FusedWeights, config: ModelConfig, index: int, calibration: "Calibration"
 ) -> Iterator[tuple[str, Array]]:
     yield from _vectors(weights, config, index)
     for matrix, (values, bias) in calibration.layer(index):
@@ -115,12 +119,12 @@ def _calibrated_layer(
         if isinstance(values, Int4Matrix) and not _has_padding(matrix, config):
             yield from _int4_matrix(name, values, bias)
             continue
-        weight = values.dequantize() if isinstance(values, Int4Matrix) else values
+        weight = values.dequantize().numpy() if isinstance(values, Int4Matrix) else values
         if matrix == "qkv":
-            weight = pad_heads(weight, config.head_dim, dim=0)
-            bias = None if bias is None else pad_heads(bias, config.head_dim, dim=0)
+            weight = pad_heads(weight, config.head_dim, axis=0)
+            bias = None if bias is None else pad_heads(bias, config.head_dim, axis=0)
         elif matrix == "out":
-            weight = pad_heads(weight, config.head_dim, dim=1)
+            weight = pad_heads(weight, config.head_dim, axis=1)
         yield from _matrix(name, [weight], None if bias is None else [bias])
 
 
@@ -132,57 +136,66 @@ def _has_padding(matrix: str, config: ModelConfig) -> bool:
 def _vectors(weights: FusedWeights, config: ModelConfig, index: int) -> Iterator[tuple[str, Array]]:
     for name, vector in weights.vectors(index):
         if name in ("q_norm", "k_norm"):
-            vector = pad_heads(vector, config.head_dim, dim=0) * norm_factor(config.head_dim)
-        yield f"layers.{index}.{name}", vector.numpy()
+            vector = pad_heads(vector, config.head_dim, axis=0)
+            vector = vector * np.float32(norm_factor(config.head_dim))
+        yield f"layers.{index}.{name}", vector
 
 
-def _int4_matrix(name: str, matrix: Int4Matrix, bias: Tensor | None) -> Iterator[tuple[str, Array]]:
+def _int4_matrix(name: str, matrix: Int4Matrix, bias: Array | None) -> Iterator[tuple[str, Array]]:
     yield from packed_arrays(name, matrix)
     if bias is not None:
-        yield f"{name}.bias", bias.numpy()
+        yield f"{name}.bias", bias
 
 
-def _rows(matrix: FusedMatrix, head_dim: int, biases: list[Tensor]) -> Iterator[Tensor]:
+def _rows(matrix: FusedMatrix, head_dim: int, biases: list[Array]) -> Iterator[Array]:
     """Parts of a matrix in the stored size of heads; appends their biases to the list."""
     for part in matrix.read():
         weight, bias = part.weight, part.bias
         if matrix.name == "qkv":
-            weight, bias = (pad_heads(values, head_dim, dim=0) for values in (weight, bias))
+            weight, bias = (pad_heads(values, head_dim, axis=0) for values in (weight, bias))
         elif matrix.name == "out":
-            weight = pad_heads(weight, head_dim, dim=1)
+            weight = pad_heads(weight, head_dim, axis=1)
         biases.append(bias)
         yield weight
 
 
 def _matrix(
-    name: str, parts: Iterable[Tensor], biases: list[Tensor] | None
+    name: str, parts: Iterable[Array], biases: list[Array] | None
 ) -> Iterator[tuple[str, Array]]:
     """Quantize and join parts, one below the other."""
     quantized = [quantize(part) for part in parts]
     for kind, arrays in zip(("codes", "scales"), zip(*quantized, strict=True), strict=True):
-        array = arrays[0] if len(arrays) == 1 else torch.cat(arrays)
-        yield f"{name}.{kind}", array.numpy()
+        yield f"{name}.{kind}", arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     bias = joined_bias(biases) if biases else None
     if bias is not None:
-        yield f"{name}.bias", bias.numpy()
+        yield f"{name}.bias", bias
 
 
-def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
+def quantize(weight: Array) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Quantize a floating `[out, in]` to codes `[out, blocks, BLOCK]` uint8 and scales `[out,
     blocks]` float32."""
     num_outputs, num_inputs = weight.shape
     num_blocks = -(-num_inputs // BLOCK)
-    codes = torch.empty(num_outputs, num_blocks, BLOCK, dtype=torch.uint8)
-    scales = torch.empty(num_outputs, num_blocks)
+    codes = np.empty((num_outputs, num_blocks, BLOCK), np.uint8)
+    scales = np.empty((num_outputs, num_blocks), np.float32)
+    padded = np.zeros((min(_PIECE, num_outputs), num_blocks * BLOCK), np.float32)
     for first in range(0, num_outputs, _PIECE):
         rows = slice(first, first + _PIECE)
-        padded = torch.nn.functional.pad(weight[rows].float(), (0, -num_inputs % BLOCK))
-        blocks = padded.view(-1, num_blocks, BLOCK)
-        scales[rows] = blocks.abs().amax(dim=2).clamp_(min=1e-12).div_(127)
-        codes[rows] = (blocks / scales[rows, :, None]).round_().add_(_ZERO).to(torch.uint8)
+        size = len(codes[rows])
+        padded[:size, :num_inputs] = weight[rows]
+        blocks = padded[:size].reshape(size, num_blocks, BLOCK)
+        largest = np.maximum(blocks.max(axis=2), -blocks.min(axis=2))
+        scales[rows] = np.maximum(largest, np.float32(1e-12)) / np.float32(127)
+        np.divide(blocks, scales[rows, :, None], out=blocks)
+        np.rint(blocks, out=blocks)
+        np.add(blocks, np.float32(_ZERO), out=blocks)
+        codes[rows] = blocks
     return codes, scales
 
 
-def dequantize(codes: Tensor, scales: Tensor, num_inputs: int) -> Tensor:
+def dequantize(
+    codes: NDArray[np.uint8], scales: NDArray[np.float32], num_inputs: int
+) -> NDArray[np.float32]:
     """Matrix `[out, in]` from codes and scales."""
-    return ((codes.float() - _ZERO) * scales[..., None]).flatten(1)[:, :num_inputs]
+    blocks = (codes.astype(np.float32) - np.float32(_ZERO)) * scales[..., None]
+    return blocks.reshape(len(codes), -1)[:, :num_inputs]

@@ -8,11 +8,12 @@ where a file calls its scales `weight_scale_inv`.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from llm_engine.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SUPPORTED_METHODS = ("compressed-tensors", "fbgemm_fp8", "fp8")
 _FORMATS = ("float-quantized", "naive-quantized", "mixed-precision")
@@ -24,15 +25,15 @@ groups have formats of their own."""
 class Fp8Matrix:
     """A weight as stored: 8-bit floats and scales."""
 
-    values: Tensor
+    values: "Tensor"
     """`[out, in]`, float8_e4m3fn."""
-    scales: Tensor
+    scales: "Tensor"
     """`[ceil(out / block rows), ceil(in / block columns)]`, float32."""
     block: tuple[int, int]
     """Rows and columns that share a scale: (out, in) where there is one for the whole matrix,
     (1, in) where there is one for each output."""
 
-    def dequantize(self) -> Tensor:
+    def dequantize(self) -> "Tensor":
         """The weight `[out, in]`, float32."""
         num_rows, num_columns = self.values.shape
         rows, columns = self.block
@@ -43,7 +44,7 @@ class Fp8Matrix:
         return weight
 
 
-def scaled(values: Tensor, scales: Tensor, blocks: tuple[tuple[int, int], ...]) -> Fp8Matrix:
+def scaled(values: "Tensor", scales: "Tensor", blocks: tuple[tuple[int, int], ...]) -> Fp8Matrix:
     """Pair a matrix with its scales, `blocks` being the block shapes that the checkpoint declares.
 
     Raises ValueError with the mismatch.

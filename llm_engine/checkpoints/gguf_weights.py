@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
@@ -14,6 +13,7 @@ from .gguf_config import ROPE_DIVISORS, read_config
 from .gguf_reader import Q4_0_BLOCK, GgufFile
 from .gguf_tokenizer import build_tokenizer
 from .int4 import ZERO, Int4Matrix
+from .packed_cache import Array
 
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -45,7 +45,7 @@ def open_gguf(path: Path) -> Checkpoint:
     }
     permuted_heads = {"self_attn.q_proj": config.num_heads, "self_attn.k_proj": config.num_kv_heads}
 
-    def in_order(name: str, values: torch.Tensor) -> torch.Tensor:
+    def in_order(name: str, values: Array) -> Array:
         part = name.removeprefix("layers.").partition(".")[2].rpartition(".")[0]
         if config.architecture == "llama" and part in permuted_heads:
             if values.shape[0] != permuted_heads[part] * config.head_dim:
@@ -53,16 +53,16 @@ def open_gguf(path: Path) -> Checkpoint:
             return _unpermute(values, permuted_heads[part])
         return values
 
-    def read(name: str) -> torch.Tensor:
-        # torch needs writable memory; only tensors stored as float32 are still read-only.
-        values = np.require(file.read(own_names[name]), requirements="W")
-        return in_order(name, torch.from_numpy(values))
+    def read(name: str) -> Array:
+        return in_order(name, file.read(own_names[name]))
 
     def read_int4(name: str) -> Int4Matrix | None:
         stored = file.read_q4_0(own_names[name])
         if stored is None:
             return None
-        codes, scales = (in_order(name, torch.from_numpy(values)) for values in stored)
+        import torch
+
+        codes, scales = (torch.from_numpy(in_order(name, values)) for values in stored)
         zeros = torch.full(scales.shape, ZERO, dtype=torch.uint8)
         return Int4Matrix(codes, scales, zeros, Q4_0_BLOCK)
 
@@ -80,14 +80,14 @@ def open_gguf(path: Path) -> Checkpoint:
     )
 
 
-def _unpermute(values: torch.Tensor, num_heads: int) -> torch.Tensor:
+def _unpermute(values: Array, num_heads: int) -> Array:
     """Undo the row order that converters give to Llama's queries and keys.
 
     ggml's rotary embedding for Llama rotates neighbouring pairs (0,1), (2,3)...; the original
     weights rotate (i, i + head_dim/2). Converters interleave the rows of each head accordingly.
     """
     by_head = values.reshape(num_heads, values.shape[0] // num_heads // 2, 2, *values.shape[1:])
-    return by_head.transpose(1, 2).reshape(values.shape).contiguous()
+    return np.ascontiguousarray(by_head.swapaxes(1, 2).reshape(values.shape))
 
 
 def _canonical(file: GgufFile, config: ModelConfig, name: str) -> str:

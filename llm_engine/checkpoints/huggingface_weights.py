@@ -5,22 +5,27 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 
 from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
+from llm_engine.torch_extra import require_torch
 
 from .checkpoint import Checkpoint, is_known_tensor
 from .fp8 import Fp8Matrix, declared_blocks, scaled
 from .huggingface_config import read_config
 from .huggingface_tokenizer import load_tokenizer
 from .int4 import Int4Format, Int4Matrix, PackedInt4, UnpackedInt4, declared_int4
+from .packed_cache import Array
 
-_FLOATS = ("F64", "F32", "F16", "BF16")
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _FP8 = "F8_E4M3"
+_BFLOAT16 = "BF16"
+_FLOATS = ("F64", "F32", "F16", _BFLOAT16)
 _SCALE_EXPONENTS = "F8_E8M0"
 """Type of scales that are powers of two."""
 _SCALE_SUFFIXES = ("_scale", "_scale_inv")
@@ -48,6 +53,8 @@ def open_directory(path: Path) -> Checkpoint:
     stored = _decoder_tensors(path, config, int4)
     if values.get("tie_word_embeddings", False):
         stored = {name: found for name, found in stored.items() if not name.startswith("lm_head.")}
+    if int4 is not None or any(found.dtype == _FP8 for found in stored.values()):
+        require_torch(f"{path}: reading 4-bit weights or 8-bit floats")
     tensors = _Tensors(stored, blocks, int4)
     packed = frozenset(f"{match[1]}.weight" for match in map(_PACKED.fullmatch, stored) if match)
     plain = frozenset(
@@ -97,13 +104,27 @@ class _Stored:
     def __str__(self) -> str:
         return f"{self.file}: tensor {self.name!r}"
 
-    def load(self) -> torch.Tensor:
+    def array(self) -> Array:
+        """Read it for a type that numpy has, or ml_dtypes."""
+        if self.dtype == _BFLOAT16:
+            try:
+                import ml_dtypes  # noqa: F401  # gives numpy the type
+            except ModuleNotFoundError:  # on bare GPU machines, which have torch
+                return self.tensor().float().numpy()
+        array: Array = self._load("np")
+        return array
+
+    def tensor(self) -> "Tensor":
+        """Read it for torch."""
+        tensor: Tensor = self._load("pt")
+        return tensor
+
+    def _load(self, framework: str) -> Any:
         try:
-            with safe_open(self.file, framework="pt") as shard:
-                tensor: torch.Tensor = shard.get_tensor(self.name)
+            with safe_open(self.file, framework=framework) as shard:
+                return shard.get_tensor(self.name)
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{self} cannot be read: {error}; fetch it again") from None
-        return tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +165,9 @@ class _Tensors:
                 + "; fetch the model again"
             )
 
-    def read(self, name: str) -> torch.Tensor:
-        if name not in self.stored:
-            return self._unpacked(name).dequantize()
-        matrix = self.read_fp8(name)
-        return self.stored[name].load() if matrix is None else matrix.dequantize()
+    def read(self, name: str) -> Array:
+        matrix = self.read_fp8(name) if name in self.stored else self._unpacked(name)
+        return self.stored[name].array() if matrix is None else matrix.dequantize().numpy()
 
     def read_int4(self, name: str) -> Int4Matrix | None:
         return None if name in self.stored else self._unpacked(name).matrix()
@@ -157,7 +176,7 @@ class _Tensors:
         stored = self.stored.get(name)
         if stored is None or stored.dtype != _FP8:
             return None
-        values, scales = stored.load(), self._scales(name)[0].load()
+        values, scales = stored.tensor(), self._scales(name)[0].tensor()
         try:
             return scaled(values, scales, self.blocks)
         except ValueError as error:
@@ -167,7 +186,7 @@ class _Tensors:
         assert self.int4 is not None
         parts = self._packed(name)
         try:
-            packed = PackedInt4(**{part: stored.load() for part, stored in parts.items()})
+            packed = PackedInt4(**{part: stored.tensor() for part, stored in parts.items()})
             return packed.unpack(self.int4)
         except ValueError as error:
             raise ModelError(
@@ -220,7 +239,7 @@ def _stored_tensors(path: Path) -> list[_Stored]:
     stored = []
     for file in files:
         try:
-            with safe_open(path / file, framework="pt") as shard:
+            with safe_open(path / file, framework="np") as shard:
                 for name in shard.keys() if weight_map is None else weight_map:
                     if weight_map is None or str(weight_map[name]) == file:
                         dtype = str(shard.get_slice(name).get_dtype())

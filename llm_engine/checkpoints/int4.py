@@ -13,12 +13,12 @@ outputs, in the order of `_AWQ_ORDER`: `qweight` `[in, out / 8]`.
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from llm_engine.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ZERO = 8
 """Zero point of symmetric codes."""
@@ -35,16 +35,16 @@ GROUPS = (128, 64, 32)
 class Int4Matrix:
     """A weight as stored: `(code - zero point) * scale`."""
 
-    codes: Tensor
+    codes: "Tensor"
     """`[out, in]`, uint8, 0 to 15."""
-    scales: Tensor
+    scales: "Tensor"
     """`[out, ceil(in / group)]`, float32."""
-    zeros: Tensor
+    zeros: "Tensor"
     """Zero points, `[out, ceil(in / group)]`, uint8, 0 to 15."""
     group: int
     """Inputs that share a scale: 32, 64 or 128."""
 
-    def dequantize(self) -> Tensor:
+    def dequantize(self) -> "Tensor":
         """The weight `[out, in]`, float32."""
         weight = self.codes.float()
         for index, start in enumerate(range(0, weight.shape[1], self.group)):
@@ -76,10 +76,10 @@ class Int4Format:
 class PackedInt4:
     """A matrix's tensors as a GPTQ or AWQ checkpoint has them."""
 
-    qweight: Tensor
-    qzeros: Tensor
-    scales: Tensor
-    g_idx: Tensor | None = None
+    qweight: "Tensor"
+    qzeros: "Tensor"
+    scales: "Tensor"
+    g_idx: "Tensor | None" = None
 
     def unpack(self, form: Int4Format) -> "UnpackedInt4":
         """Unpack the tensors. Raises ValueError with the mismatch of shapes or types."""
@@ -98,22 +98,24 @@ class PackedInt4:
                 )
         return UnpackedInt4(codes, zeros, scales, self._groups(num_inputs, group), group)
 
-    def _codes(self, layout: Layout) -> Tensor:
+    def _codes(self, layout: Layout) -> "Tensor":
         """Codes `[out, in]`, int16."""
         packed = _int32("qweight", self.qweight)
         if layout is Layout.AWQ_GEMM:
             return _nibbles(packed, _AWQ_ORDER).T.contiguous()
         return _nibbles(packed.T.contiguous(), range(_IN_INT32))
 
-    def _zeros(self, layout: Layout) -> Tensor:
+    def _zeros(self, layout: Layout) -> "Tensor":
         """Zero points `[out, groups]`, int16."""
         packed = _int32("qzeros", self.qzeros)
         order = _AWQ_ORDER if layout is Layout.AWQ_GEMM else range(_IN_INT32)
         zeros = _nibbles(packed, order).T.contiguous()
         return zeros + 1 if layout is Layout.GPTQ else zeros
 
-    def _groups(self, num_inputs: int, group: int) -> Tensor:
+    def _groups(self, num_inputs: int, group: int) -> "Tensor":
         """Group of each input."""
+        import torch
+
         if self.g_idx is None:
             return torch.arange(num_inputs) // group
         groups = self.g_idx.long()
@@ -128,13 +130,13 @@ class PackedInt4:
 class UnpackedInt4:
     """A matrix of a GPTQ or AWQ checkpoint, one number for each element."""
 
-    codes: Tensor
+    codes: "Tensor"
     """`[out, in]`, int16, 0 to 15."""
-    zeros: Tensor
+    zeros: "Tensor"
     """Zero points `[out, groups]`, int16; 16 is possible in GPTQ's first version."""
-    scales: Tensor
+    scales: "Tensor"
     """`[out, groups]`, float32."""
-    groups: Tensor
+    groups: "Tensor"
     """Group of each input `[in]`, int64. In any order where the checkpoint was made with
     `desc_act`."""
     group: int
@@ -143,6 +145,8 @@ class UnpackedInt4:
     def matrix(self) -> Int4Matrix | None:
         """The matrix code for code; None where its groups are not consecutive inputs or not of a
         size that kernels support, or a zero point does not fit into 4 bits."""
+        import torch
+
         own = torch.arange(self.codes.shape[1]) // self.group
         part = next((size for size in GROUPS if self.group % size == 0), None)
         if part is None or not torch.equal(self.groups, own) or bool((self.zeros > LARGEST).any()):
@@ -153,13 +157,15 @@ class UnpackedInt4:
         )
         return Int4Matrix(self.codes.to(torch.uint8), scales, zeros, part)
 
-    def dequantize(self) -> Tensor:
+    def dequantize(self) -> "Tensor":
         """The weight `[out, in]`, float32."""
         weight = (self.codes - self.zeros[:, self.groups]).float()
         return weight.mul_(self.scales[:, self.groups])
 
 
-def _int32(name: str, packed: Tensor) -> Tensor:
+def _int32(name: str, packed: "Tensor") -> "Tensor":
+    import torch
+
     if packed.dtype is not torch.int32 or packed.dim() != 2:
         raise ValueError(
             f"has {name} of type {packed.dtype} and shape {tuple(packed.shape)}, not a matrix of "
@@ -168,8 +174,10 @@ def _int32(name: str, packed: Tensor) -> Tensor:
     return packed
 
 
-def _nibbles(packed: Tensor, order: Any) -> Tensor:
+def _nibbles(packed: "Tensor", order: Any) -> "Tensor":
     """Unpack `[n, m]` int32 to `[n, 8 * m]` int16; `order`: column of each four bits."""
+    import torch
+
     unpacked = torch.empty(*packed.shape, _IN_INT32, dtype=torch.int16)
     for index, column in enumerate(order):
         unpacked[..., column] = ((packed >> (4 * index)) & 0xF).to(torch.int16)

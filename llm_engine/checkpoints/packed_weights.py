@@ -7,21 +7,21 @@ never has a whole layer in memory.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from .checkpoint import Checkpoint
 from .fp8 import Fp8Matrix
 from .int4 import Int4Matrix
+from .packed_cache import Array
 
 
 @dataclass(frozen=True, slots=True)
 class FusedPart:
     """One of the matrices that make up a fused one."""
 
-    weight: Tensor
+    weight: Array
     """`[out, in]`, in its stored type."""
-    bias: Tensor
+    bias: Array
     """`[out]`, float32; zeros where the checkpoint has none."""
 
 
@@ -42,12 +42,12 @@ class FusedMatrix:
             weight = self.checkpoint.tensor(f"{name}.weight", num_outputs, self.num_inputs)
             yield FusedPart(weight, self._bias(name, num_outputs))
 
-    def stored(self) -> Iterator[tuple[str, Fp8Matrix | Tensor, Tensor]]:
+    def stored(self) -> Iterator[tuple[str, Fp8Matrix | Array, Array]]:
         """Read the parts' names, weights and biases, keeping 8-bit floats as stored. Raises
         ModelError."""
         for name, num_outputs in self.parts:
             shape = num_outputs, self.num_inputs
-            weight: Fp8Matrix | Tensor | None = self.checkpoint.fp8(f"{name}.weight", *shape)
+            weight: Fp8Matrix | Array | None = self.checkpoint.fp8(f"{name}.weight", *shape)
             if weight is None:
                 weight = self.checkpoint.tensor(f"{name}.weight", *shape)
             yield name, weight, self._bias(name, num_outputs)
@@ -57,7 +57,7 @@ class FusedMatrix:
         """True if all parts are stored in 4 bits; `int4` says if they can be had so."""
         return self.checkpoint.int4_names >= {f"{name}.weight" for name, _ in self.parts}
 
-    def int4(self) -> tuple[Int4Matrix, Tensor | None] | None:
+    def int4(self) -> tuple[Int4Matrix, Array | None] | None:
         """Read the whole matrix, exactly as stored in 4 bits, and its bias; None where a part is
         stored differently, or in groups of another size. Raises ModelError."""
         if not self.may_be_int4:
@@ -68,6 +68,8 @@ class FusedMatrix:
             if part is None or (parts and part.group != parts[0].group):
                 return None
             parts.append(part)
+        import torch
+
         joined = Int4Matrix(
             torch.cat([part.codes for part in parts]),
             torch.cat([part.scales for part in parts]),
@@ -76,22 +78,26 @@ class FusedMatrix:
         )
         return joined, joined_bias([self._bias(*part) for part in self.parts])
 
-    def _bias(self, name: str, num_outputs: int) -> Tensor:
+    def _bias(self, name: str, num_outputs: int) -> Array:
         if f"{name}.bias" in self.checkpoint.names:
-            return self.checkpoint.tensor(f"{name}.bias", num_outputs).float()
-        return torch.zeros(num_outputs)
+            return self.checkpoint.tensor(f"{name}.bias", num_outputs).astype(
+                np.float32, copy=False
+            )
+        return np.zeros(num_outputs, np.float32)
 
-    def joined(self) -> tuple[Tensor, Tensor | None]:
+    def joined(self) -> tuple[Array, Array | None]:
         """Read the whole matrix `[out, in]` and its bias, both float32. Raises ModelError."""
-        parts = [FusedPart(part.weight.float(), part.bias) for part in self.read()]
+        parts = [
+            FusedPart(part.weight.astype(np.float32, copy=False), part.bias) for part in self.read()
+        ]
         weights = [part.weight for part in parts]
-        weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+        weight = weights[0] if len(weights) == 1 else np.concatenate(weights)
         return weight, joined_bias([part.bias for part in parts])
 
 
-def joined_bias(biases: list[Tensor]) -> Tensor | None:
+def joined_bias(biases: list[Array]) -> Array | None:
     """Join the parts' biases to one `[out]`; None where all are zero."""
-    bias = torch.cat(biases)
+    bias = np.concatenate(biases)
     return bias if bool(bias.any()) else None
 
 
@@ -105,11 +111,11 @@ class FusedWeights:
         self.has_own_head = "lm_head.weight" in checkpoint.names
         """False: the LM head is tied to the embedding."""
 
-    def embedding(self) -> Tensor:
+    def embedding(self) -> Array:
         """Embedding `[vocab, hidden]`, in its stored type."""
         return self._vocabulary("embed_tokens.weight")
 
-    def head(self) -> Tensor:
+    def head(self) -> Array:
         """LM head `[vocab, hidden]`, in its stored type; only with `has_own_head`."""
         return self._vocabulary("lm_head.weight")
 
@@ -119,11 +125,11 @@ class FusedWeights:
         parts = (("lm_head" if self.has_own_head else "embed_tokens", config.vocab_size),)
         return FusedMatrix("head", config.hidden_size, parts, self._checkpoint)
 
-    def final_norm(self) -> Tensor:
+    def final_norm(self) -> Array:
         """Weight of the final norm `[hidden]`, float32."""
         return self._vector("norm", self._config.hidden_size)
 
-    def vectors(self, layer: int) -> Iterator[tuple[str, Tensor]]:
+    def vectors(self, layer: int) -> Iterator[tuple[str, Array]]:
         """A layer's norms, float32, by the last part of their names: `input_layernorm`,
         `post_attention_layernorm`, and `q_norm` and `k_norm` where the family has them."""
         config, prefix = self._config, f"layers.{layer}."
@@ -155,9 +161,9 @@ class FusedWeights:
         full = tuple((prefix + part, num_outputs) for part, num_outputs in parts.items())
         return FusedMatrix(name, num_inputs, full, self._checkpoint)
 
-    def _vocabulary(self, name: str) -> Tensor:
+    def _vocabulary(self, name: str) -> Array:
         config = self._config
         return self._checkpoint.tensor(name, config.vocab_size, config.hidden_size)
 
-    def _vector(self, name: str, size: int) -> Tensor:
-        return self._checkpoint.tensor(f"{name}.weight", size).float()
+    def _vector(self, name: str, size: int) -> Array:
+        return self._checkpoint.tensor(f"{name}.weight", size).astype(np.float32, copy=False)

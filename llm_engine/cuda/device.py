@@ -104,8 +104,8 @@ def require_device(
     _require_capability(device, needs_fp8=needs_fp8)
     if found.triton is None:
         raise ModelError(
-            "Triton is not installed, which the GPU kernels need; pip install triton "
-            "(3.6 or later; torch's CUDA builds for Linux bring it)"
+            "Triton is not installed, which the GPU kernels need: pip install 'halfsec[cuda]' "
+            "(torch's CUDA builds for Linux bring it)"
         )
     return device
 

@@ -15,12 +15,14 @@ type, as only single rows of it are read; where it is the LM head as well, the h
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.fp8 import Fp8Matrix
 from llm_engine.checkpoints.int4 import GROUPS, ZERO, Int4Matrix
+from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.checkpoints.packed_weights import FusedMatrix, FusedWeights, joined_bias
 from llm_engine.config import ModelConfig, Precision
 from llm_engine.cuda.memory import MATRICES, Int4Storage
@@ -31,7 +33,8 @@ from llm_engine.cuda.quantization.quantize import ONE_A_ROW, check, join
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import ModelError
 from llm_engine.models.int4_rounding import BLOCKS, nearest
-from llm_engine.models.rope import inverse_frequencies
+from llm_engine.models.rope import rotary_tables
+from llm_engine.models.tensors import tensor
 
 from .model import DeviceLayer, DeviceModel
 
@@ -98,7 +101,7 @@ def load_model(
     # The vocabulary counts as a layer; the progress is approximate.
     num_parts = config.num_layers + 1
     with torch.inference_mode():
-        stored: Tensor | None = loading.on_device(weights.embedding())
+        stored: Tensor | None = loading.on_device(tensor(weights.embedding()))
         assert stored is not None
         embedding = stored.to(weight_format.dtype)
         if weights.has_own_head:
@@ -112,7 +115,7 @@ def load_model(
             if calibration:
                 layer = text.layer(layer)
             layers.append(loading.cut(layer))
-        norm = loading.norm(weights.final_norm())
+        norm = loading.norm(tensor(weights.final_norm()))
         head = loading.head(weights, embedding, stored)
         if calibration:
             head = text.head(norm, head)
@@ -161,11 +164,8 @@ def _group_bytes(matrix: Int4Matrix) -> int:
 
 def rope_tables(config: ModelConfig, context_length: int, device: torch.device | str) -> Rope:
     """Rotary tables of `context_length` positions, equal to the reference's."""
-    frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-    angles = torch.outer(torch.arange(context_length, dtype=torch.float32), frequencies)
-    factor = config.rope_attention_factor
-    # On the host: devices differ in how they round sines of large angles.
-    return Rope((angles.cos() * factor).to(device), (angles.sin() * factor).to(device))
+    cosines, sines = map(tensor, rotary_tables(config, np.arange(context_length)))
+    return Rope(cosines.to(device), sines.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class _Loading:
         if kept is not None:
             return kept
         parts: list[Fp8Matrix | Tensor] = []
-        biases: list[Tensor] = []
+        biases: list[Array] = []
         for name, weight, part_bias in matrix.stored():
             biases.append(part_bias)
             if isinstance(weight, Fp8Matrix):
@@ -252,9 +252,9 @@ class _Loading:
                     )
                 parts.append(stored)
             else:
-                parts.append(self.on_device(weight))
+                parts.append(self.on_device(tensor(weight)))
         added = joined_bias(biases)
-        bias = None if added is None else self.on_device(added)
+        bias = None if added is None else self.on_device(tensor(added))
         return self.made_of(matrix.name, parts, bias)
 
     def _int4(self, matrix: FusedMatrix, precision: Precision) -> Int4Weight | None:
@@ -269,7 +269,7 @@ class _Loading:
             self.on_device(codes.zeros),
             codes.group,
         )
-        return pack(on_device, None if bias is None else self.on_device(bias))
+        return pack(on_device, None if bias is None else self.on_device(tensor(bias)))
 
     def made_of(
         self, name: str, parts: Sequence[Fp8Matrix | Tensor], bias: Tensor | None = None
@@ -300,7 +300,7 @@ def as_matrix(quantized: Fp8Matrix, bias: Tensor | None = None) -> Matrix:
 
 def _layer(weights: FusedWeights, loading: _Loading, index: int) -> DeviceLayer:
     config = loading.config
-    norms = {name: loading.norm(vector) for name, vector in weights.vectors(index)}
+    norms = {name: loading.norm(tensor(vector)) for name, vector in weights.vectors(index)}
     body = loading.weight_format.body
     linear = {each.name: loading.matrix(each, body) for each in weights.matrices(index)}
     attention = Attention(

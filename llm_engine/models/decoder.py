@@ -17,15 +17,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
-from llm_engine.checkpoints.packed_weights import FusedWeights
+from llm_engine.checkpoints.packed_weights import FusedMatrix, FusedWeights
 from llm_engine.config import ModelConfig
 
-from .rope import inverse_frequencies as inverse_frequencies
+from . import rope
+from .tensors import tensor
 
 Linear = Callable[[Tensor], Tensor]
 """Linear layer: `[T, in]` float32 -> `[T, out]` float32."""
@@ -68,19 +70,19 @@ class Decoder:
         """Read every tensor. Raises ModelError for missing ones and wrong shapes."""
         self.config = config = checkpoint.config
         weights = FusedWeights(checkpoint)
-        self._embedding = weights.embedding().float()
+        self._embedding = tensor(weights.embedding()).float()
         self._layers = [
             read_layer(
                 weights,
                 index,
                 config.sliding_window(index),
-                {each.name: make_linear(*each.joined()) for each in weights.matrices(index)},
+                {each.name: make_linear(*joined(each)) for each in weights.matrices(index)},
             )
             for index in range(config.num_layers)
         ]
         self._windows = {layer.window for layer in self._layers}
-        self._norm = weights.final_norm()
-        head = weights.head().float() if weights.has_own_head else self._embedding
+        self._norm = tensor(weights.final_norm())
+        head = tensor(weights.head()).float() if weights.has_own_head else self._embedding
         self._head = make_linear(head, None)
         self._cos, self._sin = rotary_tables(config, context_length)
 
@@ -176,11 +178,14 @@ def attention_mask(
 
 def rotary_tables(config: ModelConfig, context_length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines `[context_length, 1, head_dim]`, float32."""
-    frequencies = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-    positions = torch.arange(context_length, dtype=torch.float32)
-    angles = torch.outer(positions, frequencies).repeat(1, 2)
-    factor = config.rope_attention_factor
-    return angles.cos()[:, None] * factor, angles.sin()[:, None] * factor
+    cosines, sines = map(tensor, rope.rotary_tables(config, np.arange(context_length)))
+    return cosines.repeat(1, 2)[:, None], sines.repeat(1, 2)[:, None]
+
+
+def joined(matrix: FusedMatrix) -> tuple[Tensor, Tensor | None]:
+    """Read a fused matrix `[out, in]` and its bias, both float32. Raises ModelError."""
+    weight, bias = matrix.joined()
+    return tensor(weight), None if bias is None else tensor(bias)
 
 
 def read_layer(
@@ -188,7 +193,7 @@ def read_layer(
 ) -> Layer:
     """A layer of these linear layers, by the names of `FusedMatrix`; its norms are read. Raises
     ModelError."""
-    norms = dict(weights.vectors(index))
+    norms = {name: tensor(vector) for name, vector in weights.vectors(index)}
     return Layer(
         input_norm=norms["input_layernorm"],
         qkv=linears["qkv"],

@@ -36,6 +36,8 @@ from llm_engine.checkpoints.packed_weights import FusedWeights
 from llm_engine.config import MAX_DRAFT_TOKENS
 from llm_engine.errors import ModelError
 
+from .tensors import tensor
+
 FILE = "heads.safetensors"
 FORMAT = "halfsec-draft-heads-1"
 MAX_HEADS = MAX_DRAFT_TOKENS
@@ -140,8 +142,8 @@ def draft(
 def shared_parts(checkpoint: Checkpoint, tokens: Tensor) -> SharedParts:
     """Read the weights of a model that heads use. Raises ModelError."""
     weights = FusedWeights(checkpoint)
-    embedding = weights.embedding().float()
-    head = weights.head() if weights.has_own_head else embedding
+    embedding = tensor(weights.embedding()).float()
+    head = tensor(weights.head()) if weights.has_own_head else embedding
     return SharedParts(embedding, head[tokens].float())
 
 
@@ -155,7 +157,7 @@ def model_fingerprint(checkpoint: Checkpoint) -> str:
     for layer in range(config.num_layers):
         vectors += [vector for _, vector in weights.vectors(layer)]
     for vector in vectors:
-        digest.update(vector.bfloat16().view(torch.int16).numpy().tobytes())
+        digest.update(tensor(vector).bfloat16().view(torch.int16).numpy().tobytes())
     return digest.hexdigest()
 
 

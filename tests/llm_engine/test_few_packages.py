@@ -16,9 +16,9 @@ MISSING = (
     *("hibari", "piper", "starlette", "uvicorn", "httpx", "hypothesis", "transformers", "tqdm"),
     *("huggingface_hub", "prometheus_client"),
 )
-NO_PLUGINS = (*MISSING, "pytest_asyncio", "pytest_timeout")
+NO_PLUGINS = (*MISSING, "ml_dtypes", "pytest_asyncio", "pytest_timeout")
 HERE = Path(__file__).resolve().parents[1]
-NOT_FOR_BENCHES = (*MISSING, "agent", "asr", "tts", "onnx", "onnxruntime", "tests")
+NOT_FOR_BENCHES = (*MISSING, "ml_dtypes", "agent", "asr", "tts", "onnx", "onnxruntime", "tests")
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r}.split()))\n"
 IMPORT_ALL = """

@@ -1,11 +1,13 @@
 """Set-up of the virtual environment of `make`. Needs only Python and its pip.
 
+    python3 -m agent.cli.setup.bootstrap .venv --serve
     python3 -m agent.cli.setup.bootstrap .venv --extra piper --extra dev
 
 An installation leaves a stamp made of pyproject.toml, constraints.txt and the extras; while it
-matches, the set-up returns at once. torch is by far the largest part and comes from the index of
-pip's settings, so pip is queried first, and size and origin are printed before anything is
-downloaded. A torch that is in the environment already is kept.
+matches, the set-up returns at once. torch is installed only with an extra that needs it. It is by
+far the largest part and comes from the index of pip's settings, so pip is queried first, and size
+and origin are printed before anything is downloaded. A torch that is in the environment already is
+kept.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +30,9 @@ from .pip import PipError, run_pip
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 STAMP_NAME: Final = ".halfsec-installed.json"
+TORCH_EXTRAS: Final = frozenset({"torch", "cuda", "bench", "dev"})
+"""Extras that bring torch."""
+_NVIDIA: Final = Path("/proc/driver/nvidia")
 _OLDEST_PYTHON: Final = (3, 11)
 _OLDEST_TORCH: Final = (2, 11)
 _CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
@@ -46,10 +53,14 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("venv", type=Path, help="directory of the virtual environment")
     parser.add_argument("--extra", action="append", default=[], help="extra to install as well")
+    parser.add_argument(
+        "--serve", action="store_true", help="extras that settings in the environment need, as well"
+    )
     parser.add_argument("--torch-index", default="", help="index to take torch from")
     options = parser.parse_args(argv)
     try:
-        prepare(options.venv, set(options.extra), options.torch_index)
+        extras = set(options.extra) | (extras_of(os.environ) if options.serve else set())
+        prepare(options.venv, extras, options.torch_index)
     except BootstrapError as error:
         print(f"halfsec set-up: {error}", file=sys.stderr)
         return 2
@@ -75,11 +86,13 @@ def prepare(venv: Path, extras: set[str], torch_index: str = "") -> None:
     create(venv)
     installed = installed_torch(venv)
     constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    print(torch_notice(venv, installed, torch_index), flush=True)
+    needs_torch = bool(extras & TORCH_EXTRAS)
+    if needs_torch:
+        print(torch_notice(venv, installed, torch_index), flush=True)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "constraints.txt"
         path.write_text(keep_torch(constraints, installed), encoding="utf-8")
-        if torch_index and installed is None:
+        if needs_torch and torch_index and installed is None:
             pip(venv, "install", "-c", str(path), "--index-url", torch_index, "torch")
             installed = installed_torch(venv)
             path.write_text(keep_torch(constraints, installed), encoding="utf-8")
@@ -87,6 +100,24 @@ def prepare(venv: Path, extras: set[str], torch_index: str = "") -> None:
         print("Installing halfsec and what it needs; this takes a minute or more.", flush=True)
         pip(venv, "install", "-c", str(path), "-e", target)
     (venv / STAMP_NAME).write_text(json.dumps(wanted), encoding="utf-8")
+
+
+def extras_of(environment: Mapping[str, str]) -> set[str]:
+    """Extras that settings in the environment need; "auto", the default preset, takes a GPU where
+    there is one. Settings in a file are not looked at: the server says what they need."""
+    extras = set()
+    preset = environment.get("HALFSEC_AGENT__PRESET") or "auto"
+    dtype = environment.get("HALFSEC_LLM_ENGINE__DTYPE", "")
+    device = environment.get("HALFSEC_LLM_ENGINE__DEVICE", "")
+    if preset.startswith("gpu") or (preset == "auto" and _NVIDIA.exists()):
+        extras.add("cuda")
+    if device == "cuda" or dtype in ("bfloat16", "fp8"):
+        extras.add("cuda")
+    elif dtype in ("float32", "int4"):
+        extras.add("torch")
+    if not environment.get("HALFSEC_TTS__VOICE", "hibari").startswith("hibari"):
+        extras.add("piper")
+    return extras
 
 
 def fingerprint() -> str:
@@ -164,7 +195,7 @@ def torch_notice(venv: Path, installed: str | None, torch_index: str) -> str:
     else:
         size = f"about {_CPU_GB:.1f} GB"
     text = f"{replaced}torch {version} will be installed: {size}."
-    if needs_cuda and not Path("/proc/driver/nvidia").exists():
+    if needs_cuda and not _NVIDIA.exists():
         text += (
             "\n  This machine shows no NVIDIA driver. A torch without CUDA does the same here with "
             f"{_CPU_GB:.1f} GB:\n  stop with Ctrl-C and run: make run TORCH_INDEX={_CPU_INDEX}"

@@ -41,6 +41,8 @@ from .stereo_recording import wave_bytes
 from .summary import summarize_exchanges
 
 REPLY_RATE_HZ: Final = 24_000
+SAMPLE: Final = Path(__file__).resolve().parents[3] / "web_demo" / "sample-question.wav"
+"""A question that comes with the package."""
 
 
 class TalkError(HalfsecError):
@@ -193,7 +195,13 @@ def _parser() -> argparse.ArgumentParser:
         "answers, and show where each answer's time went.",
         epilog="example: halfsec talk question.wav --out answer.wav",
     )
-    parser.add_argument("recordings", nargs="+", type=Path, help="WAV, FLAC or OGG; a turn each")
+    parser.add_argument(
+        "recordings",
+        nargs="*",
+        type=Path,
+        default=[SAMPLE],
+        help="WAV, FLAC or OGG; a turn each. None: a question that comes with halfsec",
+    )
     parser.add_argument("--out", type=Path, metavar="WAV", help="save what was heard")
     parser.add_argument("--trace", type=Path, metavar="JSONL", help="save the server's trace")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")

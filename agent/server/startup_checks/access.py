@@ -11,7 +11,7 @@ from agent.http.auth.keys import KeyFile
 from agent.http.auth.tls import Certificate, own_addresses
 from agent.http.peer_address import networks_of
 
-INSTALL_JWT = "pip install -e '.[jwt]'"
+INSTALL_JWT = "pip install 'halfsec[jwt]'"
 
 _OPEN_TO_OTHERS = (
     "Warning: on {host} there is no key: whoever reaches the port can hold calls and read what was "

@@ -20,11 +20,13 @@ from agent.stages.model_store.catalogue import (
     needed_models,
     needed_voices,
 )
+from llm_engine.errors import ModelError as EngineModelError
+from llm_engine.torch_extra import require_torch
 
 OTEL_PACKAGES: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http")
 """Packages of the extra `otel`."""
 
-INSTALL_OTEL: Final = "pip install -e '.[otel]'"
+INSTALL_OTEL: Final = "pip install 'halfsec[otel]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,31 @@ def check_exports(config: Config) -> None:
         )
 
 
+def check_torch(config: Config) -> None:
+    """Check for torch. Raises ConfigError where the settings need it and it is not installed."""
+    if (found := torch_problem(config)) is not None:
+        key, problem = found
+        raise ConfigError(problem, key=key)
+
+
+def torch_problem(config: Config) -> tuple[str, str] | None:
+    """Key of the setting that needs torch, and a sentence with the extra to install; None without a
+    problem. Imports nothing of it."""
+    settings = config.llm_engine
+    for key, needs, extra in (
+        ("device" if settings.device == "cuda" else "dtype", settings.on_gpu, "cuda"),
+        ("dtype", settings.dtype in ("float32", "int4"), "torch"),
+        ("draft_heads", bool(settings.draft_heads), "torch"),
+    ):
+        if needs:
+            value = getattr(settings, key)
+            try:
+                require_torch(f"llm_engine.{key} = {value!r}", extra=extra)
+            except EngineModelError as error:
+                return f"llm_engine.{key}", str(error)
+    return None
+
+
 def check_gpu(config: Config) -> None:
     """Check the GPU. Raises ConfigError where the settings need one and none is suitable."""
     if (found := gpu_problem(config)) is not None:
@@ -85,7 +112,8 @@ def gpu_problem(config: Config) -> tuple[str, str] | None:
     """
     settings = config.llm_engine
     if settings.on_gpu:
-        from llm_engine import ModelError as EngineModelError
+        if (missing := torch_problem(config)) is not None:
+            return missing
         from llm_engine.cuda.device import require_device
 
         try:

@@ -13,7 +13,7 @@ from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
 from agent.tools.python_tools import PythonTool
 
-INSTALL_MCP: Final = "pip install -e '.[mcp]'"
+INSTALL_MCP: Final = "pip install 'halfsec[mcp]'"
 
 
 def check_tools(config: Config) -> Mapping[str, tuple[PythonTool, ...]]:

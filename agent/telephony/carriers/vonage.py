@@ -191,7 +191,7 @@ def _claims(token: str, secret: str) -> Mapping[str, Any]:
         import jwt  # only here: PyJWT is an extra
     except ImportError:
         raise SignatureError(
-            "Vonage's signatures can't be checked without PyJWT: pip install -e '.[jwt]'"
+            "Vonage's signatures can't be checked without PyJWT: pip install 'halfsec[jwt]'"
         ) from None
     options: Any = {"verify_iat": False, "verify_exp": False, "verify_nbf": False}
     try:

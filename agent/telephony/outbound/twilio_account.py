@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from agent.config.telephony import TelephonySettings
 
-INSTALL_PHONE: Final = "pip install -e '.[phone]'"
+INSTALL_PHONE: Final = "pip install 'halfsec[phone]'"
 
 
 class TwilioAccount:

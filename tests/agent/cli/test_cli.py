@@ -159,11 +159,14 @@ def test_the_list_of_models(tmp_path: Path) -> None:
 
 def test_doctor_says_what_is_missing_and_what_to_do(tmp_path: Path) -> None:
     done = halfsec("doctor", "--port", "0", home=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 0
     names = "silero-vad whisper-tiny.en smart-turn smollm2-135m-instruct"
-    command = f"-> halfsec models fetch {names}"
+    command = f"-> halfsec serve fetches them first, or: halfsec models fetch {names}"
     assert [line.strip() for line in done.stdout.splitlines() if "fetch" in line] == [command]
-    assert "halfsec serve would fail: silero-vad, whisper-tiny.en" in done.stdout
+    assert "note  silero-vad" in done.stdout
+    done = halfsec("doctor", "--port", "0", "--set", "asr.model=whisper", home=tmp_path)
+    assert done.returncode == 1
+    assert "halfsec serve would fail: silero-vad, whisper, smart-turn" in done.stdout
     assert "'embedded'  (environment variable HALFSEC_AGENT__PRESET)" in done.stdout
 
 
@@ -183,6 +186,35 @@ def test_doctor_misses_piper_only_where_a_piper_voice_is_chosen(
     assert "note  piper-tts" in capsys.readouterr().out
     main(["doctor", "--port", "0", "--set", "tts.voice=piper-joe"])
     assert "WRONG piper-tts" in capsys.readouterr().out
+
+
+def test_doctor_misses_torch_only_where_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    version = importlib.metadata.version
+
+    def without_torch(name: str) -> str:
+        if name == "torch":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_torch)
+    monkeypatch.setattr("llm_engine.torch_extra.find_spec", lambda name: None)
+    monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    main(["doctor", "--port", "0"])
+    assert "note  torch" in capsys.readouterr().out
+    for setting, extra in (
+        ("llm_engine.dtype=float32", "torch"),
+        ("llm_engine.dtype=int4", "torch"),
+        ("llm_engine.draft_heads=heads", "torch"),
+        ("llm_engine.dtype=fp8", "cuda"),
+    ):
+        assert main(["doctor", "--port", "0", "--set", setting]) == 1
+        out = capsys.readouterr().out
+        assert "WRONG torch" in out
+        assert f"needs torch, which is not installed: pip install 'halfsec[{extra}]'" in out
+        assert main(["serve", "--port", "0", "--set", setting]) == 2
+        assert f"pip install 'halfsec[{extra}]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

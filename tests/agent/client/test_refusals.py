@@ -28,7 +28,7 @@ async def failure(url: str, **options: Any) -> ConnectError:
 async def test_no_server_at_the_address() -> None:
     async with serving() as peer:
         url = peer.url
-    assert "make run" in str(await failure(url))
+    assert "halfsec serve" in str(await failure(url))
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://a/b", "ws://", "ws://h:x/", "ws://["])

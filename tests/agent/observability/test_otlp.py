@@ -183,13 +183,13 @@ def test_without_the_extra(tmp_path: Path, command: str) -> None:
     if command == "serve":
         assert done.returncode == 2
         assert done.stderr == (
-            f"halfsec: latency_budget.otlp_endpoint needs {missing}: pip install -e '.[otel]'\n"
+            f"halfsec: latency_budget.otlp_endpoint needs {missing}: pip install 'halfsec[otel]'\n"
         )
     else:
         assert done.returncode == 1
         line = next(line for line in done.stdout.splitlines() if " traces " in line)
         assert line.split() == ["WRONG", "traces", *missing.split(), "not", "installed"]
-        assert "-> pip install -e '.[otel]'" in done.stdout
+        assert "-> pip install 'halfsec[otel]'" in done.stdout
 
 
 def test_it_is_off_by_default_and_by_opentelemetrys_own_switch(

@@ -135,7 +135,7 @@ def test_what_a_server_needs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    assert complaint(header) == "mcp.it needs the package mcp: pip install -e '.[mcp]'"
+    assert complaint(header) == "mcp.it needs the package mcp: pip install 'halfsec[mcp]'"
 
 
 def test_the_command_says_so_before_it_listens(

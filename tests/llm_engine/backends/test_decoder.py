@@ -11,6 +11,7 @@ from llm_engine.backends.base import PageCopy, PageId, Plan, SequenceRows
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.models.tensors import tensor
 from tests.support.fakes.llm_decoding import PAGES, greedy
 from tests.support.fakes.llm_models import greedy_oracle, save_tiny_model
 from tests.support.models import model_path
@@ -126,7 +127,7 @@ def test_smollm2_equals_transformers() -> None:
         )
     )
     oracle.eval()
-    tensors = {f"model.{name}": checkpoint.read(name) for name in checkpoint.names}
+    tensors = {f"model.{name}": tensor(checkpoint.read(name)) for name in checkpoint.names}
     result = oracle.load_state_dict(tensors, strict=False)
     assert not result.unexpected_keys
     assert result.missing_keys == ["lm_head.weight"]

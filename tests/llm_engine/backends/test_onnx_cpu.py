@@ -58,7 +58,7 @@ def feed(
         slot, tuple(token_ids), first, num_sampled, SamplingParams(), 0, pages=PAGES
     )
     with torch.inference_mode():
-        return backend.logits(rows).clone()
+        return torch.tensor(backend.logits(rows))
 
 
 def in_pieces(backend: OnnxBackend, token_ids: Sequence[int], size: int) -> Tensor:
@@ -102,7 +102,7 @@ def test_nor_does_it_where_attention_is_another(kind: str, max_batch: int, tmp_p
             SequenceRows(slots[0], PROMPT[70:71], 70, 1, SamplingParams(), 0),
             SequenceRows(slots[1], PROMPT[:9], 0, 9, SamplingParams(), 0),
         ]
-        outcomes = {rows.slot: logits.clone() for rows, logits in backend.read(work)}
+        outcomes = {rows.slot: torch.tensor(logits) for rows, logits in backend.read(work)}
         assert torch.equal(outcomes[slots[0]], expected[70:71])
         assert torch.equal(outcomes[slots[1]], expected[:9])
 
@@ -193,7 +193,7 @@ def test_where_lone_rows_differ_they_run_in_pairs(
         SequenceRows(other, PROMPT[:1], 0, 1, SamplingParams(), 0),
     ]
     with torch.inference_mode():
-        outcomes = {rows.slot: logits.clone() for rows, logits in backend.read(work)}
+        outcomes = {rows.slot: torch.tensor(logits) for rows, logits in backend.read(work)}
     assert torch.equal(outcomes[other], pieces[0][:1])
 
 

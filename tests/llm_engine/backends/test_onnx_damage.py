@@ -116,7 +116,7 @@ def logits(checkpoint: Checkpoint, config: EngineConfig) -> torch.Tensor:
     backend = OnnxBackend(checkpoint, config, CONTEXT)
     rows = SequenceRows(backend.open_slot(), (5, 6, 7), 0, 3, SamplingParams(), 0)
     with torch.inference_mode():
-        return backend.logits(rows).clone()
+        return torch.tensor(backend.logits(rows))
 
 
 def one_bit(content: bytes) -> bytes:

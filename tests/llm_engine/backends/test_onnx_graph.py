@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,8 +16,10 @@ from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.backends.onnx_weights import BLOCK, dequantize, quantize
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
+from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.models.decoder import Decoder, LayerCache, Linear
+from llm_engine.models.tensors import tensor
 from tests.llm_engine.backends.test_decoder import LLAMA3_ROPE
 from tests.llm_engine.checkpoints.test_families import ALTERNATING, WINDOWED, YARN
 from tests.support.fakes.llm_decoding import PAGES
@@ -62,18 +65,20 @@ def tiny(path: Path, family: str) -> Checkpoint:
     save_tiny_model(path, model_type, **changes)
     checkpoint = load_checkpoint(path)
 
-    def read(name: str) -> Tensor:
+    def read(name: str) -> Array:
         values = checkpoint.read(name)
         if family in PADDED and "o_proj.weight" in name:
-            return values.sign() * 0.2
-        return values.half().float() if name == "embed_tokens.weight" else values
+            return np.sign(values) * np.float32(0.2)
+        if name == "embed_tokens.weight":
+            return values.astype(np.float16).astype(np.float32)
+        return values
 
     return dataclasses.replace(checkpoint, read=read)
 
 
 def blocked_linear(weight: Tensor, bias: Tensor | None) -> Linear:
     """A product in float32 with the weights that the blocks stand for."""
-    stored = dequantize(*quantize(weight), weight.shape[1])
+    stored = tensor(dequantize(*quantize(weight.numpy()), weight.shape[1]))
     return lambda rows: torch.nn.functional.linear(rows, stored, bias)
 
 
@@ -105,7 +110,7 @@ def oracle_logits(decoder: Decoder, token_ids: tuple[int, ...]) -> Tensor:
 def logits(backend: OnnxBackend | CpuBackend, token_ids: tuple[int, ...]) -> Tensor:
     slot = backend.open_slot()
     rows = SequenceRows(slot, token_ids, 0, len(token_ids), SamplingParams(), 0, pages=PAGES)
-    result = backend.logits(rows).clone()
+    result = torch.as_tensor(backend.logits(rows)).clone()
     backend.close_slot(slot)
     return result
 
@@ -151,10 +156,11 @@ def test_it_stays_near_float32(family: str, tmp_path: Path) -> None:
 
 
 def test_blocks_keep_what_they_can_hold() -> None:
-    codes = torch.randint(-127, 128, (5, 3, BLOCK)).float()
+    random = np.random.default_rng(1)
+    codes = random.integers(-127, 128, (5, 3, BLOCK)).astype(np.float32)
     codes[..., 0] = 127
-    scales = torch.rand(5, 3) + 0.1
-    weight = (codes * scales[..., None]).flatten(1)
-    torch.testing.assert_close(dequantize(*quantize(weight), weight.shape[1]), weight)
-    nothing = torch.zeros(3, 70)
-    assert torch.equal(dequantize(*quantize(nothing), 70), nothing)
+    scales = random.random((5, 3), np.float32) + np.float32(0.1)
+    weight = (codes * scales[..., None]).reshape(5, -1)
+    np.testing.assert_allclose(dequantize(*quantize(weight), weight.shape[1]), weight, rtol=1e-6)
+    nothing = np.zeros((3, 70), np.float32)
+    assert np.array_equal(dequantize(*quantize(nothing), 70), nothing)

@@ -23,9 +23,10 @@ from tests.support.models import model_path
 pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 NUM_POSITIONS = 500
-NEAR_TIE = 0.5
+NEAR_TIE = 0.6
 """In logits, which reach from -28 to 29: where float32's two likeliest are closer than this, 8 bits
-may prefer the second."""
+may prefer the second. Which ties go the other way depends on the last bits of the rotary tables:
+with seven roundings of them 22 to 36 of 139, the widest of 0.56."""
 LICENCE = Path(__file__).parents[3] / "LICENSE"
 
 
@@ -49,7 +50,7 @@ def feed(
 ) -> Tensor:
     rows = SequenceRows(slot, tuple(token_ids), first, count, SamplingParams(), 0, pages=PAGES)
     with torch.inference_mode():
-        return backend.logits(rows)
+        return torch.as_tensor(backend.logits(rows))
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +162,6 @@ def test_sequences_that_share_passes_get_what_each_gets_alone(
         ]
         lengths = [start + count for start, count in zip(lengths, counts, strict=True)]
         for (_, logits), length in zip(backend.read(work), lengths, strict=True):
-            assert torch.equal(logits, whole[length - 1 : length])
+            assert torch.equal(torch.from_numpy(logits), whole[length - 1 : length])
     for slot in slots:
         backend.close_slot(slot)

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from llm_engine.backends.sampler import choose, uniform
 from llm_engine.config import SamplingParams
@@ -19,12 +19,18 @@ from tests.support.llm.sampling_cases import (
     some_logits,
 )
 
-LOGITS = torch.tensor([1.0, 3.0, 2.0, -1.0, 0.0, 2.5])
+LOGITS = np.array([1.0, 3.0, 2.0, -1.0, 0.0, 2.5], np.float32)
 
 
-def drawn(params: SamplingParams, logits: torch.Tensor = LOGITS, num: int = 4000) -> torch.Tensor:
-    tokens = [choose(logits, params, 11, position) for position in range(num)]
-    return torch.bincount(torch.tensor(tokens), minlength=logits.shape[0]) / num
+def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    powers = np.exp(logits.astype(np.float64) - logits.max())
+    shares: NDArray[np.float64] = powers / powers.sum()
+    return shares
+
+
+def drawn(params: SamplingParams, num: int = 4000) -> NDArray[np.float64]:
+    tokens = [choose(LOGITS, params, 11, position) for position in range(num)]
+    return np.bincount(tokens, minlength=len(LOGITS)) / num
 
 
 def test_temperature_zero_is_the_likeliest() -> None:
@@ -33,13 +39,13 @@ def test_temperature_zero_is_the_likeliest() -> None:
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_frequencies_follow_the_probabilities(temperature: float) -> None:
-    expected = torch.softmax(LOGITS / temperature, dim=0)
+    expected = softmax(LOGITS / np.float32(temperature))
     # 4 standard deviations of a frequency over 4000 draws are at most 0.032.
-    assert (drawn(SamplingParams(temperature=temperature)) - expected).abs().max() < 0.032
+    assert np.abs(drawn(SamplingParams(temperature=temperature)) - expected).max() < 0.032
 
 
 def filtered(params: SamplingParams) -> set[int]:
-    return set(drawn(params).nonzero().flatten().tolist())
+    return set(np.flatnonzero(drawn(params)).tolist())
 
 
 def test_top_k_keeps_the_k_likeliest() -> None:
@@ -48,19 +54,19 @@ def test_top_k_keeps_the_k_likeliest() -> None:
 
 
 def test_top_p_keeps_the_smallest_sufficient_set() -> None:
-    first, second = torch.softmax(LOGITS, dim=0).sort(descending=True).values[:2].tolist()
+    second, first = np.sort(softmax(LOGITS))[-2:].tolist()
     assert filtered(SamplingParams(temperature=1, top_p=first - 0.01)) == {1}
     assert filtered(SamplingParams(temperature=1, top_p=first + 0.01)) == {1, 5}
     assert filtered(SamplingParams(temperature=1, top_p=first + second + 0.01)) == {1, 5, 2}
 
 
 def test_min_p_is_relative_to_the_likeliest() -> None:
-    just_above = float(torch.exp(LOGITS[5] - LOGITS[1])) - 1e-3
+    just_above = float(np.exp(LOGITS[5] - LOGITS[1])) - 1e-3
     assert filtered(SamplingParams(temperature=1, min_p=just_above)) == {1, 5}
 
 
 def test_a_flat_distribution_reaches_beyond_the_shortlist() -> None:
-    flat = torch.linspace(0, 0.01, 3000)
+    flat = np.linspace(0, 0.01, 3000, dtype=np.float32)
     for params in (
         SamplingParams(temperature=1, top_p=0.999),
         SamplingParams(temperature=1, min_p=0.5),
@@ -72,11 +78,12 @@ def test_a_flat_distribution_reaches_beyond_the_shortlist() -> None:
 
 
 def test_filters_agree_on_either_side_of_the_shortlist() -> None:
-    torch.manual_seed(2)
-    logits = torch.randn(2000) * 4
+    logits = np.random.default_rng(2).normal(size=2000).astype(np.float32) * 4
     params = SamplingParams(temperature=1, top_p=0.9)
-    probabilities, ids = torch.softmax(logits, dim=0).sort(descending=True)
-    kept = set(ids[probabilities.cumsum(0) - probabilities < 0.9].tolist())
+    probabilities = softmax(logits)
+    ids = np.argsort(-probabilities)
+    sums = probabilities[ids].cumsum()
+    kept = set(ids[sums - probabilities[ids] < 0.9].tolist())
     assert {choose(logits, params, 3, position) for position in range(500)} <= kept
 
 
@@ -100,14 +107,14 @@ def test_the_random_number_depends_on_seed_and_position_only() -> None:
 
 @given(st.integers(0, 1000), st.sampled_from([0.0, 0.7, 2.0]))
 def test_banned_tokens_are_never_chosen(seed: int, temperature: float) -> None:
-    logits = torch.tensor([9.0, 8.0, 1.0, 0.0])
+    logits = np.array([9.0, 8.0, 1.0, 0.0], np.float32)
     params = SamplingParams(temperature=temperature, top_p=0.9)
     assert choose(logits, params, seed, 3, banned=(0, 1)) in (2, 3)
     assert logits[0] == 9
 
 
 def test_only_what_is_allowed_is_chosen() -> None:
-    logits = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 9.0, 9.0])
+    logits = np.array([5.0, 4.0, 3.0, 2.0, 1.0, 0.0, 0.0, 0.0, 9.0, 9.0], np.float32)
     allowed = bytes([0b10100])  # tokens 2 and 4; beyond the last byte nothing
     assert choose(logits, SamplingParams(), 0, 0, allowed=allowed) == 2
     for params in (
@@ -126,7 +133,7 @@ def test_tokens_are_drawn_from_the_distribution(
 ) -> None:
     """By random numbers that lie evenly, of which each token gets its share, and one more at most;
     and in the order of the vocabulary."""
-    logits = some_logits(1, size, seed=size, scale=scale, has_ties=False)[0]
+    logits = some_logits(1, size, seed=size, scale=scale, has_ties=False)[0].numpy()
     num = 3000
     tokens = [choose(logits, params, seed_for(share, 5), 5) for share in even_shares(num)]
     assert tokens == sorted(tokens)
@@ -135,7 +142,7 @@ def test_tokens_are_drawn_from_the_distribution(
 
 
 def test_of_equal_ones_those_with_lower_ids_are_kept() -> None:
-    logits = torch.zeros(2000)
+    logits = np.zeros(2000, np.float32)
     for params, count in (
         (SamplingParams(temperature=1.0, top_k=3), 3),
         (SamplingParams(temperature=1.0, top_p=0.5), 1000),
@@ -149,7 +156,7 @@ def test_of_equal_ones_those_with_lower_ids_are_kept() -> None:
 @pytest.mark.parametrize("size", [2, 5, 99_999])
 def test_a_share_at_either_end_finds_a_token_with_weight(size: int) -> None:
     """The sum of many that are alike has more bits than a double."""
-    logits = torch.full((size + 3,), -math.inf)
+    logits = np.full(size + 3, -np.inf, np.float32)
     logits[1:-2] = 0.0
     logits[size] = -1e-3
     for params, last in (
@@ -162,7 +169,7 @@ def test_a_share_at_either_end_finds_a_token_with_weight(size: int) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf])
 def test_what_is_no_number_gives_some_token(value: float) -> None:
-    some = LOGITS.clone()
+    some = LOGITS.copy()
     some[2] = value
-    for logits in (some, torch.full((6,), value)):
+    for logits in (some, np.full(6, value, np.float32)):
         assert choose(logits, SamplingParams(temperature=1.0, top_p=0.9), 1, 1) in range(6)

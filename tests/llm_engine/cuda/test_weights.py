@@ -21,6 +21,8 @@ from llm_engine.cuda.ops.interface import Matrix
 from llm_engine.cuda.quantization.quantize import BLOCK, ONE_A_ROW, quantize
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.errors import ModelError
+from llm_engine.models.decoder import joined
+from llm_engine.models.tensors import tensor
 from tests.support.fakes.fp8_models import LAYOUTS, save_fp8_model
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
 from tests.support.llm.int4_cases import not_int4
@@ -59,10 +61,10 @@ def reference(checkpoint: Checkpoint) -> dict[str, tuple[Tensor, Tensor | None]]
     """The matrices and biases that the float decoder multiplies with."""
     weights = FusedWeights(checkpoint)
     head = weights.head() if weights.has_own_head else weights.embedding()
-    found: dict[str, tuple[Tensor, Tensor | None]] = {"head": (head.float(), None)}
+    found: dict[str, tuple[Tensor, Tensor | None]] = {"head": (tensor(head).float(), None)}
     for index in range(checkpoint.config.num_layers):
         for matrix in weights.matrices(index):
-            found[f"{index} {matrix.name}"] = matrix.joined()
+            found[f"{index} {matrix.name}"] = joined(matrix)
     return found
 
 
@@ -81,10 +83,10 @@ def test_floats_are_the_reference_s(family: str, tmp_path: Path) -> None:
         assert own is None or bias is None or torch.equal(own, bias)
     assert any(bias is not None for _, bias in expected.values()) == (family == "qwen2")
     config, weights = checkpoint.config, FusedWeights(checkpoint)
-    assert torch.equal(model.embedding, weights.embedding())
-    assert torch.equal(model.norm.weight, weights.final_norm())
+    assert torch.equal(model.embedding, tensor(weights.embedding()))
+    assert torch.equal(model.norm.weight, tensor(weights.final_norm()))
     for index, layer in enumerate(model.layers):
-        norms = dict(weights.vectors(index))
+        norms = {name: tensor(vector) for name, vector in weights.vectors(index)}
         attention = layer.attention
         assert torch.equal(attention.norm.weight, norms["input_layernorm"])
         assert torch.equal(layer.mlp_norm.weight, norms["post_attention_layernorm"])

@@ -56,4 +56,4 @@ def all_logits(
     slot = backend.open_slot()
     rows = SequenceRows(slot, tuple(prompt), 0, len(prompt), SamplingParams(), 0, pages=PAGES)
     with torch.inference_mode():
-        return backend.logits(rows)
+        return torch.as_tensor(backend.logits(rows))

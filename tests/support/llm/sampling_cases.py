@@ -51,7 +51,7 @@ def on_host(
     num_queries = len(logits) // len(params)
     return [
         choose(row, params[m // num_queries], seeds[m // num_queries], positions[m] + 1)
-        for m, row in enumerate(logits.cpu())
+        for m, row in enumerate(logits.cpu().numpy())
     ]
 
 
@@ -79,9 +79,9 @@ def _without_shifted(word: int, shift: int) -> int:
     return found
 
 
-def distribution(logits: Tensor, params: SamplingParams) -> NDArray[np.float64]:
+def distribution(logits: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:
     """Probability of each token, computed from the description of `SamplingParams`."""
-    scores = logits.double().numpy() / params.temperature
+    scores = logits.astype(np.float64) / params.temperature
     probabilities = np.exp(scores - scores.max())
     ids = np.argsort(-probabilities, kind="stable")[: params.top_k or None]
     ids = ids[probabilities[ids] >= params.min_p * probabilities[ids[0]]]

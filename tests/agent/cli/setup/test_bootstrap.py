@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -112,8 +113,8 @@ def test_any_change_is_something_to_do(
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("run", ["agent.cli.setup.bootstrap", "--extra piper", "models fetch", "halfsec serve"]),
-        ("test", ["--extra dev", "models fetch", "-m pytest"]),
+        ("run", ["agent.cli.setup.bootstrap", "--serve", "halfsec serve"]),
+        ("test", ["--extra dev", "--extra piper", "models fetch", "-m pytest"]),
         ("check", ["--extra dev", "ruff format --check", "ruff check", "mypy"]),
     ],
 )
@@ -122,6 +123,44 @@ def test_the_targets_of_make(target: str, words: list[str]) -> None:
         ["make", "-n", target], cwd=bootstrap.ROOT, capture_output=True, text=True, check=True
     )
     assert [word for word in words if word not in done.stdout] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "has_driver", "extras"),
+    [
+        ({}, False, set()),
+        ({}, True, {"cuda"}),
+        ({"AGENT__PRESET": ""}, True, {"cuda"}),
+        ({"AGENT__PRESET": "embedded"}, True, set()),
+        ({"AGENT__PRESET": "gpu-8b"}, False, {"cuda"}),
+        ({"LLM_ENGINE__DTYPE": "int8"}, False, set()),
+        ({"LLM_ENGINE__DTYPE": "int4"}, False, {"torch"}),
+        ({"LLM_ENGINE__DTYPE": "int4", "LLM_ENGINE__DEVICE": "cuda"}, False, {"cuda"}),
+        ({"TTS__VOICE": "hibari-emma"}, False, set()),
+        ({"TTS__VOICE": "piper-joe"}, False, {"piper"}),
+    ],
+)
+def test_serving_needs_the_extras_of_its_settings(
+    settings: dict[str, str],
+    has_driver: bool,
+    extras: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bootstrap, "_NVIDIA", tmp_path if has_driver else tmp_path / "none")
+    environment = {f"HALFSEC_{name}": value for name, value in settings.items()}
+    assert bootstrap.extras_of(environment) == extras
+
+
+def test_the_extras_that_bring_torch_are_known() -> None:
+    project = tomllib.loads((bootstrap.ROOT / "pyproject.toml").read_text())["project"]
+    found = {
+        name
+        for name, requirements in project["optional-dependencies"].items()
+        if any(each.startswith("torch") for each in requirements)
+    }
+    assert found == bootstrap.TORCH_EXTRAS
+    assert not any(each.startswith("torch") for each in project["dependencies"])
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")

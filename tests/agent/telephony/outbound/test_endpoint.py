@@ -197,7 +197,7 @@ async def test_what_is_missing_is_named(start_server: Any, monkeypatch: pytest.M
         assert "lacks TWILIO_ACCOUNT_SID of" in answer.text
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     async with start_server(SETTINGS) as server:
-        assert "pip install -e '.[phone]'" in (await ordered(server)).text
+        assert "pip install 'halfsec[phone]'" in (await ordered(server)).text
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from llm_engine.checkpoints.fp8 import Fp8Matrix, declared_blocks, scaled
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.errors import ModelError
+from llm_engine.models.tensors import tensor
 from tests.support.fakes.fp8_models import (
     BLOCK,
     LAYOUTS,
@@ -36,7 +37,7 @@ def test_weights_and_tokens(layout: str, tmp_path: Path) -> None:
     checkpoint = load_checkpoint(tmp_path)
     assert checkpoint.names == set(expected)
     for name, values in expected.items():
-        assert torch.equal(checkpoint.tensor(name, *values.shape), values), name
+        assert torch.equal(tensor(checkpoint.tensor(name, *values.shape)), values), name
     with torch.inference_mode():
         logits = oracle(torch.tensor([PROMPT])).logits[0]
     torch.testing.assert_close(all_logits(checkpoint, PROMPT), logits, rtol=1e-4, atol=2e-4)
@@ -90,7 +91,7 @@ def test_scales_in_another_shard(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     checkpoint = load_checkpoint(tmp_path)
     for name, values in expected.items():
-        assert torch.equal(checkpoint.read(name), values)
+        assert torch.equal(tensor(checkpoint.read(name)), values)
 
 
 def test_the_quick_backend_reads_them_too(tmp_path: Path) -> None:

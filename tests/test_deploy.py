@@ -1,0 +1,178 @@
+"""The files in `deploy/` name ports, paths, settings and commands that exist."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from agent.__main__ import build_parser
+from agent.config.layers import load_config
+from agent.http.auth.middleware import PROBES
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+DEPLOY: Final = ROOT / "deploy"
+COMPOSE_DIRECTORY: Final = DEPLOY / "compose"
+COMPOSE: Final = yaml.safe_load((COMPOSE_DIRECTORY / "compose.yml").read_text())
+CONTAINERFILE: Final = (DEPLOY / "Containerfile").read_text()
+UNIT: Final = DEPLOY / "systemd" / "halfsec.service"
+NGINX: Final = (DEPLOY / "proxy" / "nginx.conf").read_text()
+CADDY: Final = (DEPLOY / "proxy" / "Caddyfile").read_text()
+MANIFESTS: Final = {
+    each["kind"]: each
+    for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "halfsec.yaml").read_text())
+}
+PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PORT: Final = load_config({}).agent.port
+
+
+def check_settings(environment: dict[str, str]) -> None:
+    """Settings in the environment are accepted."""
+    own = {name: value for name, value in environment.items() if name.startswith("HALFSEC_")}
+    home = own.pop("HALFSEC_HOME", "")
+    assert home in ("", "/data", "/var/lib/halfsec")
+    assert all("__" in name for name in own)
+    load_config({}, env=own)  # raises for an unknown setting, and for a value out of its bounds
+
+
+def check_command(arguments: list[str]) -> None:
+    assert build_parser().parse_args(arguments).command == arguments[0]
+
+
+def container() -> dict[str, Any]:
+    (found,) = MANIFESTS["Deployment"]["spec"]["template"]["spec"]["containers"]
+    return dict(found)
+
+
+def test_the_image_has_what_the_wheel_is_made_of() -> None:
+    copied = set(re.findall(r"^COPY (\w+) \1$", CONTAINERFILE, flags=re.MULTILINE))
+    packages = PYPROJECT["tool"]["setuptools"]["packages"]
+    assert copied == {name.partition(".")[0] for name in packages}
+    extras = set(re.findall(r"halfsec\[([\w,]+)\]", CONTAINERFILE))
+    known = PYPROJECT["project"]["optional-dependencies"].keys()
+    assert {name for group in extras for name in group.split(",")} <= known
+    assert not any("piper" in group for group in extras)  # GPL
+
+
+def test_the_image_serves() -> None:
+    (command,) = re.findall(r"^CMD (\[.*\])$", CONTAINERFILE, flags=re.MULTILINE)
+    (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", CONTAINERFILE, flags=re.MULTILINE)
+    assert json.loads(entry) == list(PYPROJECT["project"]["scripts"])
+    check_command(json.loads(command))
+    check_settings(dict(re.findall(r"(HALFSEC_\w+)=(\S+)", CONTAINERFILE)))
+    assert f"EXPOSE {PORT}" in CONTAINERFILE
+    assert any(f"http://localhost:{PORT}{path}'" in CONTAINERFILE for path in PROBES)
+    users = re.findall(r"^USER (\d+):\d+$", CONTAINERFILE, flags=re.MULTILINE)
+    assert users == ["10001", "10001"]
+
+
+def test_compose_names_what_exists() -> None:
+    service = COMPOSE["services"]["halfsec"]
+    check_command(service["command"])
+    check_settings(service["environment"])
+    assert service["ports"] == [f"127.0.0.1:{PORT}:{PORT}"]
+    build = service["build"]
+    assert (COMPOSE_DIRECTORY / build["context"]).resolve() == ROOT
+    assert ROOT / build["dockerfile"] == DEPLOY / "Containerfile"
+    assert f" AS {build['target']}" in CONTAINERFILE
+    for each in COMPOSE["services"].values():
+        for volume in each["volumes"]:
+            source = volume.partition(":")[0]
+            if source.startswith("."):
+                assert (COMPOSE_DIRECTORY / source).is_file(), source
+            else:
+                assert source in COMPOSE["volumes"]
+    drain_s = int(re.findall(r"HALFSEC_AGENT__DRAIN_S=(\d+)", CONTAINERFILE)[0])
+    assert int(service["stop_grace_period"].removesuffix("s")) > drain_s + 5
+
+
+def test_prometheus_reads_the_metrics_by_an_allowed_name() -> None:
+    settings = yaml.safe_load((COMPOSE_DIRECTORY / "prometheus.yml").read_text())
+    (job,) = settings["scrape_configs"]
+    host, _, port = job["static_configs"][0]["targets"][0].partition(":")
+    environment = COMPOSE["services"]["halfsec"]["environment"]
+    assert host in json.loads(environment["HALFSEC_AGENT__ALLOWED_HOSTS"])
+    assert host in COMPOSE["services"]
+    assert int(port) == PORT
+    assert job["metrics_path"] == "/metrics"
+    (secret,) = COMPOSE["services"]["prometheus"]["secrets"]
+    assert job["authorization"]["credentials_file"] == f"/run/secrets/{secret}"
+    mounted = {each.split(":")[1] for each in COMPOSE["services"]["prometheus"]["volumes"]}
+    assert {f"/etc/prometheus/{name}" for name in settings["rule_files"]} <= mounted
+
+
+def test_grafana_finds_its_dashboard_and_prometheus() -> None:
+    mounted = {each.split(":")[1] for each in COMPOSE["services"]["grafana"]["volumes"]}
+    provider = yaml.safe_load((COMPOSE_DIRECTORY / "grafana-dashboards.yml").read_text())
+    path = provider["providers"][0]["options"]["path"]
+    assert any(each.startswith(path + "/") for each in mounted)
+    source = yaml.safe_load((COMPOSE_DIRECTORY / "grafana-datasource.yml").read_text())
+    assert source["datasources"][0]["url"].startswith("http://prometheus:")
+    dashboard = json.loads((ROOT / "latency_budget" / "monitoring" / "grafana.json").read_text())
+    variables = {each["name"] for each in dashboard["templating"]["list"]}
+    used = set(re.findall(r"\$\{(\w+)\}", json.dumps(dashboard["panels"])))
+    assert not {each for each in used if each.startswith("DS_")} - variables
+
+
+def test_kubernetes_probes_and_selects_what_exists() -> None:
+    found, spec = container(), MANIFESTS["Deployment"]["spec"]
+    check_command(found["args"])
+    check_settings({each["name"]: each["value"] for each in found["env"]})
+    (port,) = found["ports"]
+    assert port["containerPort"] == PORT
+    for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+        assert found[probe]["httpGet"]["path"] in PROBES
+        assert found[probe]["httpGet"]["port"] == port["name"]
+    assert found["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"] == MANIFESTS["Service"]["spec"]["selector"] == labels
+    assert MANIFESTS["Service"]["spec"]["ports"][0]["targetPort"] == port["name"]
+    pod = spec["template"]["spec"]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert {each["name"] for each in found["volumeMounts"]} == set(volumes)
+    claim = volumes["data"]["persistentVolumeClaim"]["claimName"]
+    assert claim == MANIFESTS["PersistentVolumeClaim"]["metadata"]["name"]
+    assert pod["securityContext"]["runAsUser"] == 10001  # as in the image
+
+
+def test_the_unit_serves() -> None:
+    lines = [line for line in UNIT.read_text().splitlines() if "=" in line and line[0] != "#"]
+    values = [tuple(line.split("=", 1)) for line in lines]
+    (start,) = (value for name, value in values if name == "ExecStart")
+    program, *arguments = shlex.split(start)
+    assert Path(program).name in PYPROJECT["project"]["scripts"]
+    check_command(arguments)
+    environment = dict(value.split("=", 1) for name, value in values if name == "Environment")
+    check_settings(environment)
+    (stop_s,) = (int(value) for name, value in values if name == "TimeoutStopSec")
+    assert stop_s > int(environment["HALFSEC_AGENT__DRAIN_S"]) + 5
+    assert not any(name == "MemoryDenyWriteExecute" for name, _ in values)
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    text = UNIT.read_text().replace("/opt/halfsec/bin/halfsec", "/bin/true")
+    unit = tmp_path / UNIT.name
+    unit.write_text(re.sub(r"^(User|Group)=.*$", r"\1=root", text, flags=re.MULTILINE))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False
+    )
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def test_proxies_pass_on_what_the_server_needs() -> None:
+    assert f"proxy_pass http://127.0.0.1:{PORT};" in NGINX
+    for name in ("Host $host", "Upgrade $http_upgrade", "X-Forwarded-For $remote_addr"):
+        assert f"proxy_set_header {name};" in NGINX
+    assert "proxy_buffering off;" in NGINX
+    limit_s = load_config({}).agent.session_limit_s
+    for name in ("read", "send"):
+        (seconds,) = re.findall(rf"proxy_{name}_timeout (\d+)s;", NGINX)
+        assert int(seconds) > limit_s
+    assert f"reverse_proxy 127.0.0.1:{PORT}" in CADDY
