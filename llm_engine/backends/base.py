@@ -25,6 +25,8 @@ from torch import Tensor
 from llm_engine.config import SamplingParams
 from llm_engine.errors import DeviceLostError
 
+from .interruption import Interruption
+
 Slot = NewType("Slot", int)
 """Number of a sequence in a backend."""
 
@@ -174,6 +176,16 @@ class Backend(Protocol):
 
     def cache_bytes(self) -> int:
         """Bytes that keys and values take now."""
+        ...
+
+
+@runtime_checkable
+class RunsInterruptibly(Protocol):
+    """A backend that can break off a step."""
+
+    def launch_interruptible(self, plan: Plan, interruption: Interruption) -> StepHandle:
+        """Start a step that `interruption` breaks off: raises StepInterruptedError then. Its rows
+        count as not written."""
         ...
 
 

@@ -37,6 +37,7 @@ from .base import CacheLayout, DoneStep, Plan, SequenceRows, Slot, StepHandle, S
 from .batch_invariance import ensure_batch_invariance
 from .cpu_memory import converted_bytes
 from .int8_saturation import check_products
+from .interruption import Interruption
 from .onnx_attention import stored_size
 from .onnx_calibration import Calibration, torch_threads
 from .onnx_packing import packing, with_packed
@@ -139,6 +140,12 @@ class OnnxBackend:
         self._with_room(target, num_tokens, kept=0).copy_from(self._slots[source], num_tokens)
 
     def launch(self, plan: Plan) -> StepHandle:
+        return self._launch(plan, None)
+
+    def launch_interruptible(self, plan: Plan, interruption: Interruption) -> StepHandle:
+        return self._launch(plan, interruption)
+
+    def _launch(self, plan: Plan, interruption: Interruption | None) -> StepHandle:
         # Sampling uses torch. OpenMP keeps this setting per thread, and the engine's thread did
         # not exist at load.
         if torch.get_num_threads() != self._num_threads:
@@ -147,7 +154,7 @@ class OnnxBackend:
         log_probs: dict[Slot, float] = {}
         with torch.inference_mode():
             for sub_batch in plan.sub_batches:
-                for rows, logits in self.read(sub_batch.sequences):
+                for rows, logits in self.read(sub_batch.sequences, interruption):
                     tokens[rows.slot] = choose_tokens(rows, logits)
                     if rows.scored is not None:
                         row = logits[rows.scored.index - len(rows.token_ids)]
@@ -166,21 +173,24 @@ class OnnxBackend:
         ((_, logits),) = self.read([rows])
         return logits
 
-    def read(self, sequences: Sequence[SequenceRows]) -> Iterator[tuple[SequenceRows, Tensor]]:
+    def read(
+        self, sequences: Sequence[SequenceRows], interruption: Interruption | None = None
+    ) -> Iterator[tuple[SequenceRows, Tensor]]:
         """Run all rows. Yields a sequence when its last row is done, with the logits of its last
-        `num_logits` rows, which are valid until the next is asked for."""
+        `num_logits` rows, which are valid until the next is asked for. Raises
+        StepInterruptedError."""
         num_seqs = self._sessions[-1].num_seqs
         for first in range(0, len(sequences), num_seqs):
-            yield from self._read_together(sequences[first : first + num_seqs])
+            yield from self._read_together(sequences[first : first + num_seqs], interruption)
 
     def _read_together(
-        self, sequences: Sequence[SequenceRows]
+        self, sequences: Sequence[SequenceRows], interruption: Interruption | None
     ) -> Iterator[tuple[SequenceRows, Tensor]]:
         earlier: dict[Slot, list[Tensor]] = {rows.slot: [] for rows in sequences}
         start = 0
         while sequences:
             session = self._sessions[0 if len(sequences) == 1 else -1]
-            results = session.run([self._chunk(rows, start) for rows in sequences])
+            results = session.run([self._chunk(rows, start) for rows in sequences], interruption)
             start += session.max_rows
             for rows, result in zip(sequences, results, strict=True):
                 logits = torch.from_numpy(result)
