@@ -7,6 +7,9 @@ its old context. The two are exchanged when the new one is computed whole, so no
 
 Cancelled anywhere, it changes nothing, and keeps what it has: the sentences written so far and what
 is in its cache. Called again it goes on from there, unless the turns that it is of have changed.
+
+Where the context is full before that, the two are exchanged nevertheless: the summary stands for the
+oldest turns, which would be dropped otherwise, and the turn computes only what is missing.
 """
 
 from collections.abc import Callable
@@ -115,16 +118,23 @@ class Condensation:
         """
         while not self._is_over:
             await self._write()
-        if self._summary is None:
-            self._summary = tuple(each.text for each in self._kept())
         while True:
             if not self.is_current:
                 raise OutdatedError
-            prompt, num_fixed = self._history.condensed_prompt(len(self.old), self._summary)
+            prompt, num_fixed = self._history.condensed_prompt(len(self.old), self.summary)
             if prompt == self._computed:
-                return self._summary
+                return self.summary
             await self._request(prompt, 0, num_fixed)
             self._computed = prompt
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The summary's sentences. The first time that it is asked for ends the writing of it:
+        what is missing by then is told by the caller's own sentences."""
+        if self._summary is None:
+            self._is_over = True
+            self._summary = tuple(each.text for each in self._kept())
+        return self._summary
 
     async def _write(self) -> None:
         prompt = (*self._encode(request(self._found)), *self._written)

@@ -218,9 +218,9 @@ class Conversation:
         _require_open(self.is_closed)
         if self._generation is not None:
             return
-        prompt = self._history.open_prompt(
-            text, _reserve(self._sampling.max_tokens, self._history.context_length)
-        )
+        reserve = _reserve(self._sampling.max_tokens, self._history.context_length)
+        self._replace_if_full(text, reserve)
+        prompt = self._history.open_prompt(text, reserve)
         request = Request(
             prompt,
             self._sampling,
@@ -336,23 +336,24 @@ class Conversation:
             if work is None:
                 return None
         try:
-            summary = await work.run()
+            await work.run()
         except OutdatedError:
-            self._drop_condensation()
+            if self._condensation is work:
+                self._drop_condensation()
             return None
-        if self._generation is not None or self.is_closed:
+        except EngineError:
+            if self._condensation is work:
+                raise
+            return None  # a full context has taken it, or the conversation is closed
+        if self._condensation is not work or self._generation is not None or self.is_closed:
             return None
-        history = self._history
-        before, num_left_out = self.context_use(), history.num_left_out
-        history.condense(len(work.old), summary)
-        after, roles = self.context_use(), tuple(message.role for message in work.old)
-        left, self._sequence = self._sequence, work.sequence
-        self._condensation = None
-        self._close_sequence(left)
+        before, num_left_out = self.context_use(), self._history.num_left_out
+        self._replace(work)
+        after = self.context_use()
         return Condensed(
-            summary,
+            work.summary,
             num_left_out,
-            roles,
+            tuple(message.role for message in work.old),
             before.num_fixed + before.num_turns,
             after.num_fixed + after.num_turns,
         )
@@ -376,6 +377,20 @@ class Conversation:
             encode=self._sequences.encode,
         )
         return self._condensation
+
+    def _replace(self, work: Condensation) -> None:
+        """Put what was prepared in place of the oldest turns."""
+        self._history.condense(len(work.old), work.summary)
+        left, self._sequence = self._sequence, work.sequence
+        self._condensation = None
+        self._close_sequence(left)
+
+    def _replace_if_full(self, opened: str | None, reserve: int) -> None:
+        """Where turns would be dropped, take the replacement as far as it is prepared. `opened` as
+        in `TokenHistory.message_end`."""
+        work = self._condensation
+        if work is not None and work.is_current and self._history.is_full(opened, reserve):
+            self._replace(work)
 
     def _drop_condensation(self) -> None:
         work, self._condensation = self._condensation, None
@@ -412,7 +427,9 @@ class Conversation:
         if max_tokens is not None:
             sampling = replace(sampling, max_tokens=max_tokens)
         limit = sampling.max_tokens
-        prompt = self._history.prompt(_reserve(limit, self._history.context_length))
+        reserve = _reserve(limit, self._history.context_length)
+        self._replace_if_full(None, reserve)
+        prompt = self._history.prompt(reserve)
         request = Request(
             prompt,
             sampling,

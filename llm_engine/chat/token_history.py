@@ -255,6 +255,13 @@ class TokenHistory:
         layout = PromptLayout(self._template, parts)
         return layout.ids(is_open=True), sum(layout.sizes()[: len(self._head)])
 
+    def is_full(self, opened: str | None, reserve: int) -> bool:
+        """True if the oldest turns are to be dropped for the next prompt: with the user message
+        `opened`, where it is an open one, and room for `reserve` more."""
+        more = [] if opened is None else [self._encoder.written("user", opened)]
+        num_tokens = self._layout(more).num_tokens()
+        return num_tokens + reserve > self.context_length and not self._keeps_all
+
     def condense(self, num_messages: int, summary: tuple[str, ...]) -> None:
         """Replace the oldest messages, and the summary before them, by this summary."""
         self._summary, self.summary = self._exchange(summary), summary

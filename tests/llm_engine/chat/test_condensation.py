@@ -233,3 +233,35 @@ async def test_a_summary_gives_way_to_the_last_question(small: Callable[[int], E
     await ids_of(talk, 1)
     assert talk.summary == ()
     assert talk.messages[0].text == long
+
+
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "running"])
+async def test_a_full_context_takes_what_is_prepared(
+    small: Callable[[int], Engine], *, is_stopped: bool
+) -> None:
+    """A turn comes for which there is no room before the new context is computed."""
+    engine = small(4)
+    talk = await talked(engine)
+    work = await writing(talk, 3)
+    if is_stopped:
+        work.cancel()
+        await asyncio.wait([work])
+    assert talk._condensation is not None
+    old = [each.text for each in talk._history.written(talk._condensation.old)]
+    assert LINES[0] in old
+    text = "what time is it there"
+    while not talk._history.is_full(text, 12):
+        text += " and there"
+    await talk.commit(text)
+    last = await ids_of(talk, 9)
+    if not is_stopped:
+        assert await work is None
+    assert LINES[0] in talk.summary
+    assert talk.num_left_out == len(old), "nothing was dropped"
+    assert [each.text for each in talk.messages if each.role == "user"] == [*LINES[-2:], text]
+
+    reply = tuple(talk._history._turns[-1].fixed_ids or ())
+    asked = prompt_of(talk)
+    start = max(place for place in range(len(asked)) if asked[place:][: len(reply)] == reply)
+    assert last == await cold(engine, asked[:start])
+    assert await num_sequences(engine) == 1
