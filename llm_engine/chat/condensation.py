@@ -8,8 +8,8 @@ its old context. The two are exchanged when the new one is computed whole, so no
 Cancelled anywhere, it changes nothing, and keeps what it has: the sentences written so far and what
 is in its cache. Called again it goes on from there, unless the turns that it is of have changed.
 
-Where the context is full before that, the two are exchanged nevertheless: the summary stands for the
-oldest turns, which would be dropped otherwise, and the turn computes only what is missing.
+Where the context is full before that, the two are exchanged nevertheless: the summary stands for
+the oldest turns, which would be dropped otherwise, and the turn computes only what is missing.
 """
 
 from collections.abc import Callable
