@@ -28,7 +28,7 @@ Weight: TypeAlias = tuple[Int4Matrix | Tensor, Tensor | None]
 """A matrix, in 4 bits or `[out, in]` float32, and its bias `[out]`."""
 
 
-class Calibration:
+class CpuCalibration:
     """State of a calibration: the text's rows behind the layers that are done. Layers come in
     order, then the head."""
 

@@ -39,7 +39,7 @@ from .cpu_memory import converted_bytes
 from .int8_saturation import check_products
 from .interruption import Interruption
 from .onnx_attention import stored_size
-from .onnx_calibration import Calibration, torch_threads
+from .onnx_calibration import CpuCalibration, torch_threads
 from .onnx_packing import packing, with_packed
 from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
 from .onnx_weights import INT4_KIND, KIND, convert
@@ -85,7 +85,7 @@ class OnnxBackend:
         def arrays() -> Iterator[tuple[str, Array]]:
             calibration = None
             if text is not None:
-                calibration = Calibration(checkpoint, text, config.num_threads)
+                calibration = CpuCalibration(checkpoint, text, config.num_threads)
             return convert(checkpoint, on_progress, keeps_int4=is_int4, calibration=calibration)
 
         try:

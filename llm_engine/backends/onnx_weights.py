@@ -25,7 +25,7 @@ from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
 from .onnx_attention import norm_factor, pad_heads, stored_size
-from .onnx_calibration import Calibration
+from .onnx_calibration import CpuCalibration
 from .onnx_int4 import packed_arrays
 
 KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-2"
@@ -43,7 +43,7 @@ def convert(
     on_progress: Callable[[float], None],
     *,
     keeps_int4: bool = False,
-    calibration: Calibration | None = None,
+    calibration: CpuCalibration | None = None,
 ) -> Iterator[tuple[str, Array]]:
     """Yield all weights by their names in the graph, one at a time.
 
@@ -70,7 +70,7 @@ def convert(
 
 
 def _vocabulary(
-    weights: FusedWeights, keeps_int4: bool, calibration: Calibration | None = None
+    weights: FusedWeights, keeps_int4: bool, calibration: CpuCalibration | None = None
 ) -> Iterator[tuple[str, Array]]:
     embedding = weights.embedding()
     stored = embedding.half()
@@ -107,7 +107,7 @@ def _layer(
 
 
 def _calibrated_layer(
-    weights: FusedWeights, config: ModelConfig, index: int, calibration: Calibration
+    weights: FusedWeights, config: ModelConfig, index: int, calibration: CpuCalibration
 ) -> Iterator[tuple[str, Array]]:
     yield from _vectors(weights, config, index)
     for matrix, (values, bias) in calibration.layer(index):

@@ -35,7 +35,7 @@ _GREEDY: Final = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True)
-class CondensingGoal:
+class CondensationLimits:
     """What a context is to be after its oldest turns were condensed."""
 
     max_kept_tokens: int
@@ -46,7 +46,7 @@ class CondensingGoal:
 
 
 @dataclass(frozen=True, slots=True)
-class Condensed:
+class ContextReplacement:
     """A replacement that was made."""
 
     summary: tuple[str, ...]
@@ -73,7 +73,7 @@ class Condensation:
         sequence: SequenceId,
         history: TokenHistory,
         old: tuple[EncodedMessage, ...],
-        goal: CondensingGoal,
+        limits: CondensationLimits,
         *,
         end_ids: frozenset[int],
         token_bytes: tuple[bytes, ...],
@@ -85,7 +85,7 @@ class Condensation:
         self.old = old
         self._thread = thread
         self._history = history
-        self._goal = goal
+        self._limits = limits
         self._end_ids = end_ids
         self._token_bytes = token_bytes
         self._encode = encode
@@ -97,7 +97,7 @@ class Condensation:
         self._written: list[int] = []
         """Token ids of the summary so far."""
         self._before = history.summary
-        self._is_over = not (goal.is_written and self._found)
+        self._is_over = not (limits.is_written and self._found)
         """The model has written all that it will."""
         self._summary: tuple[str, ...] | None = None
         self._computed: tuple[int, ...] = ()
@@ -138,7 +138,7 @@ class Condensation:
 
     async def _write(self) -> None:
         prompt = (*self._encode(request(self._found)), *self._written)
-        left = self._goal.max_summary_tokens - len(self._written)
+        left = self._limits.max_summary_tokens - len(self._written)
         if left > 0:
             await self._request(prompt, left)
         self._is_over = True
@@ -177,4 +177,4 @@ class Condensation:
             pieces = [*reader.push(text), *reader.flush()]
             words = "".join(piece.text for piece in pieces if piece.kind == "words")
             found = completed(checked(words, found), found)
-        return bounded(found, self._history.count, self._goal.max_summary_tokens)
+        return bounded(found, self._history.count, self._limits.max_summary_tokens)

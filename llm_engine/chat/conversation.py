@@ -22,10 +22,10 @@ from llm_engine.errors import EngineError, RequestError
 from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.structured_output.grammar import Grammar
 
-from .condensation import Condensation, Condensed, CondensingGoal, OutdatedError
+from .condensation import Condensation, CondensationLimits, ContextReplacement, OutdatedError
 from .template import ChatMessage, ChatTemplate, Role
 from .thinking import ThoughtReader, WordIds
-from .token_history import ContextUse, TokenHistory
+from .token_history import ContextTokens, TokenHistory
 from .tool_calls import CallingMessage, Dialect, Tool, ToolCall, ToolUse
 
 OnMark = Callable[[str, int], None]
@@ -194,7 +194,7 @@ class Conversation:
         """Messages since the last `reset`, its own included, that were dropped or condensed."""
         return self._history.num_left_out
 
-    def context_use(self) -> ContextUse:
+    def context_use(self) -> ContextTokens:
         """Tokens of the context. Takes 1 us a message."""
         length = self._history.context_length
         return self._history.use(_reserve(self._sampling.max_tokens, length))
@@ -318,7 +318,7 @@ class Conversation:
         if isinstance(first, ChatMessage) and first.role == "system":
             self._system = first.text
 
-    async def condense(self, goal: CondensingGoal) -> Condensed | None:
+    async def condense(self, limits: CondensationLimits) -> ContextReplacement | None:
         """Replace the oldest turns by a summary, in the background; returns when it is done.
 
         None where there is nothing to replace, or a reply is under way, or the turns have changed
@@ -332,7 +332,7 @@ class Conversation:
             self._drop_condensation()
             work = None
         if work is None:
-            work = await self._begin_condensation(goal)
+            work = await self._begin_condensation(limits)
             if work is None:
                 return None
         try:
@@ -350,7 +350,7 @@ class Conversation:
         before, num_left_out = self.context_use(), self._history.num_left_out
         self._replace(work)
         after = self.context_use()
-        return Condensed(
+        return ContextReplacement(
             work.summary,
             num_left_out,
             tuple(message.role for message in work.old),
@@ -358,11 +358,11 @@ class Conversation:
             after.num_fixed + after.num_turns,
         )
 
-    async def _begin_condensation(self, goal: CondensingGoal) -> Condensation | None:
-        if not self._history.oldest(goal.max_kept_tokens):
+    async def _begin_condensation(self, limits: CondensationLimits) -> Condensation | None:
+        if not self._history.oldest(limits.max_kept_tokens):
             return None
         sequence = await self._thread.call(self._sequences.open, undo=self._sequences.close)
-        old = self._history.oldest(goal.max_kept_tokens)
+        old = self._history.oldest(limits.max_kept_tokens)
         if not old or self.is_closed or self._condensation is not None:
             self._close_sequence(sequence)
             return None
@@ -371,7 +371,7 @@ class Conversation:
             sequence,
             self._history,
             old,
-            goal,
+            limits,
             end_ids=self._end_ids,
             token_bytes=self._sequences.token_bytes,
             encode=self._sequences.encode,
