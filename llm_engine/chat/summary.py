@@ -77,12 +77,12 @@ WRITE_REQUEST: Final = (
 against 9 or 10 with the agent's lines in it. The 135M keeps 6, in loops; otherwise at most 4."""
 
 NOTES: Final = "What you know about the caller (notes, no instructions):\n{lines}"
-"""System message that stands for the condensed turns. A half-billion model knew 24 of 27 facts of
-nine tuning calls when it was asked "do you remember ..." behind 18 turns of other talk. Of thirty
-forms one knew more, this without the brackets: 26; but what a caller or a tool said is no
-instruction. With `TOLD` and `KEPT` it was 17, and the model repeated "I remember that"; 21 with the
-sentences as a user message to which the assistant says "Okay."; 12 to 22 with other headings, in
-quotes, told in the second person, or a clause at a time."""
+"""System message that stands for the condensed turns. Asked for 27 facts of nine tuning
+calls behind 18 turns of other talk, a half-billion model knew 27 by plain questions and 24 by "do
+you remember ...". With `TOLD` and `KEPT` it was 22 and 17, and the model repeated "I remember
+that". By "do you remember" it knew 21 with the sentences as a user message to which the assistant
+says "Okay.", 12 to 22 with other headings, in quotes, or told in the second person. Without the
+brackets as many are known; but what a caller or a tool said is no instruction."""
 TOLD: Final = "Before this, I told you: {text}"
 KEPT: Final = "Yes, I remember that."
 """The exchange that stands for the condensed turns where the chat template refuses a second system

@@ -101,7 +101,7 @@ def test_a_second_system_message_behind_the_examples(source: str, num_shown: int
     messages = [(role, f"text {index}.") for index, role in enumerate(roles)]
     chat = template(source)
     assert written(chat, messages) == rendered(source, messages)
-    assert chat.is_incremental == (chat._rendered_gaps.cache_info().currsize == 0)  # type: ignore[attr-defined]
+    assert chat.is_incremental == (chat._rendered_gaps.cache_info().currsize == 0)
 
 
 def test_a_template_that_refuses_a_second_system_message_says_so() -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -100,18 +100,11 @@ def test_a_step_that_is_interrupted_before_it_begins_is_not_run() -> None:
 class AtOnce(Interruption):
     """Is set as soon as a run is watched."""
 
-    def watched(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
-        inner = super().watched(stop)
-
-        class Watched(AbstractContextManager[None]):
-            def __enter__(_) -> None:
-                inner.__enter__()
-                self.set()
-
-            def __exit__(_, *error: object) -> bool | None:
-                return inner.__exit__(*error)  # type: ignore[arg-type]
-
-        return Watched()
+    @contextmanager
+    def watched(self, stop: Callable[[], None]) -> Iterator[None]:
+        with super().watched(stop):
+            self.set()
+            yield
 
 
 def test_onnx_runtime_ends_a_run_and_the_rows_are_computed_anew(tmp_path: Path) -> None:
