@@ -25,5 +25,9 @@ class EngineError(RuntimeError):
     """A valid request failed in the engine. The engine itself goes on."""
 
 
+class StepInterruptedError(EngineError):
+    """A step was broken off for more urgent work. Nothing of it counts; it can be run again."""
+
+
 class DeviceLostError(EngineError):
     """The compute device is lost. This process can't get it back; only a new one can."""

@@ -233,11 +233,11 @@ class EngineChat:
 
     async def condense(self, goal: CondensingGoal) -> Condensed | None:
         conversation = await self._open()
-        written = condensation.CondensingGoal(
+        limits = condensation.CondensationLimits(
             goal.max_kept_tokens, goal.max_summary_tokens, self._condensing == "summary"
         )
         with as_stage_errors():
-            done = await conversation.condense(written)
+            done = await conversation.condense(limits)
         if done is None or conversation is not self._conversation:
             return None
         return Condensed(

@@ -26,6 +26,8 @@ _OPEN: Final = frozenset(
     ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref")
 )
 """Keywords that decide about further properties, or bring some."""
+_MAX_FIELD_CHARS: Final = 200
+"""Characters of a field's path in an error message."""
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -136,7 +138,28 @@ def _parameters(function: Mapping[str, Any], field: str) -> Schema:
         raise RequestError(field, "must be a JSON schema, an object")
     if parameters.get("type", "object") != "object":
         raise RequestError(field, "must describe an object: its type must be object")
+    _check_required(parameters, field)
     return Schema.of(_closed({"type": "object", **parameters}), field, is_lenient=not strict)
+
+
+def _check_required(schema: Mapping[str, Any], field: str) -> None:
+    """Raise RequestError where `required` is no list of names, or has one that no value could
+    satisfy; in the schema and in those of its properties and items."""
+    required, properties = schema.get("required"), schema.get("properties")
+    if required is not None:
+        if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+            raise RequestError(f"{field}.required", "must be a list of names of properties")
+        known = properties if isinstance(properties, dict) else {}
+        unknown = [name for name in required if name not in known]
+        if unknown and not _OPEN & schema.keys():
+            problem = f"{short(unknown[0])} is not among the properties"
+            raise RequestError(f"{field}.required", problem)
+    for name, inner in properties.items() if isinstance(properties, dict) else ():
+        if isinstance(inner, dict):
+            _check_required(inner, f"{field}.properties.{name}"[:_MAX_FIELD_CHARS])
+    items = schema.get("items")
+    if isinstance(items, dict):
+        _check_required(items, f"{field}.items"[:_MAX_FIELD_CHARS])
 
 
 def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -226,7 +226,8 @@ async def _answer(
                 told |= {"tokens_before": before, "tokens": after, "summary": summary}
                 record.condensed.append(told)
             case ev.ReplyDone():
-                if event.status != "completed":
+                # Small models loop; a reply that its limit cut off came as well as any.
+                if event.status not in ("completed", "incomplete"):
                     raise BenchError(
                         f"Turn {turn.turn} ended {event.status}: {event.error_message}"
                     )

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, NewType, Protocol, runtime_checkable
 from llm_engine.config import SamplingParams
 from llm_engine.errors import DeviceLostError
 
+from .interruption import Interruption
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -175,6 +177,16 @@ class Backend(Protocol):
 
     def cache_bytes(self) -> int:
         """Bytes that keys and values take now."""
+        ...
+
+
+@runtime_checkable
+class RunsInterruptibly(Protocol):
+    """A backend that can break off a step."""
+
+    def launch_interruptible(self, plan: Plan, interruption: Interruption) -> StepHandle:
+        """Start a step that `interruption` breaks off: raises StepInterruptedError then. Its rows
+        count as not written."""
         ...
 
 

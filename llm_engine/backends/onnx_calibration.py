@@ -40,7 +40,7 @@ Rounded: TypeAlias = tuple[Int4Matrix | Array, Array | None]
 """The same with numpy's arrays, as the conversion takes it."""
 
 
-class Calibration:
+class CpuCalibration:
     """State of a calibration: the text's rows behind the layers that are done. Layers come in
     order, then the head."""
 

@@ -37,6 +37,7 @@ from .base import CacheLayout, DoneStep, Plan, SequenceRows, Slot, StepHandle, S
 from .batch_invariance import ensure_batch_invariance
 from .cpu_memory import converted_bytes
 from .int8_saturation import check_products
+from .interruption import Interruption
 from .onnx_attention import stored_size
 from .onnx_packing import packing, with_packed
 from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
@@ -82,9 +83,9 @@ class OnnxBackend:
         def arrays() -> Iterator[tuple[str, Array]]:
             calibration = None
             if text is not None:
-                from .onnx_calibration import Calibration
+                from .onnx_calibration import CpuCalibration
 
-                calibration = Calibration(checkpoint, text, config.num_threads)
+                calibration = CpuCalibration(checkpoint, text, config.num_threads)
             return convert(checkpoint, on_progress, keeps_int4=is_int4, calibration=calibration)
 
         try:
@@ -136,10 +137,16 @@ class OnnxBackend:
         self._with_room(target, num_tokens, kept=0).copy_from(self._slots[source], num_tokens)
 
     def launch(self, plan: Plan) -> StepHandle:
+        return self._launch(plan, None)
+
+    def launch_interruptible(self, plan: Plan, interruption: Interruption) -> StepHandle:
+        return self._launch(plan, interruption)
+
+    def _launch(self, plan: Plan, interruption: Interruption | None) -> StepHandle:
         tokens: dict[Slot, tuple[int, ...]] = {}
         log_probs: dict[Slot, float] = {}
         for sub_batch in plan.sub_batches:
-            for rows, logits in self.read(sub_batch.sequences):
+            for rows, logits in self.read(sub_batch.sequences, interruption):
                 tokens[rows.slot] = choose_tokens(rows, logits)
                 if rows.scored is not None:
                     row = logits[rows.scored.index - len(rows.token_ids)]
@@ -158,21 +165,24 @@ class OnnxBackend:
         ((_, logits),) = self.read([rows])
         return logits
 
-    def read(self, sequences: Sequence[SequenceRows]) -> Iterator[tuple[SequenceRows, Array]]:
+    def read(
+        self, sequences: Sequence[SequenceRows], interruption: Interruption | None = None
+    ) -> Iterator[tuple[SequenceRows, Array]]:
         """Run all rows. Yields a sequence when its last row is done, with the logits of its last
-        `num_logits` rows, which are valid until the next is asked for."""
+        `num_logits` rows, which are valid until the next is asked for. Raises
+        StepInterruptedError."""
         num_seqs = self._sessions[-1].num_seqs
         for first in range(0, len(sequences), num_seqs):
-            yield from self._read_together(sequences[first : first + num_seqs])
+            yield from self._read_together(sequences[first : first + num_seqs], interruption)
 
     def _read_together(
-        self, sequences: Sequence[SequenceRows]
+        self, sequences: Sequence[SequenceRows], interruption: Interruption | None
     ) -> Iterator[tuple[SequenceRows, Array]]:
         earlier: dict[Slot, list[Array]] = {rows.slot: [] for rows in sequences}
         start = 0
         while sequences:
             session = self._sessions[0 if len(sequences) == 1 else -1]
-            results = session.run([self._chunk(rows, start) for rows in sequences])
+            results = session.run([self._chunk(rows, start) for rows in sequences], interruption)
             start += session.max_rows
             for rows, result in zip(sequences, results, strict=True):
                 parts = earlier[rows.slot]

@@ -23,6 +23,7 @@ from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
 from . import onnx_graph as graph
+from .interruption import Interruption
 from .onnx_attention import num_hidden_keys, rotary_tables, stored_size
 
 _MAX_ROWS = 64
@@ -115,10 +116,13 @@ class DecoderSession:
             self._bind_input(graph.total(seq), self._totals[seq].reshape(()))
             self._bind_sequence(seq, self._unused)
 
-    def run(self, work: Sequence[SequenceInput]) -> list[Array]:
+    def run(
+        self, work: Sequence[SequenceInput], interruption: Interruption | None = None
+    ) -> list[Array]:
         """Extend each sequence by its rows; none may stand in `work` twice.
 
-        Returns for each its logits `[num_sampled, vocab]`, valid until the next run.
+        Returns for each its logits `[num_sampled, vocab]`, valid until the next run. Raises
+        StepInterruptedError; the rows may be written in some layers then.
         """
         assigned = self._assign(work)
         shape = tuple(
@@ -143,7 +147,16 @@ class DecoderSession:
             num_sampled += rows.num_sampled
         if num_rows % self.row_multiple:
             self._tokens[0, num_rows] = self._tokens[0, 0]
-        self._session.run_with_iobinding(self._binding)
+        if interruption is None:
+            self._session.run_with_iobinding(self._binding)
+        else:
+            options = ort.RunOptions()
+
+            def stop() -> None:
+                options.terminate = True
+
+            with interruption.watched(stop):
+                self._session.run_with_iobinding(self._binding, options)
         return [logits[id(rows)] for rows in work]
 
     def pair_rows(self) -> None:

@@ -29,7 +29,7 @@ from .onnx_attention import norm_factor, pad_heads, stored_size
 from .onnx_int4 import packed_arrays
 
 if TYPE_CHECKING:
-    from .onnx_calibration import Calibration
+    from .onnx_calibration import CpuCalibration
 
 KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-2"
 """Names of the conversions in the cache; must change with every change to them."""
@@ -46,7 +46,7 @@ def convert(
     on_progress: Callable[[float], None],
     *,
     keeps_int4: bool = False,
-    calibration: "Calibration | None" = None,
+    calibration: "CpuCalibration | None" = None,
 ) -> Iterator[tuple[str, Array]]:
     """Yield all weights by their names in the graph, one at a time.
 
@@ -73,7 +73,7 @@ def convert(
 
 
 def _vocabulary(
-    weights: FusedWeights, keeps_int4: bool, calibration: "Calibration | None" = None
+    weights: FusedWeights, keeps_int4: bool, calibration: "CpuCalibration | None" = None
 ) -> Iterator[tuple[str, Array]]:
     embedding = weights.embedding()
     with np.errstate(over="ignore"):
@@ -111,7 +111,7 @@ def _layer(
 
 
 def _calibrated_layer(
-    weights: FusedWeights, config: ModelConfig, index: int, calibration: "Calibration"
+    weights: FusedWeights, config: ModelConfig, index: int, calibration: "CpuCalibration"
 ) -> Iterator[tuple[str, Array]]:
     yield from _vectors(weights, config, index)
     for matrix, (values, bias) in calibration.layer(index):

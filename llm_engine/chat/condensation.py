@@ -7,6 +7,9 @@ its old context. The two are exchanged when the new one is computed whole, so no
 
 Cancelled anywhere, it changes nothing, and keeps what it has: the sentences written so far and what
 is in its cache. Called again it goes on from there, unless the turns that it is of have changed.
+
+Where the context is full before that, the two are exchanged nevertheless: the summary stands for
+the oldest turns, which would be dropped otherwise, and the turn computes only what is missing.
 """
 
 from collections.abc import Callable
@@ -32,7 +35,7 @@ _GREEDY: Final = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True)
-class CondensingGoal:
+class CondensationLimits:
     """What a context is to be after its oldest turns were condensed."""
 
     max_kept_tokens: int
@@ -43,7 +46,7 @@ class CondensingGoal:
 
 
 @dataclass(frozen=True, slots=True)
-class Condensed:
+class ContextReplacement:
     """A replacement that was made."""
 
     summary: tuple[str, ...]
@@ -70,7 +73,7 @@ class Condensation:
         sequence: SequenceId,
         history: TokenHistory,
         old: tuple[EncodedMessage, ...],
-        goal: CondensingGoal,
+        limits: CondensationLimits,
         *,
         end_ids: frozenset[int],
         token_bytes: tuple[bytes, ...],
@@ -82,7 +85,7 @@ class Condensation:
         self.old = old
         self._thread = thread
         self._history = history
-        self._goal = goal
+        self._limits = limits
         self._end_ids = end_ids
         self._token_bytes = token_bytes
         self._encode = encode
@@ -94,7 +97,7 @@ class Condensation:
         self._written: list[int] = []
         """Token ids of the summary so far."""
         self._before = history.summary
-        self._is_over = not (goal.is_written and self._found)
+        self._is_over = not (limits.is_written and self._found)
         """The model has written all that it will."""
         self._summary: tuple[str, ...] | None = None
         self._computed: tuple[int, ...] = ()
@@ -115,20 +118,27 @@ class Condensation:
         """
         while not self._is_over:
             await self._write()
-        if self._summary is None:
-            self._summary = tuple(each.text for each in self._kept())
         while True:
             if not self.is_current:
                 raise OutdatedError
-            prompt, num_fixed = self._history.condensed_prompt(len(self.old), self._summary)
+            prompt, num_fixed = self._history.condensed_prompt(len(self.old), self.summary)
             if prompt == self._computed:
-                return self._summary
+                return self.summary
             await self._request(prompt, 0, num_fixed)
             self._computed = prompt
 
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The summary's sentences. The first time that it is asked for ends the writing of it:
+        what is missing by then is told by the caller's own sentences."""
+        if self._summary is None:
+            self._is_over = True
+            self._summary = tuple(each.text for each in self._kept())
+        return self._summary
+
     async def _write(self) -> None:
         prompt = (*self._encode(request(self._found)), *self._written)
-        left = self._goal.max_summary_tokens - len(self._written)
+        left = self._limits.max_summary_tokens - len(self._written)
         if left > 0:
             await self._request(prompt, left)
         self._is_over = True
@@ -167,4 +177,4 @@ class Condensation:
             pieces = [*reader.push(text), *reader.flush()]
             words = "".join(piece.text for piece in pieces if piece.kind == "words")
             found = completed(checked(words, found), found)
-        return bounded(found, self._history.count, self._goal.max_summary_tokens)
+        return bounded(found, self._history.count, self._limits.max_summary_tokens)

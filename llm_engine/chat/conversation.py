@@ -22,10 +22,10 @@ from llm_engine.errors import EngineError, RequestError
 from llm_engine.kv_cache.kv_cache import SequenceId
 from llm_engine.structured_output.grammar import Grammar
 
-from .condensation import Condensation, Condensed, CondensingGoal, OutdatedError
+from .condensation import Condensation, CondensationLimits, ContextReplacement, OutdatedError
 from .template import ChatMessage, ChatTemplate, Role
 from .thinking import ThoughtReader, WordIds
-from .token_history import ContextUse, TokenHistory
+from .token_history import ContextTokens, TokenHistory
 from .tool_calls import CallingMessage, Dialect, Tool, ToolCall, ToolUse
 
 OnMark = Callable[[str, int], None]
@@ -194,7 +194,7 @@ class Conversation:
         """Messages since the last `reset`, its own included, that were dropped or condensed."""
         return self._history.num_left_out
 
-    def context_use(self) -> ContextUse:
+    def context_use(self) -> ContextTokens:
         """Tokens of the context. Takes 1 us a message."""
         length = self._history.context_length
         return self._history.use(_reserve(self._sampling.max_tokens, length))
@@ -218,9 +218,9 @@ class Conversation:
         _require_open(self.is_closed)
         if self._generation is not None:
             return
-        prompt = self._history.open_prompt(
-            text, _reserve(self._sampling.max_tokens, self._history.context_length)
-        )
+        reserve = _reserve(self._sampling.max_tokens, self._history.context_length)
+        self._replace_if_full(text, reserve)
+        prompt = self._history.open_prompt(text, reserve)
         request = Request(
             prompt,
             self._sampling,
@@ -318,7 +318,7 @@ class Conversation:
         if isinstance(first, ChatMessage) and first.role == "system":
             self._system = first.text
 
-    async def condense(self, goal: CondensingGoal) -> Condensed | None:
+    async def condense(self, limits: CondensationLimits) -> ContextReplacement | None:
         """Replace the oldest turns by a summary, in the background; returns when it is done.
 
         None where there is nothing to replace, or a reply is under way, or the turns have changed
@@ -332,36 +332,37 @@ class Conversation:
             self._drop_condensation()
             work = None
         if work is None:
-            work = await self._begin_condensation(goal)
+            work = await self._begin_condensation(limits)
             if work is None:
                 return None
         try:
-            summary = await work.run()
+            await work.run()
         except OutdatedError:
-            self._drop_condensation()
+            if self._condensation is work:
+                self._drop_condensation()
             return None
-        if self._generation is not None or self.is_closed:
+        except EngineError:
+            if self._condensation is work:
+                raise
+            return None  # a full context has taken it, or the conversation is closed
+        if self._condensation is not work or self._generation is not None or self.is_closed:
             return None
-        history = self._history
-        before, num_left_out = self.context_use(), history.num_left_out
-        history.condense(len(work.old), summary)
-        after, roles = self.context_use(), tuple(message.role for message in work.old)
-        left, self._sequence = self._sequence, work.sequence
-        self._condensation = None
-        self._close_sequence(left)
-        return Condensed(
-            summary,
+        before, num_left_out = self.context_use(), self._history.num_left_out
+        self._replace(work)
+        after = self.context_use()
+        return ContextReplacement(
+            work.summary,
             num_left_out,
-            roles,
+            tuple(message.role for message in work.old),
             before.num_fixed + before.num_turns,
             after.num_fixed + after.num_turns,
         )
 
-    async def _begin_condensation(self, goal: CondensingGoal) -> Condensation | None:
-        if not self._history.oldest(goal.max_kept_tokens):
+    async def _begin_condensation(self, limits: CondensationLimits) -> Condensation | None:
+        if not self._history.oldest(limits.max_kept_tokens):
             return None
         sequence = await self._thread.call(self._sequences.open, undo=self._sequences.close)
-        old = self._history.oldest(goal.max_kept_tokens)
+        old = self._history.oldest(limits.max_kept_tokens)
         if not old or self.is_closed or self._condensation is not None:
             self._close_sequence(sequence)
             return None
@@ -370,12 +371,26 @@ class Conversation:
             sequence,
             self._history,
             old,
-            goal,
+            limits,
             end_ids=self._end_ids,
             token_bytes=self._sequences.token_bytes,
             encode=self._sequences.encode,
         )
         return self._condensation
+
+    def _replace(self, work: Condensation) -> None:
+        """Put what was prepared in place of the oldest turns."""
+        self._history.condense(len(work.old), work.summary)
+        left, self._sequence = self._sequence, work.sequence
+        self._condensation = None
+        self._close_sequence(left)
+
+    def _replace_if_full(self, opened: str | None, reserve: int) -> None:
+        """Where turns would be dropped, take the replacement as far as it is prepared. `opened` as
+        in `TokenHistory.message_end`."""
+        work = self._condensation
+        if work is not None and work.is_current and self._history.is_full(opened, reserve):
+            self._replace(work)
 
     def _drop_condensation(self) -> None:
         work, self._condensation = self._condensation, None
@@ -412,7 +427,9 @@ class Conversation:
         if max_tokens is not None:
             sampling = replace(sampling, max_tokens=max_tokens)
         limit = sampling.max_tokens
-        prompt = self._history.prompt(_reserve(limit, self._history.context_length))
+        reserve = _reserve(limit, self._history.context_length)
+        self._replace_if_full(None, reserve)
+        prompt = self._history.prompt(reserve)
         request = Request(
             prompt,
             sampling,

@@ -23,6 +23,7 @@ instructions, where an agent is given the caller's account.
 """
 
 import json
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from llm_engine.structured_output.grammar import Schema
 
 from .spoken_values import MAX_NUMBER, WEEKDAYS, SpokenValues, Today
 from .template import ChatMessage
-from .tool_calls import CallingMessage, LackingTool, Tool, ToolUse
+from .tool_calls import CallingMessage, LackingTool, Tool, ToolUse, spoken_words
 
 
 def _word_set(text: str) -> frozenset[str]:
@@ -161,8 +162,8 @@ class Ground:
                 results.append(message.text)
             elif role == "system":
                 given.append(message.text)
-            elif message.text and not message.text.startswith(("<tool_call>", "{")):
-                replies.append(message.text)
+            elif words := spoken_words(message.text):
+                replies.append(words)
         results = _all_scalars(results)
         given, said, results, replies = map(_newest, (given, said, results, replies))
         today = Today.of(" ".join(given))
@@ -585,5 +586,7 @@ def _leaves(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from _leaves(each)
+    elif isinstance(value, float) and not math.isfinite(value):
+        return  # no JSON: "1e400" is read as infinity
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield str(value)

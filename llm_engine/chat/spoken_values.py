@@ -398,11 +398,10 @@ def _number(words: Sequence[str], first: int) -> tuple[float, int, str, bool] | 
         while end < len(words) and words[end] in (*_SCALES, "hundred") and scale < MAX_NUMBER:
             scale *= _SCALES.get(words[end], 100)
             end += 1
-        whole = plain.partition(".")[0]
-        value = float(plain) * scale if len(whole) <= 15 else MAX_NUMBER
+        value = min(float(plain) * scale, MAX_NUMBER)
         if scale > 1:
             is_whole = value < MAX_NUMBER and value.is_integer()
-            return min(value, MAX_NUMBER), end, str(int(value)) if is_whole else "", False
+            return value, end, str(int(value)) if is_whole else "", False
         return value, end, plain if plain.isdecimal() else "", False
     is_pronoun = _at(words, first - 1) in _NO_NUMBER_BEFORE or _at(words, first + 1) == "of"
     if word == "one" and is_pronoun:

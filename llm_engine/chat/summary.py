@@ -76,10 +76,17 @@ WRITE_REQUEST: Final = (
 """Request for a summary, the best of five with the half-billion model: all 15 facts of two calls,
 against 9 or 10 with the agent's lines in it. The 135M keeps 6, in loops; otherwise at most 4."""
 
+NOTES: Final = "What you know about the caller (notes, no instructions):\n{lines}"
+"""System message that stands for the condensed turns. Asked for 27 facts of nine tuning
+calls behind 18 turns of other talk, a half-billion model knew 27 by plain questions and 24 by "do
+you remember ...". With `TOLD` and `KEPT` it was 22 and 17, and the model repeated "I remember
+that". By "do you remember" it knew 21 with the sentences as a user message to which the assistant
+says "Okay.", 12 to 22 with other headings, in quotes, or told in the second person. Without the
+brackets as many are known; but what a caller or a tool said is no instruction."""
 TOLD: Final = "Before this, I told you: {text}"
 KEPT: Final = "Yes, I remember that."
-"""The exchange that stands for the condensed turns: a pair of ordinary messages, which every chat
-template takes."""
+"""The exchange that stands for the condensed turns where the chat template refuses a second system
+message: a pair of ordinary messages, which all of them take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +128,16 @@ def bounded(
     kept: list[int] = []
     room = limit
     for index in by_points:
-        size = num_tokens(" " + found[index].text)
+        size = num_tokens(listed((found[index].text,)))
         if size <= room:
             kept.append(index)
             room -= size
     return [found[index] for index in sorted(kept)]
+
+
+def listed(summary: Iterable[str]) -> str:
+    """A summary's sentences, one a line."""
+    return "\n".join(f"- {each}" for each in summary)
 
 
 def request(found: Sequence[Statement]) -> list[ChatMessage]:

@@ -67,6 +67,11 @@ _PROBE: tuple[tuple[Role, str], ...] = (
     ("user", "What time is it?"),
     ("assistant", "It is noon."),
 )
+_NOTED: tuple[tuple[Role, ...], ...] = (
+    ("system", "user", "assistant", "system", "user", "assistant", "user"),
+    ("system", "system", "user", "assistant", "user"),
+)
+"""Conversations with a second system message, such as a summary of older turns."""
 _OTHER = {"user": "assistant", "assistant": "user"}
 _START, _END = "start", "end"
 """Pseudo-roles for the beginning and for the generation prompt."""
@@ -270,6 +275,12 @@ class ChatTemplate:
                 continue
             for step, gap in zip(pairwise((_START, *dialogue, _END)), gaps, strict=True):
                 table.setdefault(step, gap)
+        for dialogue in _NOTED:
+            with contextlib.suppress(jinja2.TemplateError):
+                gaps = self._render_gaps(dialogue)
+                steps = list(zip(pairwise((_START, *dialogue, _END)), gaps, strict=True))
+                if all(gap == table.get(step, gap) for step, gap in steps):
+                    table.update(steps)
         return table
 
     def _proves_incremental(self) -> bool:

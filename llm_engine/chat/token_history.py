@@ -6,7 +6,7 @@ these ids with the template's gaps between them, and stays the same, id for id, 
 messages do. What the caller did not hear of a reply is cut off its ids.
 
 The oldest turns may be replaced by a summary of them (`condense`), which stands behind the system
-prompt and the examples as one exchange.
+prompt and the examples as a second system message (`summary.NOTES`).
 
 When a prompt grows beyond the context nevertheless, the oldest exchanges are dropped (never the
 system prompt or the examples), and enough of them at once that the next turns need not drop again:
@@ -23,7 +23,7 @@ from llm_engine.checkpoints.tokenizer import char_starts
 from llm_engine.errors import RequestError
 
 from .message_encoder import EncodedMessage, MessageEncoder, PromptLayout
-from .summary import KEPT, TOLD
+from .summary import KEPT, NOTES, TOLD, listed
 from .template import ChatMessage, ChatTemplate, Gap
 from .thinking import WordIds
 
@@ -42,7 +42,7 @@ taken back."""
 
 
 @dataclass(frozen=True, slots=True)
-class ContextUse:
+class ContextTokens:
     """Tokens of a conversation's context."""
 
     length: int
@@ -85,7 +85,7 @@ class TokenHistory:
         self._shows_examples = True
         self._turns: list[EncodedMessage] = []
         self._summary: list[EncodedMessage] = []
-        """The exchange that stands for older turns; empty where there is none."""
+        """The messages that stand for older turns; empty where there is none."""
         self.summary: tuple[str, ...] = ()
         """Its sentences."""
         self._last_reply: EncodedMessage | None = None
@@ -147,6 +147,7 @@ class TokenHistory:
             *([system] if text else []),
             *(self._examples if self._shows_examples else []),
         ]
+        self._summary = self._told(self.summary)
 
     def append(self, role: str, text: str, markup: tuple[tuple[int, int], ...] = ()) -> None:
         """Append a complete message; `markup` as in `ChatMessage`. Raises RequestError, changing
@@ -215,7 +216,7 @@ class TokenHistory:
             raise self._encoder.too_long("user", f"more than {num_tokens} tokens")
         if system is not None:
             self.set_system(system)
-        self._summary, self.summary = self._exchange(summary), summary
+        self._summary, self.summary = self._told(summary), summary
         self.num_left_out = 0
         self._count_dropped(len(turns) - len(fresh))
         self._turns, self._ready = fresh, []
@@ -223,10 +224,12 @@ class TokenHistory:
 
     # --- condensing ---
 
-    def use(self, reserve: int) -> ContextUse:
+    def use(self, reserve: int) -> ContextTokens:
         """Tokens of the context, with `reserve` for a reply."""
         num_tokens = self._layout([]).num_tokens()
-        return ContextUse(self.context_length, self.num_fixed, num_tokens - self.num_fixed, reserve)
+        return ContextTokens(
+            self.context_length, self.num_fixed, num_tokens - self.num_fixed, reserve
+        )
 
     def oldest(self, max_kept_tokens: int) -> tuple[EncodedMessage, ...]:
         """The whole exchanges from the beginning whose removal leaves at most so many tokens of
@@ -251,13 +254,20 @@ class TokenHistory:
         """Token ids up to where the next user message begins, and how many of them are fixed, as
         they will be once that many messages are replaced by this summary."""
         opened = self._encoder.written("user", "")
-        parts = [*self._head, *self._exchange(summary), *self._turns[num_messages:], opened]
+        parts = [*self._head, *self._told(summary), *self._turns[num_messages:], opened]
         layout = PromptLayout(self._template, parts)
         return layout.ids(is_open=True), sum(layout.sizes()[: len(self._head)])
 
+    def is_full(self, opened: str | None, reserve: int) -> bool:
+        """True if the oldest turns are to be dropped for the next prompt: with the user message
+        `opened`, where it is an open one, and room for `reserve` more."""
+        more = [] if opened is None else [self._encoder.written("user", opened)]
+        num_tokens = self._layout(more).num_tokens()
+        return num_tokens + reserve > self.context_length and not self._keeps_all
+
     def condense(self, num_messages: int, summary: tuple[str, ...]) -> None:
         """Replace the oldest messages, and the summary before them, by this summary."""
-        self._summary, self.summary = self._exchange(summary), summary
+        self._summary, self.summary = self._told(summary), summary
         del self._turns[:num_messages]
         self.num_left_out += num_messages
 
@@ -269,9 +279,16 @@ class TokenHistory:
         """Messages of this history as text."""
         return [ChatMessage(each.role, each.spelled(self._token_bytes)) for each in messages]
 
-    def _exchange(self, summary: tuple[str, ...]) -> list[EncodedMessage]:
+    def _told(self, summary: tuple[str, ...]) -> list[EncodedMessage]:
+        """Messages that tell the model a summary."""
         if not summary:
             return []
+        try:
+            self._template.gaps([*(each.role for each in self._head), "system", "user"])
+        except RequestError:
+            pass
+        else:
+            return [self._encoder.written("system", NOTES.format(lines=listed(summary)))]
         told = self._encoder.written("user", TOLD.format(text=" ".join(summary)))
         return [told, self._encoder.written("assistant", KEPT)]
 

@@ -19,6 +19,7 @@ pooled conversation is found again by it, with all its ids.
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -135,6 +136,21 @@ _WORDS_TAIL: Final = '"}'
 _SPOKEN: Final = r"[\p{L}\p{N}'(¿¡][^\"\\\x00-\x1f`*#{}<>|_]*"
 """Words as they stand in JSON and in speech alike: nothing in them needs an escape, and nothing is
 markup."""
+
+
+_CALLED_WORDS: Final = re.compile(
+    rf'"{REPLY_TOOL.name}"[^{{}}]*(?:{re.escape(_WORDS_HEAD)}|{re.escape(_RESULT_HEAD)})([^"]*)'
+    rf'|{re.escape(_QUESTION_HEAD)}([^"]*)'
+)
+
+
+def spoken_words(reply: str) -> str:
+    """What the caller hears of a reply as the model wrote it: the text, or the words of a reply by
+    call; "" for other calls."""
+    if not reply.startswith(("<tool_call>", "{")):
+        return reply
+    found = _CALLED_WORDS.search(reply)
+    return (found[1] or found[2] or "") if found else ""
 
 
 @dataclass(frozen=True, slots=True)

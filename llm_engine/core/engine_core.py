@@ -23,8 +23,22 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from latency_budget.account.clock import Clock
-from llm_engine.backends.base import Backend, PageCopy, Plan, SequenceRows, SubBatch
-from llm_engine.errors import DeviceLostError, EngineError, RequestError
+from llm_engine.backends.base import (
+    Backend,
+    PageCopy,
+    Plan,
+    RunsInterruptibly,
+    SequenceRows,
+    StepHandle,
+    SubBatch,
+)
+from llm_engine.backends.interruption import Interruption
+from llm_engine.errors import (
+    DeviceLostError,
+    EngineError,
+    RequestError,
+    StepInterruptedError,
+)
 from llm_engine.kv_cache.block_manager import OutOfPagesError
 from llm_engine.kv_cache.kv_cache import CachedSequence, KvCache, SequenceId
 from llm_engine.speculative.decoding_costs import DecodingCosts
@@ -92,6 +106,8 @@ class EngineCore:
         self._ids = count(1)
         self._num_steps = 0
         self._prompt_was_last = False
+        self.interruption = Interruption()
+        """Breaks off a step of background work, where the backend can."""
         self._pending: list[Output] = []
         """Last outputs of requests that ended outside a step; the next step returns them."""
         self._counters = Counters()
@@ -322,7 +338,9 @@ class EngineCore:
         prompts = tuple(each.rows for each in work if not each.active.is_decoding)
         sub_batches = tuple(SubBatch(rows) for rows in (replies, prompts) if rows)
         try:
-            result = self._backend.collect(self._backend.launch(Plan(sub_batches, copies)))
+            result = self._backend.collect(self._launch(work, Plan(sub_batches, copies)))
+        except StepInterruptedError:
+            return []
         except Exception as error:
             if len(work) > 1 and not isinstance(error, DeviceLostError):
                 # Which request is at fault? Positions make a step repeatable: run them alone.
@@ -350,6 +368,13 @@ class EngineCore:
             if active.is_preview and not active.num_missing:
                 outputs.append(active.ended(FinishReason.LENGTH))
         return [output for output in outputs if output is not None]
+
+    def _launch(self, work: Sequence[_PreparedRequest], plan: Plan) -> StepHandle:
+        backend = self._backend
+        is_background = all(each.active.request.is_background for each in work)
+        if is_background and isinstance(backend, RunsInterruptibly):
+            return backend.launch_interruptible(plan, self.interruption)
+        return backend.launch(plan)
 
     def _note_cost(self, step: _PreparedRequest) -> None:
         num_rows = len(step.rows.token_ids)

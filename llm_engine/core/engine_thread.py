@@ -142,7 +142,8 @@ class EngineThread:
         return stream
 
     def abort(self, stream: OutputStream) -> None:
-        """Stop a request within one step. Any thread; does nothing when it is over."""
+        """Stop a request within one step, background work at once. Any thread; does nothing when
+        it is over."""
 
         def stop() -> None:
             if self._streams.pop(stream.request_id or RequestId(0), None) is not None:
@@ -211,6 +212,7 @@ class EngineThread:
         """Refuse further commands, and fail all requests after the current step."""
         with self._changed:
             self._closing = True
+            self._core.interruption.set()
             self._changed.notify()
 
     def close(self) -> None:
@@ -235,6 +237,8 @@ class EngineThread:
             if len(self._commands) >= MAX_COMMANDS and not always:
                 raise EngineError("the engine is overloaded; try again later")
             self._commands.append(_Command(run, fail))
+            # Background work runs where there is nothing else: no command waits for its step.
+            self._core.interruption.set()
             self._changed.notify()
 
     def _run(self) -> None:
@@ -245,6 +249,7 @@ class EngineThread:
                     if not self._changed.wait(None if is_checked else CHECK_AFTER_S):
                         break
                 commands, self._commands = self._commands, []
+                self._core.interruption.clear()
                 closing = self._closing
             if not (commands or closing or self._core.has_work):
                 self._check()

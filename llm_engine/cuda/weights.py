@@ -28,7 +28,7 @@ from llm_engine.config import ModelConfig, Precision
 from llm_engine.cuda.memory import MATRICES, Int4Storage
 from llm_engine.cuda.ops.int4_layout import pack
 from llm_engine.cuda.ops.interface import Attention, Heads, Int4Weight, Matrix, Norm, Rope, Weight
-from llm_engine.cuda.quantization.calibrate import Calibration
+from llm_engine.cuda.quantization.calibrate import CudaCalibration
 from llm_engine.cuda.quantization.quantize import ONE_A_ROW, check, join
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import ModelError
@@ -107,7 +107,7 @@ def load_model(
         if weights.has_own_head:
             stored = None  # only a tied head is made of it
         rope = rope_tables(config, context_length, device)
-        text = Calibration(embedding, rope, calibration, weight_format.block, loading.made)
+        text = CudaCalibration(embedding, rope, calibration, weight_format.block, loading.made)
         layers = []
         for index in range(config.num_layers):
             on_progress((index + 1) / num_parts)

@@ -25,7 +25,7 @@ from .emulation import Emulation
 from .quantize import LARGEST, quantize
 
 
-class Calibration:
+class CudaCalibration:
     """Runs a text through the layers, in one sequence or several, and rounds each on the way."""
 
     def __init__(

@@ -298,9 +298,10 @@ def test_a_client_is_told_and_the_next_turn_has_the_mark() -> None:
         chat = FakeChat(["Hello there.", "Fine."])
         async with call_with(chat=chat, clock=clock) as call:
             chat.use = FULL
-            chat.condensed = [DONE]
+            chat.condensed, chat.condensing = [DONE], asyncio.Event()
             call.ears.say("My name is Ada.")
             await call.until(say.ReplyEnded)
+            chat.condensing.set()
             await asyncio.sleep(30)
             (told,) = [
                 each

@@ -160,6 +160,10 @@ def form(schema: object) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
 
+def needing(required: object, properties: object) -> dict[str, Any]:
+    return function("f", parameters={"properties": properties, "required": required})
+
+
 REFUSED: dict[str, dict[str, Any]] = {
     "tools: must be a list": {"tools": {"a": 1}},
     "tools: has 129": {"tools": [function(f"f{index}") for index in range(129)]},
@@ -181,6 +185,19 @@ REFUSED: dict[str, dict[str, Any]] = {
             function("f"),
             function("g", parameters={"properties": {"a": {"$ref": "#"}}, "required": ["a"]}),
         ]
+    },
+    "tools[0].function.parameters.required: must be a list": {
+        "tools": [needing("a", {"a": {"type": "string"}})]
+    },
+    "tools[1].function.parameters.required: must be a list of names": {
+        "tools": [function("g"), needing(["a", 5], {"a": {"type": "string"}})]
+    },
+    "tools[0].function.parameters.required: 'b' is not among the properties": {
+        "tools": [needing(["a", "b"], {"a": {"type": "string"}})]
+    },
+    "tools[0].function.parameters.required: 'a' is not": {"tools": [needing(["a"], None)]},
+    "tools[0].function.parameters.properties.a.items.required: 'b' is not": {
+        "tools": [needing(["a"], {"a": {"type": "array", "items": {"required": ["b"]}}})]
     },
     "parallel_tool_calls: must be": {"tools": TOOLS, "parallel_tool_calls": 1},
     "tool_choice: there are no tools": {"tool_choice": "required"},
@@ -214,6 +231,12 @@ def test_what_is_refused_names_the_field(message: str) -> None:
         parsed(**REFUSED[message])
     assert str(caught.value).startswith(message)
     assert caught.value.field == message.partition(":")[0]
+
+
+def test_properties_of_other_parts_of_a_schema_may_be_required() -> None:
+    parts = {"allOf": [{"properties": {"a": {"type": "string"}}}], "required": ["a"]}
+    assert parsed(tools=[function("f", parameters=parts)]).tools is not None
+    assert parsed(tools=[needing([], {})]).tools is not None
 
 
 JSON = st.recursive(

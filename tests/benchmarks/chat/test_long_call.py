@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,7 +59,8 @@ def test_a_forgotten_fact_misses_the_gate() -> None:
 
 
 async def answer_all(peer: Peer, reply_to: Callable[[int, str], str]) -> None:
-    """Answers each typed message; in turn 3 the context is condensed."""
+    """Answers each typed message; in turn 3 the context is condensed, in turn 4 the reply is cut
+    off by its limit."""
     turn, text = 0, ""
     while True:
         request = await peer.asked.get()
@@ -71,10 +73,13 @@ async def answer_all(peer: Peer, reply_to: Callable[[int, str], str]) -> None:
                 reply = reply_to(turn, text)
                 if turn == 3:
                     await peer.say(CONDENSED)
+                ended = ReplyEnded(response, "completed", None, reply, Usage(50, 40, 5))
+                if turn == 4:
+                    ended = replace(ended, status="incomplete", reason="max_output_tokens")
                 await peer.say(
                     ReplyStarted(response, item, None, "text", SETTINGS),
                     ReplyText(response, reply),
-                    ReplyEnded(response, "completed", None, reply, Usage(50, 40, 5)),
+                    ended,
                 )
             case _:
                 pass

@@ -138,7 +138,7 @@ def test_a_row_does_not_depend_on_its_neighbours(
 
 def arrays_of(checkpoint: Checkpoint) -> dict[str, Array]:
     text = read_text(checkpoint, None)
-    calibration = onnx_calibration.Calibration(checkpoint, text, num_threads=1)
+    calibration = onnx_calibration.CpuCalibration(checkpoint, text, num_threads=1)
     shares: list[float] = []
     with torch.inference_mode():
         arrays = dict(convert(checkpoint, shares.append, keeps_int4=True, calibration=calibration))

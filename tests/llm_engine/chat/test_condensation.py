@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from latency_budget.account.turn import TurnId
-from llm_engine.chat.condensation import Condensed, CondensingGoal
+from llm_engine.chat.condensation import CondensationLimits, ContextReplacement
 from llm_engine.chat.conversation import Conversation
-from llm_engine.chat.summary import KEPT, TOLD
+from llm_engine.chat.summary import NOTES, listed
 from llm_engine.chat.template import ChatMessage
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.engine import Engine
@@ -27,8 +27,8 @@ LINES = (  # of more words than an answer that is kept with its question
     "hello there and hello again",
     "and what time is it there",
 )
-QUOTES = CondensingGoal(max_kept_tokens=80, max_summary_tokens=60, is_written=False)
-WRITTEN = CondensingGoal(max_kept_tokens=80, max_summary_tokens=60, is_written=True)
+QUOTES = CondensationLimits(max_kept_tokens=80, max_summary_tokens=60, is_written=False)
+WRITTEN = CondensationLimits(max_kept_tokens=80, max_summary_tokens=60, is_written=True)
 GREEDY = SamplingParams(max_tokens=12)
 SMOLLM2 = "smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -83,7 +83,9 @@ async def num_sequences(engine: Engine) -> int:
     return await engine._thread.call(count, undo=lambda _: None)
 
 
-async def writing(talk: Conversation, num_tokens: int = 0) -> asyncio.Task[Condensed | None]:
+async def writing(
+    talk: Conversation, num_tokens: int = 0
+) -> asyncio.Task[ContextReplacement | None]:
     """Condensing that has written more tokens than this, or is done."""
     work = asyncio.get_running_loop().create_task(talk.condense(WRITTEN))
     while not work.done():
@@ -95,7 +97,7 @@ async def writing(talk: Conversation, num_tokens: int = 0) -> asyncio.Task[Conde
 
 @pytest.mark.parametrize("goal", [QUOTES, WRITTEN], ids=["quotes", "written"])
 async def test_the_reply_is_that_of_a_fresh_conversation(
-    engine: Engine, goal: CondensingGoal
+    engine: Engine, goal: CondensationLimits
 ) -> None:
     talk = await talked(engine)
     before = talk.messages
@@ -118,8 +120,7 @@ async def test_the_reply_is_that_of_a_fresh_conversation(
     fresh = await engine.open_conversation(SYSTEM, sampling=GREEDY, examples=EXAMPLES)
     await fresh.reset(before[len(done.roles) :], done.summary)
     assert fresh._history.written(fresh._history._summary) == [
-        ChatMessage("user", TOLD.format(text=" ".join(done.summary))),
-        ChatMessage("assistant", KEPT),
+        ChatMessage("system", NOTES.format(lines=listed(done.summary)))
     ]
     await fresh.commit("and now")
     assert len(prompt_of(fresh)) == pytest.approx(len(prompt), abs=20)  # replies encoded anew
@@ -133,7 +134,7 @@ async def test_writing_goes_on_where_it_was_interrupted(engine: Engine) -> None:
     done = await whole.condense(WRITTEN)
     assert done is not None
     talk = await talked(engine)
-    again: Condensed | None = None
+    again: ContextReplacement | None = None
     for num_tokens in range(0, 200, 7):
         work = await writing(talk, num_tokens)
         if work.done():
@@ -233,3 +234,35 @@ async def test_a_summary_gives_way_to_the_last_question(small: Callable[[int], E
     await ids_of(talk, 1)
     assert talk.summary == ()
     assert talk.messages[0].text == long
+
+
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "running"])
+async def test_a_full_context_takes_what_is_prepared(
+    small: Callable[[int], Engine], *, is_stopped: bool
+) -> None:
+    """A turn comes for which there is no room before the new context is computed."""
+    engine = small(4)
+    talk = await talked(engine)
+    work = await writing(talk, 3)
+    if is_stopped:
+        work.cancel()
+        await asyncio.wait([work])
+    assert talk._condensation is not None
+    old = [each.text for each in talk._history.written(talk._condensation.old)]
+    assert LINES[0] in old
+    text = "what time is it there"
+    while not talk._history.is_full(text, 12):
+        text += " and there"
+    await talk.commit(text)
+    last = await ids_of(talk, 9)
+    if not is_stopped:
+        assert await work is None
+    assert LINES[0] in talk.summary
+    assert talk.num_left_out == len(old), "nothing was dropped"
+    assert [each.text for each in talk.messages if each.role == "user"] == [*LINES[-2:], text]
+
+    reply = tuple(talk._history._turns[-1].fixed_ids or ())
+    asked = prompt_of(talk)
+    start = max(place for place in range(len(asked)) if asked[place:][: len(reply)] == reply)
+    assert last == await cold(engine, asked[:start])
+    assert await num_sequences(engine) == 1

@@ -140,7 +140,10 @@ async def test_oversized_and_invalid_tools_are_refused(engine: Engine) -> None:
     long = {"type": "function", "function": {"name": "f", "description": "x " * 20_000}}
     with pytest.raises(RequestError, match="too long"):
         await ask(engine, [said("hello")], tools=[long])
-    bad = {"type": "function", "function": {"name": "f", "parameters": {"required": 5}}}
+    bad = {
+        "type": "function",
+        "function": {"name": "f", "parameters": {"properties": {"a": {"type": 5}}}},
+    }
     with pytest.raises(RequestError, match=r"tools\[1\]\.function\.parameters: can't be followed"):
         await ask(engine, [said("hello")], tools=[TOOLS[0], bad])
     assert (await engine.stats()).num_sequences == 0

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from agent.stages.openai_tools import parse_tools
 from llm_engine.chat.grounding import MAX_CHARS, MAX_MESSAGES, MAX_VALUES, Ground, grounded
 from llm_engine.chat.template import ChatMessage, Role
-from llm_engine.chat.tool_calls import CallingMessage, ToolCall, ToolUse
+from llm_engine.chat.tool_calls import (
+    HERMES,
+    LLAMA,
+    REPLY_TOOL,
+    CallingMessage,
+    Dialect,
+    ToolCall,
+    ToolUse,
+)
 
 TODAY = "Today is Wednesday, 2026-03-11."
 
@@ -134,6 +142,27 @@ def test_a_time_that_the_agent_offered_grounds_but_not_its_names() -> None:
     (tool,) = grounded(use, ground).callable
     assert json.loads(tool.parameters.text)["properties"]["time"]["enum"] == ["19:30"]
     assert grounded(use_of({"name": STRING}), ground).lacking
+
+
+@pytest.mark.parametrize("dialect", [HERMES, LLAMA])
+@pytest.mark.parametrize(
+    "arguments", ['{"words": "WORDS"}', '{"result": "WORDS"}', '{"words": "WORDS']
+)
+def test_a_time_that_a_reply_by_call_offered_grounds(dialect: Dialect, arguments: str) -> None:
+    """The last one was cut to what the caller heard."""
+    offer = "Half past six is free for 4"
+    call = ToolCall(REPLY_TOOL.name, arguments.replace("WORDS", offer))
+    reply = dialect.written(CallingMessage("", (call,))).text
+    heard = reply[: reply.index(offer) + len(offer)] if arguments[-1] != "}" else reply
+    question = dialect.written(
+        CallingMessage("", (ToolCall("do_it", '{"ask_caller": "At 7:15 then?"}'),))
+    )
+    other = dialect.written(CallingMessage("", (ToolCall("do_it", '{"words": "at 9:15"}'),)))
+    for text, time in ((heard, 18 * 60 + 30), (question.text, 19 * 60 + 15)):
+        messages = [ChatMessage("assistant", text), ChatMessage("user", "yes, in the evening")]
+        assert time in Ground.of(messages, TODAY).values.times
+        assert not Ground.of([ChatMessage("assistant", text)], TODAY).said
+    assert not Ground.of([other], TODAY).values.times
 
 
 def test_what_was_said_long_ago_no_longer_grounds() -> None:
@@ -291,6 +320,12 @@ def test_no_text_stops_the_reading(text: str, role: Role) -> None:
     messages = [ChatMessage("user", "For three."), ChatMessage(role, text)]
     for instructions in (TODAY, "Today is 9999-12-31. " + text):
         grounded(use_of(properties, required=[]), Ground.of(messages, instructions))
+
+
+def test_numbers_that_are_not_finite_do_not_ground() -> None:
+    result = '{"seats": 1e400, "price": [-1e400, NaN], "row": 12}'
+    ground = Ground.of([ChatMessage("tool", result)], "")
+    assert ground.results == ("12",)
 
 
 def test_large_numbers_have_their_digits() -> None:

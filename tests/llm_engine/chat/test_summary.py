@@ -88,7 +88,7 @@ def test_a_summary_stays_in_the_next_one_and_stands_first() -> None:
 def test_the_oldest_of_equal_statements_stays() -> None:
     lines = [f"I need {number} chairs." for number in range(2, 12)]
     found = statements(["My name is Ada Byron."], [ChatMessage("user", line) for line in lines])
-    kept = bounded(found, words, 14)
+    kept = bounded(found, words, 16)
     assert texts(kept) == ["My name is Ada Byron.", "I need 2 chairs.", "I need 3 chairs."]
 
 
@@ -96,7 +96,7 @@ def test_the_oldest_of_equal_statements_stays() -> None:
 def test_a_summary_is_bounded_and_of_the_callers_words(lines: list[str], limit: int) -> None:
     found = statements((), [ChatMessage("user", line) for line in lines])
     kept = bounded(found, len, limit)
-    assert sum(len(" " + each.text) for each in kept) <= limit
+    assert sum(len("- " + each.text) for each in kept) <= limit
     assert all(any(each.text in line for line in lines) for each in kept)
     assert [each for each in found if each in kept] == kept
 

@@ -94,6 +94,21 @@ def test_a_longer_dialogue_begins_with_the_shorter_one() -> None:
         assert written(chat, messages).startswith(written(chat, messages[:num]))
 
 
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, DEFAULT_SYSTEM, LAST_REPLY_DIFFERS])
+@pytest.mark.parametrize("num_shown", [0, 2])
+def test_a_second_system_message_behind_the_examples(source: str, num_shown: int) -> None:
+    roles = (*ROLES[: 1 + num_shown], "system", "user", "assistant", "user")
+    messages = [(role, f"text {index}.") for index, role in enumerate(roles)]
+    chat = template(source)
+    assert written(chat, messages) == rendered(source, messages)
+    assert chat.is_incremental == (chat._rendered_gaps.cache_info().currsize == 0)
+
+
+def test_a_template_that_refuses_a_second_system_message_says_so() -> None:
+    with pytest.raises(RequestError):
+        template(ALTERNATING).gaps(["system", "user", "assistant", "system", "user"])
+
+
 def test_a_tokenizer_that_joins_across_borders_is_noticed() -> None:
     def joins(text: str) -> list[int]:
         return by_char(text.replace("\nH", "\u2588"))

@@ -67,6 +67,38 @@ def test_a_cut_keeps_tokens_that_start_before_it(text: str, num_heard: int) -> N
     assert [m.text for m in talk.messages()][1:] == ([heard] if heard else [])
 
 
+FACTS = ("My name is Ada.", "I need 4 chairs.")
+
+
+@pytest.mark.parametrize("examples", [0, 1])
+def test_a_summary_is_a_system_message_behind_the_examples(examples: int) -> None:
+    talk = dialogue(examples=examples)
+    talk.reset([ChatMessage("user", "And now?")], FACTS)
+    head = block("system", "S") + (block("user", "q") + block("assistant", "a")) * examples
+    heading = "What you know about the caller (notes, no instructions):"
+    notes = block("system", f"{heading}\n- My name is Ada.\n- I need 4 chairs.")
+    assert text_of(talk.prompt(10)) == head + notes + block("user", "And now?") + OPEN
+
+
+def test_a_summary_is_an_exchange_where_the_template_refuses_a_second_system_message() -> None:
+    refused = (
+        "{% if m['role'] == 'system' and not loop.first %}{{ raise_exception('x') }}{% endif %}"
+    )
+    source = CHATML.replace("%}", "%}" + refused, 1)
+    refusing = ChatTemplate(source, encode, encode, bos="", eos="")
+    accepting = ChatTemplate(CHATML, encode, encode, bos="", eos="")
+    talk = TokenHistory(refusing, CODES, 4000, "S", ())
+    talk.reset([ChatMessage("user", "And now?")], FACTS)
+    told = block("user", "Before this, I told you: My name is Ada. I need 4 chairs.")
+    told += block("assistant", "Yes, I remember that.")
+    end = block("user", "And now?") + OPEN
+    assert text_of(talk.prompt(10)) == block("system", "S") + told + end
+    talk.set_system("T", accepting)
+    assert "- My name is Ada." in text_of(talk.prompt(10))
+    talk.set_system("S", refusing)
+    assert text_of(talk.prompt(10)) == block("system", "S") + told + end
+
+
 def test_only_the_last_reply_is_cut() -> None:
     talk = dialogue()
     talk.append("user", "one")
