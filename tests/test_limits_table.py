@@ -149,7 +149,7 @@ SHOWN_BY: Final[dict[str, str]] = {
     ),
     "the same while other calls are in progress": (
         "agent/realtime/test_socket_limits.py::"
-        "test_beside_other_calls_audio_is_read_in_real_time_after_some_seconds"
+        "test_beside_other_calls_audio_is_read_at_twice_real_time_after_some_seconds"
     ),
     "audio without a commit": (
         "asr/test_stream_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it"

@@ -274,9 +274,13 @@ class TextChunker:
         return self._is_opening(comma, self._num_words + 1)
 
     def _is_opening(self, cut: int, num_words: int) -> bool:
-        words = self._text[:cut]
-        long_enough = len(words.strip(_AROUND_WORDS)) >= self._config.opening_min_chars
-        return is_opener(words) or (num_words >= self._config.opening_min_words and long_enough)
+        return is_opener(self._text[:cut]) or self._is_long(cut, num_words)
+
+    def _is_long(self, cut: int, num_words: int) -> bool:
+        """True where the piece up to here lasts until the next one can be spoken."""
+        num_chars = len(self._text[:cut].strip(_AROUND_WORDS))
+        config = self._config
+        return num_words >= config.opening_min_words and num_chars >= config.opening_min_chars
 
     def _best_word_cut(self) -> int | None:
         """Last gap before a phrase in the second half of the piece, else the last gap.
@@ -284,7 +288,7 @@ class TextChunker:
         None when there is no good place yet: the next gap or comma will be one."""
         cuts = [cut for cut in reversed(self._word_cuts) if cut >= len(self._text) // 2]
         if self._is_hurried:
-            cuts = [cut for cut in cuts if self._is_opening(cut, len(self._text[:cut].split()))]
+            cuts = [cut for cut in cuts if self._is_long(cut, len(self._text[:cut].split()))]
         for cut in cuts:
             following = re.match(r"[a-z]+(?=\W)", self._text[cut:])
             if following and following[0] in _PHRASE_STARTS:

@@ -300,6 +300,7 @@ class Recorder:
         """Nothing is touched before `start`. `max_mb`: of one call."""
         self.directory: Final = directory
         self._clock = clock
+        self._began_ns = clock.now_ns()
         self._max_age_ns = max_days * NS_PER_DAY
         self._max_bytes = max_mb * 1_000_000
         self._wall_ns = wall_ns
@@ -417,7 +418,12 @@ class Recorder:
             if path.stem not in self._open and _SESSION.fullmatch(path.stem) is not None:
                 with contextlib.suppress(FileNotFoundError):
                     written_ns[path] = path.stat().st_mtime_ns
-        oldest_ns = oldest_kept_ns(written_ns.values(), self._wall_ns(), self._max_age_ns)
+        oldest_ns = oldest_kept_ns(
+            written_ns.values(),
+            self._wall_ns(),
+            self._max_age_ns,
+            running_ns=self._clock.now_ns() - self._began_ns,
+        )
         for path in (each for each, at_ns in written_ns.items() if at_ns < oldest_ns):
             try:
                 path.unlink()

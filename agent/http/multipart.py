@@ -42,10 +42,10 @@ pairs), some raise unexpected errors."""
 UPLOAD_TIMEOUT_S: Final = 180.0
 """Seconds until the form must be complete: 26 MiB at 1.2 Mbit/s."""
 
-MIN_UPLOAD_RATE: Final = 16 << 10
-"""Bytes a second that must come, counted from the beginning and after `GRACE_S`. A mobile network
-at its edge has ten times as much; a client that announces a file and sends nothing, or a byte at a
-time, would hold a place for `UPLOAD_TIMEOUT_S`."""
+MIN_UPLOAD_RATE: Final = 4 << 10
+"""Bytes a second that must come, counted from the beginning and after `GRACE_S`. A throttled mobile
+network (64 kbit/s) has twice as much; a client that announces a file and sends nothing, or a byte
+at a time, would hold a place for `UPLOAD_TIMEOUT_S`."""
 
 GRACE_S: Final = 10.0
 """Seconds without a minimum: a proxy may hold the first megabyte back."""

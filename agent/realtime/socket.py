@@ -13,7 +13,8 @@ sent at once; from then on it is processed as fast as it would be spoken. So a c
 audio without end takes no more of the detector's thread than a caller who speaks. While other calls
 are in progress `SHARED_BURST_S` count instead: a caller who speaks twenty times as fast as people
 do would have as many passes of the recognizer and replies of the model as twenty. What is further
-ahead waits (`MessageQueue` in `agent/http/hardening/websocket_protocol.py`).
+ahead is taken at `CATCH_UP` times real time, and waits (`MessageQueue` in
+`agent/http/hardening/websocket_protocol.py`).
 
 *Messages* are processed at `MESSAGES_PER_S`, after the first `MESSAGES_AT_ONCE`. Those that make
 other calls wait count more: a change of the session, or a reply, takes the event loop a millisecond
@@ -68,6 +69,12 @@ SHARED_BURST_S: Final = 5.0
 """Seconds of audio that a client may be ahead while there are other calls. Lower, and the jitter of
 a bad network, which comes in bursts, delays the audio. Higher: so many seconds of work that others
 wait for come at once."""
+
+CATCH_UP: Final = 2.0
+"""Seconds of audio a second that are taken from a client who is further ahead. At 1 a client whose
+network stood still would be late for the rest of its call: it sends a second of audio a second.
+Higher takes more from the others.
+"""
 
 MESSAGES_PER_S: Final = 200
 """Rate of messages: four times that of a client that sends 20 ms of audio in each."""
@@ -138,7 +145,7 @@ class ReceiveLimiter:
                 audio_s = len(request.pcm) / request.rate_hz
                 wait_s = max(wait_s, self._audio.add(audio_s, now_s))
                 if self._audio_beside.add(audio_s, now_s) > 0 and self._is_shared():
-                    self._owed_s += audio_s
+                    self._owed_s += audio_s / CATCH_UP
         wait_s = max(wait_s, self._owed_s)
         if wait_s > LEAST_WAIT_S:
             self._owed_s = 0.0

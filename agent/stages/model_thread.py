@@ -73,16 +73,18 @@ def retry_s(num_failed: int, took_s: float) -> float:
 
 
 class _Job(Generic[Model, Answer]):
-    __slots__ = ("answer", "call", "generation", "on_begun", "ticket")
+    __slots__ = ("answer", "call", "generation", "on_begun", "order", "ticket")
 
     def __init__(
         self,
         call: Callable[[Model], Answer],
         answer: "asyncio.Future[Answer]",
+        order: FairOrder,
         ticket: Ticket,
     ) -> None:
         self.call = call
         self.answer = answer
+        self.order = order
         self.ticket = ticket
         self.generation: int | None = None
         """Generation of the thread that runs the job; None while it waits."""
@@ -118,7 +120,8 @@ class ModelThread(Generic[Model]):
         self._dispose = dispose
         self._order = itertools.count()
         self._inbox: queue.PriorityQueue[tuple[int, float, int, Any]] = queue.PriorityQueue()
-        self._fair = FairOrder()
+        self._fair_orders = {priority: FairOrder() for priority in range(URGENT, OFFLINE + 1)}
+        """Order of the jobs of each priority."""
         self._generation = 0
         self._running: _Job[Model, Any] | None = None
         self.model: Model | None = None
@@ -171,8 +174,9 @@ class ModelThread(Generic[Model]):
         if self.waiting >= MAX_WAITING:
             raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
         loop, ahead = self._loop, self._running
-        ticket = self._fair.queued(caller)
-        waiting: _Job[Model, Answer] = _Job(job, loop.create_future(), ticket)
+        order = self._fair_orders[priority]
+        ticket = order.queued(caller)
+        waiting: _Job[Model, Answer] = _Job(job, loop.create_future(), order, ticket)
         self._inbox.put((priority, ticket.tag, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
         try:
@@ -303,11 +307,11 @@ class ModelThread(Generic[Model]):
 
     def _do(self, job: _Job[Model, Any], model: Model, generation: int) -> None:
         if job.answer.cancelled():
-            self._fair.done(job.ticket, None)
+            job.order.done(job.ticket, None)
             return
         job.begin(generation)
         self._running = job
-        self._fair.begun(job.ticket)
+        job.order.begun(job.ticket)
         began_ns = SystemClock().now_ns()
         try:
             answer = job.call(model)
@@ -315,7 +319,9 @@ class ModelThread(Generic[Model]):
             self._resolve(job.answer, error=error)
         else:
             self._resolve(job.answer, answer=answer)
-        self._fair.done(job.ticket, (SystemClock().now_ns() - began_ns) / 1e9)
+        took_s = (SystemClock().now_ns() - began_ns) / 1e9
+        # That a stage hung is not its caller's doing.
+        job.order.done(job.ticket, took_s if generation == self._generation else None)
         if self._running is job:  # else this thread was abandoned, and another works
             self._running = None
 
@@ -325,7 +331,7 @@ class ModelThread(Generic[Model]):
             while True:
                 _, _, _, job = self._inbox.get_nowait()
                 if job is not _STOP:
-                    self._fair.done(job.ticket, None)
+                    job.order.done(job.ticket, None)
                     self._resolve(job.answer, error=StageError(self.name, f"{self.name}: {error}"))
 
     @staticmethod

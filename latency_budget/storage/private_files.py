@@ -42,9 +42,11 @@ def open_private(path: Path, flags: int = 0) -> int:
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads. Raises OSError; then there is no such file."""
+    """Write a file that only its owner reads. Raises OSError; then there is no such file, or the
+    one before where it could not be opened."""
+    handle = open_private(path, os.O_TRUNC)
     try:
-        with open(open_private(path, os.O_TRUNC), "wb") as file:
+        with open(handle, "wb") as file:
             file.write(content)
     except OSError:
         remove_unfinished(path)

@@ -8,8 +8,10 @@ from now back, and a time without anything counts for `MAX_GAP_NS` at most: a st
 than a week. That holds for `CONFIRM_NS`, counted in the same way: a gap that what was stored since
 has left days behind was a holiday, or somebody would have put the clock right, and counts in full.
 
-The rule needs no memory of its own, so it holds across restarts. Its price: a service that stored
-nothing for longer than a week keeps what it has for some days more after that.
+Time in which this process has run, by its monotonic clock, counts in full whatever was stored: so a
+service to which nobody speaks forgets as well. The rule needs no memory of its own, and holds
+across restarts. Its price: a service that stored nothing for longer than a week, and was stopped in
+that time, keeps what it has until it has run, or stored something, for some days more.
 
 Times ahead of the clock are ignored: they were stored before the clock was put right.
 """
@@ -27,16 +29,20 @@ CONFIRM_NS: Final = 3 * NS_PER_DAY
 """A weekend, and a day to notice."""
 
 
-def oldest_kept_ns(times_ns: Iterable[int], now_ns: int, max_age_ns: int) -> int:
+def oldest_kept_ns(
+    times_ns: Iterable[int], now_ns: int, max_age_ns: int, *, running_ns: int = 0
+) -> int:
     """Entries before this time are too old; 0 where none is.
 
     `times_ns`: times of entries, in ns since 1970 like `now_ns`, in any order. Leaving out some is
-    safe as long as their neighbours are closer than `MAX_GAP_NS`.
+    safe as long as their neighbours are closer than `MAX_GAP_NS`. `running_ns`: how long this
+    process has run, by a monotonic clock.
     """
     age_ns, later_ns = 0, now_ns
     for at_ns in sorted((each for each in times_ns if each <= now_ns), reverse=True):
         gap_ns = later_ns - at_ns
-        age_ns += gap_ns if age_ns >= CONFIRM_NS else min(gap_ns, MAX_GAP_NS)
+        unsure_ns = MAX_GAP_NS + (running_ns if later_ns == now_ns else 0)
+        age_ns += gap_ns if age_ns >= CONFIRM_NS else min(gap_ns, unsure_ns)
         if age_ns > max_age_ns:
             return at_ns + 1
         later_ns = at_ns

@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from latency_budget.account.clock import unix_ns
+from latency_budget.account.clock import Clock, SystemClock, unix_ns
 
 from .background_writer import BackgroundWriter, BoundedQueue
 from .call_records import CallRecord, insert_call
@@ -102,9 +102,11 @@ class TurnStore:
         max_turns: int = 200_000,
         max_days: int = 90,
         wall_ns: Callable[[], int] = unix_ns,
+        clock: Clock | None = None,
     ) -> None:
         """Nothing is opened before `start`. `max_turns` limits calls as well. `wall_ns`: the time
-        in ns since 1970. Raises ValueError for limits below 1."""
+        in ns since 1970; `clock`: how long the process has run. Raises ValueError for limits below
+        1."""
         if max_turns < 1 or max_days < 1:
             raise ValueError(f"a store keeps at least one turn and day: {max_turns}, {max_days}")
         self.path: Final = path
@@ -113,6 +115,8 @@ class TurnStore:
         self._max_turns = max_turns
         self._max_age_ns = max_days * NS_PER_DAY
         self._wall_ns = wall_ns
+        self._clock = clock or SystemClock()
+        self._began_ns = self._clock.now_ns()
         self._num_unstorable = 0
         self._set_aside_ns: int | None = None
         self._aside: Path | None = None
@@ -232,7 +236,10 @@ class TurnStore:
                 f"SELECT max({column}) FROM {table} GROUP BY {column} / ?", (NS_PER_HOUR,)
             )
             oldest_ns = oldest_kept_ns(
-                (at_ns for (at_ns,) in newest), self._wall_ns(), self._max_age_ns
+                (at_ns for (at_ns,) in newest),
+                self._wall_ns(),
+                self._max_age_ns,
+                running_ns=self._clock.now_ns() - self._began_ns,
             )
             connection.execute(
                 f"DELETE FROM {table}"

@@ -179,7 +179,7 @@ def _known_fingerprint(source: Path, verified: VerifiedFiles) -> str:
 
 def _known_file(path: Path, key: str, verified: VerifiedFiles) -> WeightFile | None:
     """The file if it is sound, which is verified where it is not known. It counts as used now."""
-    subject = f"weights {path.name}"
+    subject, is_known = f"weights {path.name}", False
     try:
         is_known = verified.recall(subject, file_state([path])) == key
         # Used last, so that a concurrent `tidy` keeps it. That is a change like any other, after
@@ -189,7 +189,8 @@ def _known_file(path: Path, key: str, verified: VerifiedFiles) -> WeightFile | N
     except FileNotFoundError:
         return None
     except OSError:
-        return read(path, key)  # it can't be changed, and is verified at each start
+        # Its times can't be set: on a read-only disk, or as another account's.
+        return read(path, key, is_verified=is_known)
     file = read(path, key, is_verified=is_known)
     if file is not None:
         verified.keep(subject, state, key)

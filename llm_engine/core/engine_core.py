@@ -320,6 +320,7 @@ class EngineCore:
             self._end(victim, victim.ended(FinishReason.CANCELLED))
         else:
             self._counters.num_preempted += 1
+            victim.num_computed = 0  # it is lost, and no reason to come later
         return True
 
     # --- the step, and what it chose ---

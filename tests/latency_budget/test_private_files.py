@@ -19,6 +19,22 @@ def test_a_file_that_does_not_fit_is_removed(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_file_that_could_not_be_opened_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(b"old")
+
+    def none_left(*_: object, **__: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", none_left)
+        with pytest.raises(OSError, match="Too many open files"):
+            write_private_file(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
 def test_a_device_is_neither_removed_nor_made_private() -> None:
     before = os.stat("/dev/full").st_mode
     with pytest.raises(OSError, match="No space left"):

@@ -26,6 +26,15 @@ def test_a_step_ahead_counts_as_a_week(step_days: int) -> None:
     assert kept(DAILY, NOW_NS + step_days * NS_PER_DAY, 30) == DAILY[:24]
 
 
+def test_a_service_that_runs_forgets_though_nobody_calls() -> None:
+    now_ns, limit_ns = NOW_NS + 180 * NS_PER_DAY, 30 * NS_PER_DAY
+    assert oldest_kept_ns(DAILY, now_ns, limit_ns) < NOW_NS, "the clock may have stepped"
+    running = oldest_kept_ns(DAILY, now_ns, limit_ns, running_ns=180 * NS_PER_DAY)
+    assert running > NOW_NS, "it was there all the time"
+    a_day = oldest_kept_ns(DAILY, now_ns, limit_ns, running_ns=NS_PER_DAY)
+    assert [at for at in DAILY if at >= a_day] == DAILY[:23]
+
+
 def test_a_gap_counts_in_full_some_days_after_it_ended() -> None:
     old = [NOW_NS - (100 + age) * NS_PER_DAY for age in range(10)]
     for days, is_kept in ((0, True), (2, True), (4, False)):

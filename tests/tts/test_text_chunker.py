@@ -265,6 +265,11 @@ def hurried(text: str, at: Sequence[int]) -> list[SpeakablePiece]:
             12,
             ["The bill comes to 40 dollars ", "and 50 cents today."],
         ),
+        (
+            "We have several rooms left. It should be rather nice tomorrow in Paris.",
+            55,
+            ["We have several rooms left. ", "It should be rather nice ", "tomorrow in Paris."],
+        ),
         ("It is the one thing.", 19, ["It is the one thing."]),
         (
             "Yes. We have several rooms left for you tonight.",

@@ -170,6 +170,8 @@ class ResponseTask:
         count from; None ends them."""
         self._has_sounded = False
         """Something of the generated text could be heard."""
+        self._is_synthesizing = False
+        """A piece is being spoken."""
         self._continued_ns = 0
         """Time of the last `ReplyContinued`, ns."""
 
@@ -330,8 +332,10 @@ class ResponseTask:
         now_ns = self._clock.now_ns()
         if not self._has_sounded:
             return self._first_due_ns is not None and now_ns >= self._first_due_ns
-        is_playing = self._released.is_set() and self._flowing.is_set() and self._pieces.empty()
-        return is_playing and self.reply.playback.lasts_until_ns(now_ns) - now_ns < RUNS_DRY_NS
+        is_playing = self._released.is_set() and self._flowing.is_set()
+        if not is_playing or self._is_synthesizing or not self._pieces.empty():
+            return False
+        return self.reply.playback.lasts_until_ns(now_ns) - now_ns < RUNS_DRY_NS
 
     async def _put(self, piece: SpeakablePiece, base: int) -> None:
         if piece.index == 0 and not self.reply.rounds:
@@ -434,8 +438,10 @@ class ResponseTask:
             if isinstance(piece, Speech):
                 self._queue(piece, base)
             else:
+                self._is_synthesizing = True
                 async for speech in self.voice.speak(piece):
                     self._queue(speech, base)
+                self._is_synthesizing = False
             self._pieces.task_done()
         self._pieces.task_done()
         self.reply.playback.finish()
