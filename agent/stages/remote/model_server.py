@@ -16,7 +16,7 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from agent.config.local_urls import is_loopback
 from agent.config.remote_model import RemoteAddress
 from agent.config.schema import LlmSettings
 from agent.errors import ConfigError
-from latency_budget.account.clock import Clock
+from latency_budget.account.clock import Clock, SystemClock
 
 from .errors import MalformedStreamError, RemoteError, TransientError
 from .event_stream import EventStream
@@ -44,6 +44,10 @@ theirs sooner are found out before a request is sent."""
 
 USAGE_S: Final = 1.0
 """Wait for the usage after the last words: it must not hold up the end of a turn."""
+
+DRAIN_S: Final = 0.1
+"""Wait for the end of a stream whose last chunk has come: a connection can be used again only when
+its response was read to the end. It usually comes along."""
 
 REFRESH_S: Final = 5.0
 """Shortest time between two questions whether a server works again."""
@@ -216,47 +220,53 @@ class ModelServer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s if deadline is None else deadline
         reader, events = ReplyReader(), EventStream()
-        stack = contextlib.AsyncExitStack()
-        async with stack:
+        async with contextlib.AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout_at(deadline):
-                    sent = self._sent("POST", "/chat/completions", request)
-                    response = await stack.enter_async_context(sent)
-                    if response.status_code != httpx.codes.OK:
-                        raise await self._failure(response)
+                    response = await stack.enter_async_context(self._stream(request))
             except TimeoutError:
                 raise self._too_slow() from None
-            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if kind != "text/event-stream":
-                raise MalformedStreamError(f"answered with {kind[:40] or 'nothing'}, not a stream")
             chunks = aiter(response.aiter_bytes())
-            while not reader.is_done:
-                is_over = reader.finish_reason is not None
-                if is_over and reader.has_usage:
-                    break
+            while not (reader.is_done or reader.is_complete):
                 try:
                     async with asyncio.timeout_at(deadline):
                         data = await _next(chunks)
-                except TimeoutError:
-                    if is_over:
-                        break
-                    raise self._too_slow() from None
-                except TransientError:
-                    if is_over:
-                        break
-                    raise
+                except (TimeoutError, TransientError) as error:
+                    if reader.finish_reason is not None:
+                        break  # only the usage is missing
+                    raise self._too_slow() if isinstance(error, TimeoutError) else error from None
                 if data is None:
                     break
-                for event in events.push(data):
-                    try:
-                        text = reader.push(event)
-                    except RemoteError as error:
-                        raise type(error)(self._without_key(str(error))) from None
+                for text in self._texts(reader, events.push(data)):
                     wait_s = self._timeout_s if reader.finish_reason is None else USAGE_S
                     deadline = loop.time() + wait_s
                     yield text, reader
             if reader.finish_reason is None and not reader.is_done:
                 raise TransientError("broke off")
+            with contextlib.suppress(TimeoutError, TransientError):
+                async with asyncio.timeout(DRAIN_S):
+                    while await _next(chunks) is not None:
+                        pass
+
+    def _texts(self, reader: ReplyReader, events: list[str]) -> Iterator[str]:
+        """Words in each event, perhaps none. Raises RemoteError, without the key."""
+        for event in events:
+            try:
+                text = reader.push(event)
+            except RemoteError as error:
+                raise type(error)(self._without_key(str(error))) from None
+            yield text
+
+    @contextlib.asynccontextmanager
+    async def _stream(self, request: Mapping[str, Any]) -> AsyncGenerator[httpx.Response, None]:
+        """The response to a request for a reply, once it is known to be a stream."""
+        async with self._sent("POST", "/chat/completions", request) as response:
+            if response.status_code != httpx.codes.OK:
+                raise await self._failure(response)
+            kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if kind != "text/event-stream":
+                raise MalformedStreamError(f"answered with {kind[:40] or 'nothing'}, not a stream")
+            yield response
 
     @contextlib.asynccontextmanager
     async def _sent(
@@ -316,6 +326,23 @@ def model_server(settings: LlmSettings, clock: Clock) -> ModelServer | None:
     return ModelServer(address, clock, api_key=api_key_of(settings), timeout_s=settings.timeout_s)
 
 
+def listed_models(settings: LlmSettings) -> tuple[str, list[str]]:
+    """URL of the settings' server, and the models that it lists. For commands: blocks.
+
+    Raises ConfigError and RemoteError.
+    """
+
+    async def ask() -> tuple[str, list[str]]:
+        server = model_server(settings, SystemClock())
+        assert server is not None
+        try:
+            return server.address.base_url, await server.models()
+        finally:
+            await server.close()
+
+    return asyncio.run(ask())
+
+
 def api_key_of(settings: LlmSettings) -> str:
     """The key in the variable that `api_key_env` names. Raises ConfigError, without the key."""
     name = settings.api_key_env
@@ -332,7 +359,7 @@ def api_key_of(settings: LlmSettings) -> str:
 
 
 @contextlib.contextmanager
-def _as_remote_errors() -> Any:
+def _as_remote_errors() -> Iterator[None]:
     """Raise httpx's errors as RemoteError. Their texts are dropped: they may quote headers."""
     try:
         yield

@@ -41,6 +41,11 @@ class ReplyReader:
         self._calls: dict[int, _Call] = {}
 
     @property
+    def is_complete(self) -> bool:
+        """True if nothing is missing but the end of the stream."""
+        return self.finish_reason is not None and self.has_usage
+
+    @property
     def has_calls(self) -> bool:
         """True if a call has begun."""
         return bool(self._calls)

@@ -37,7 +37,8 @@ class Asked:
 class Answer:
     """The response to one request, written by a test."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
         self.writer = writer
 
     async def head(self, status: int = 200, kind: str = "text/event-stream", **more: str) -> None:
@@ -64,8 +65,8 @@ class Answer:
 
     async def gone(self) -> None:
         """Wait until the client has closed its connection."""
-        while not self.writer.transport.is_closing():  # noqa: ASYNC110 - it has no event
-            await asyncio.sleep(0.001)
+        with contextlib.suppress(ConnectionError):
+            await self._reader.read()
 
 
 Script = Callable[[Asked, Answer], Awaitable[None]]
@@ -115,6 +116,8 @@ class ModelPort:
     asked: list[Asked] = field(default_factory=list)
     port: int = 0
     num_connections: int = 0
+    _writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     @property
     def base_url(self) -> str:
@@ -133,10 +136,18 @@ class ModelPort:
             yield self
         finally:
             server.close()
+            for writer in self._writers:
+                writer.transport.abort()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
         connection = self.num_connections
+        self._writers.append(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.append(task)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while not writer.transport.is_closing():
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -147,7 +158,7 @@ class ModelPort:
                 body = await reader.readexactly(length)
                 asked = Asked(method, path, headers, json.loads(body or "null"), connection)
                 self.asked.append(asked)
-                await self.script(asked, Answer(writer))
+                await self.script(asked, Answer(reader, writer))
         writer.close()
 
 
