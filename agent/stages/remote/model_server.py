@@ -182,7 +182,9 @@ class ModelServer:
     async def _measure_cache(self) -> None:
         """Time two prompts, each sent twice. The quicker of each pair counts: others use the server
         too."""
-        firsts, seconds, num_cached = [], [], 0
+        firsts: list[int] = []
+        seconds: list[int] = []
+        num_cached = 0
         for _ in range(2):
             words = " ".join(secrets.token_hex(2) for _ in range(MEASURED_WORDS))
             for times in (firsts, seconds):
