@@ -261,6 +261,13 @@ def _refuse_beside_remote(settings: LlmSettings) -> None:
                 "leave it out.",
                 key=f"llm_engine.{name}",
             )
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", settings.api_key_env):
+        # Not quoted: it may be the key.
+        raise ConfigError(
+            "llm_engine.api_key_env must be the name of an environment variable, which holds the "
+            "key; what it is now can't be one.",
+            key="llm_engine.api_key_env",
+        )
     if settings.api_key_env and not is_there:
         raise ConfigError(
             "llm_engine.api_key_env is for a model on another server, and llm_engine.model is on "

@@ -153,9 +153,7 @@ class LlmSettings:
     """A name in models.toml, a GGUF file, a Hugging Face directory, or a Hugging Face id. Or
     "openai:http://HOST:PORT/v1#MODEL": a model on a server that speaks OpenAI's chat completions,
     like vLLM or SGLang."""
-    api_key_env: Annotated[
-        str, Matching(r"([A-Za-z_][A-Za-z0-9_]*)?", "the name of an environment variable")
-    ] = ""
+    api_key_env: str = ""
     """Name of the environment variable that holds the key for a model on another server. Empty: no
     key is sent."""
     timeout_s: Annotated[float, Between(0.1, 600)] = 10.0

@@ -27,7 +27,7 @@ from .load_progress import Conversion
 from .loading import Loading
 from .model_thread import ModelThread
 from .remote.model_server import ModelServer, model_server
-from .remote.remote_chat import RemoteSampling, remote_chat_factory
+from .remote_chat import RemoteSampling, remote_chat_factory
 from .speech_input import SpeechInput, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 from .tool_call_adapter import ToolLimits

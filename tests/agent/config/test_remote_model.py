@@ -95,5 +95,6 @@ def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         api_key_of(settings)
     with pytest.raises(ConfigError, match="is for a model on another server"):
         load_config({"llm_engine.api_key_env": "MODEL_KEY"})
-    with pytest.raises(ConfigError, match="name of an environment variable"):
+    with pytest.raises(ConfigError, match="name of an environment variable") as caught:
         config_with(api_key_env="sk-1")
+    assert "sk-1" not in caught.value.message

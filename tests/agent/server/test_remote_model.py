@@ -121,7 +121,7 @@ async def test_a_model_server_that_goes_and_comes() -> None:
             assert words_of(response).endswith(APOLOGY)
             async with port.serving():
                 async with asyncio.timeout(PATIENCE_S):
-                    while (await readiness(running))["status"] != "ready":
+                    while (await readiness(running))["status"] != "ready":  # noqa: ASYNC110
                         await asyncio.sleep(0.2)
                 await call.prove_alive()
                 is_broken = True

@@ -15,7 +15,7 @@ from typing import Any
 from agent.config.remote_model import RemoteAddress
 from agent.stages.llm_chat import ChatFactory
 from agent.stages.remote.model_server import ModelServer
-from agent.stages.remote.remote_chat import RemoteSampling, remote_chat_factory
+from agent.stages.remote_chat import RemoteSampling, remote_chat_factory
 from latency_budget.account.clock import SystemClock
 
 MODEL = "tiny"

@@ -15,7 +15,7 @@ from agent.session.api.server_events import Usage
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, ReplyToken, Tools
 from agent.stages.remote.event_stream import MAX_EVENT_BYTES
 from agent.stages.remote.model_server import reuses_prefix
-from agent.stages.remote.remote_chat import RemoteSampling, num_tokens_of
+from agent.stages.remote_chat import RemoteSampling, num_tokens_of
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 from tests.support.fakes.remote_models import (

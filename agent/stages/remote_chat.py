@@ -30,14 +30,14 @@ from agent.session.ports.stage_ports import (
     ReplyToken,
     Tools,
 )
-from agent.stages.llm_chat import ChatFactory, as_stage_errors
-from agent.stages.tool_call_adapter import NO_LIMITS, ToolLimits, tool_use
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 
-from .errors import RemoteError
-from .model_server import ModelServer
+from .llm_chat import ChatFactory, as_stage_errors
+from .remote.errors import RemoteError
+from .remote.model_server import ModelServer
+from .tool_call_adapter import NO_LIMITS, ToolLimits, tool_use
 
 BYTES_PER_TOKEN: Final = 3
 """Of a text in UTF-8. English has 4 to 4.5, German and digits about 3; less means that a history is
