@@ -218,7 +218,7 @@ class RemoteChat:
             return  # chat templates refuse a conversation without words of the user
         request = self._request(history, 1, None)
         with contextlib.suppress(RemoteError):
-            async with aclosing(self._server.reply(request)) as pieces:
+            async with aclosing(self._server.reply(request, retries=False)) as pieces:
                 async for _ in pieces:
                     pass
 

@@ -26,6 +26,7 @@ from agent.config.local_urls import is_loopback
 from agent.config.remote_model import RemoteAddress
 from agent.config.schema import LlmSettings
 from agent.errors import ConfigError
+from agent.session.api.server_events import Usage
 from latency_budget.account.clock import Clock, SystemClock
 
 from .errors import MalformedStreamError, RemoteError, TransientError
@@ -51,6 +52,9 @@ its response was read to the end. It usually comes along."""
 
 REFRESH_S: Final = 5.0
 """Shortest time between two questions whether a server works again."""
+
+PROBE_S: Final = 2.0
+"""Longest wait for that answer: a readiness check waits for it."""
 
 MAX_ERROR_BYTES: Final = 1 << 16
 
@@ -84,9 +88,7 @@ class ModelServer:
         self._clock = clock
         self._api_key = api_key
         self._timeout_s = timeout_s
-        self._is_measured = False
         self._asked_ns: int | None = None
-        self._asking = asyncio.Lock()
         headers = {"accept-encoding": "identity"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
@@ -101,35 +103,37 @@ class ModelServer:
     async def start(self) -> None:
         """Open a connection, and find out whether the server works and has a prefix cache. Raises
         nothing: a server that is down may come up later."""
-        await self.refresh()
+        self._asked_ns = self._clock.now_ns()
+        try:
+            await self._answer(self._first_token_of("Hello"))
+            await self._measure_cache()
+        except RemoteError as error:
+            self._note(str(error))
 
     async def refresh(self) -> None:
-        """Ask a server that failed, or was never asked, whether it works. At most every
-        `REFRESH_S`; returns at once otherwise."""
+        """Ask a server that failed for one token, to see whether it works again. At most every
+        `REFRESH_S`, and no longer than `PROBE_S`; returns at once otherwise."""
         now_ns = self._clock.now_ns()
-        is_due = self._asked_ns is None or (
-            self.problem is not None and now_ns - self._asked_ns >= REFRESH_S * 1e9
-        )
-        if not is_due or self._asking.locked():
+        is_early = self._asked_ns is not None and now_ns - self._asked_ns < REFRESH_S * 1e9
+        if self.problem is None or is_early:
             return
         self._asked_ns = now_ns
-        async with self._asking:
+        with contextlib.suppress(TimeoutError):
             try:
-                await self._check_model()
-                if not self._is_measured:
-                    await self._measure_cache()
+                async with asyncio.timeout(PROBE_S):
+                    await self._answer(self._first_token_of("Hello"))
             except RemoteError as error:
                 self._note(str(error))
             else:
                 self._note(None)
 
     async def reply(
-        self, request: Mapping[str, Any]
+        self, request: Mapping[str, Any], *, retries: bool = True
     ) -> AsyncGenerator[tuple[str, ReplyReader], None]:
         """Words of a reply as they come, each with the state of the reply. Raises RemoteError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
-        waits = iter(RETRY_S)
+        waits = iter(RETRY_S if retries else ())
         while True:
             has_begun = False
             try:
@@ -172,13 +176,6 @@ class ModelServer:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _check_model(self) -> None:
-        listed = await self.models()
-        model = self.address.model
-        # A server may serve names that it does not list: one that answers is right.
-        if listed and model not in listed and self.problem is not None:
-            raise RemoteError(f"does not list the model {model!r}")
-
     async def _measure_cache(self) -> None:
         """Time two prompts, each sent twice. The quicker of each pair counts: others use the server
         too."""
@@ -189,18 +186,24 @@ class ModelServer:
             words = " ".join(secrets.token_hex(2) for _ in range(MEASURED_WORDS))
             for times in (firsts, seconds):
                 began_ns = self._clock.now_ns()
-                async with aclosing(self._attempt(self._first_token_of(words), None)) as pieces:
-                    async for _text, reader in pieces:
-                        num_cached = max(num_cached, reader.usage.cached_tokens)
+                usage = await self._answer(self._first_token_of(words))
+                num_cached = max(num_cached, usage.cached_tokens)
                 times.append(self._clock.now_ns() - began_ns)
         is_reused = reuses_prefix(min(firsts), min(seconds))
         self.has_prefix_cache = num_cached >= MEASURED_WORDS or is_reused
-        self._is_measured = True
         if not self.has_prefix_cache:
             _log.warning(
                 "the language model's server computes a known prompt again: the caller's words are "
                 "not sent ahead"
             )
+
+    async def _answer(self, request: Mapping[str, Any]) -> Usage:
+        """Wait for the end of one request, which is not sent again."""
+        usage = Usage()
+        async with aclosing(self._attempt(request, None)) as pieces:
+            async for _, reader in pieces:
+                usage = reader.usage
+        return usage
 
     def _first_token_of(self, text: str) -> dict[str, Any]:
         messages = [{"role": "user", "content": text}]
@@ -240,9 +243,9 @@ class ModelServer:
                 if data is None:
                     break
                 for text in self._texts(reader, events.push(data)):
+                    yield text, reader
                     wait_s = self._timeout_s if reader.finish_reason is None else USAGE_S
                     deadline = loop.time() + wait_s
-                    yield text, reader
             if reader.finish_reason is None and not reader.is_done:
                 raise TransientError("broke off")
             with contextlib.suppress(TimeoutError, TransientError):
