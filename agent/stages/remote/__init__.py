@@ -1,0 +1,1 @@
+"""Language models on servers of their own, behind the session's chat port."""
