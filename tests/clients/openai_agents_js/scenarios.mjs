@@ -142,12 +142,18 @@ const scenarios = {
         await talk.until('rate_limits.updated');
         const item = checkToolCall(talk.sent.slice(number));
         checkArguments(item.arguments);
+        // A small model may ask for two cities at once.
+        const called = talk.sent.slice(number).filter(
+          (event) => event.type === 'response.output_item.done' && event.item.type === 'function_call',
+        );
+        const cities = called.map((event) => JSON.parse(event.item.arguments).city);
         const { item: output } = await talk.until(
           'conversation.item.done',
           (event) => event.item.type === 'function_call_output',
         );
         assert.deepEqual([output.call_id, output.output], [item.call_id, 'clear']);
-        assert.equal(asked.length, 1);
+        assert.ok(asked.length >= 1);
+        assert.deepEqual(asked, cities.slice(0, asked.length));
         await talk.until('response.created');
       },
       { tools: [getWeather], toolChoice: 'required' },
