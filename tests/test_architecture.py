@@ -23,7 +23,7 @@ LAYERS = {
         "errors cli/setup",
         "session/api",
         "codec config turn_taking",
-        "realtime/protocol session/ports stages/model_store stages/remote telephony/carriers",
+        "realtime/protocol session/ports stages/model_store telephony/carriers",
         "client observability session/context stages telephony/media",
         "http tools",
         "http/auth session/response",

@@ -212,7 +212,7 @@ class CallRegistry:
             self.store.add(StoredTurn(kept, at_unix_ns, call.agent, self._fingerprint))
         if self.exporter is not None:
             offset_ns = call.began.unix_ns - call.began.now_ns
-            model = self._config.answering_model()["name"]
+            model = self._config.llm_engine.model
             self.exporter.add(FinishedTurn(kept, call.agent, model, offset_ns))
         return entry
 

@@ -31,7 +31,6 @@ from agent.server.startup_checks.preflight import (
 )
 from agent.server.startup_checks.tools import server_problems
 from agent.stages.model_store.catalogue import ModelStore, ModelStoreError, needed_models
-from agent.stages.remote.errors import RemoteError
 from agent.telephony.outbound.transfer import TwilioTransfer
 from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
@@ -45,7 +44,6 @@ _OPTIONAL: Final = frozenset({"torch", "piper-tts", "uvloop", "mcp"})
 _ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
-_SHOWN_MODELS: Final = 8
 _ROOM_BYTES: Final = 3 << 30
 """Free space below which a warning is due: the half-billion model, its converted weights and the
 rest need it while they are fetched."""
@@ -235,8 +233,6 @@ def _models(config: Config) -> Iterator[Finding]:
     except ModelStoreError as error:
         yield Finding("models.toml", error.message, "WRONG")
         return
-    if config.llm_engine.is_remote:
-        yield _remote_model(config)
     found = list(shortfalls(config, store))
     short = {each.name: each for each in found}
     fetchable = [each for each in found if each.can_be_fetched]
@@ -251,24 +247,6 @@ def _models(config: Config) -> Iterator[Finding]:
             remedy = f"halfsec serve fetches them first, or: {remedy}" if can_start else remedy
         problem = short[reference].problem or "not on this machine"
         yield Finding(reference, problem, "note" if can_start else "WRONG", remedy)
-
-
-def _remote_model(config: Config) -> Finding:
-    """The language model's server. One that is down now is no reason not to start."""
-    from agent.stages.remote.model_server import listed_models
-
-    name = config.answering_model()["name"]
-    try:
-        where, listed = listed_models(config.llm_engine)
-    except ConfigError as error:
-        return Finding(name, error.message, "WRONG")
-    except RemoteError as error:
-        remedy = "halfsec starts, and its callers hear apologies until that server answers"
-        return Finding(name, f"its server {error}", "note", remedy)
-    if listed and name not in listed:
-        shown = ", ".join(listed[:_SHOWN_MODELS])
-        return Finding(name, f"not in the list of {where}", "note", f"it lists {shown}")
-    return Finding(name, f"at {where}", "ok")
 
 
 def _tools(config: Config) -> Iterator[Finding]:

@@ -58,8 +58,7 @@ def wanted_models(config: Config, store: ModelStore) -> list[str]:
     """Models that a set-up fetches: those of the settings; with a preset whose models come with
     packages, the smallest ones too."""
     wanted = needed_models(config)
-    is_local = not config.llm_engine.is_remote
-    if is_local and config.agent.preset.startswith(DEFAULT_PRESET):
+    if config.agent.preset.startswith(DEFAULT_PRESET):
         wanted += [model.name for model in store.catalogue.values() if model.embedded]
     return list(dict.fromkeys(wanted))
 

@@ -24,7 +24,6 @@ from agent.errors import ConfigError
 
 from .auto_preset import AUTO, PresetChoice
 from .presets import DEFAULT_PRESET, PRESETS
-from .remote_model import RemoteAddress, is_remote
 from .schema import (
     CHOSEN,
     DEFAULT_AGENT,
@@ -75,11 +74,6 @@ class _Assignment:
         return f"{self.section}.{self.key}" if self.section else self.key
 
 
-REMOTE_CHOICE: Final = PresetChoice("embedded-1.5b", "the language model is on another server")
-"""What "auto" stands for beside a remote model: a recognizer that comes with halfsec, and a prompt
-for more than a very small model."""
-
-
 def smallest_preset(num_calls: int) -> PresetChoice:
     """The preset that runs everywhere."""
     return PresetChoice(DEFAULT_PRESET, "nobody looked at it")
@@ -107,11 +101,7 @@ def load_config(
         return _build([*_from_preset(preset), *given])
     given = [each for each in given if each.path != "agent.preset"]
     num_calls = _build([*_from_preset(DEFAULT_PRESET), *given]).agent.max_sessions
-    models = [each.value for each in given if each.path == "llm_engine.model"]
-    if models and isinstance(models[-1], str) and is_remote(models[-1]):
-        choice = REMOTE_CHOICE  # the speed of this machine says nothing about that server's
-    else:
-        choice = choose(num_calls)
+    choice = choose(num_calls)
     origin = f"{CHOSEN}{choice.reason}"
     chosen = [
         _Assignment("agent", "preset", choice.preset, origin),
@@ -220,7 +210,6 @@ def _build(assignments: list[_Assignment]) -> Config:
             "llm_engine.max_tokens must be below llm_engine.context: the reply has to fit into it.",
             key="llm_engine.max_tokens",
         )
-    _refuse_beside_remote(sections["llm_engine"])
     _refuse_unused(sections["llm_engine"], origins)
     telephony = sections["telephony"]
     if telephony.on_machine == "message" and not telephony.machine_message.strip():
@@ -242,37 +231,6 @@ def _refuse_keyless(telephony: TelephonySettings, profiles: Mapping[str, AgentPr
             'telephony.on_menu is "navigate", but no agent can press keys: put "phone:press_keys" '
             "into server_tools of the agent that calls.",
             key="telephony.on_menu",
-        )
-
-
-def _refuse_beside_remote(settings: LlmSettings) -> None:
-    """Raise ConfigError for an address that is none, and for what a remote model can't have."""
-    is_there = RemoteAddress.parse(settings.model) is not None
-    for name in ("small_model", "draft_model", "draft_heads"):
-        value = getattr(settings, name)
-        if is_remote(value):
-            raise ConfigError(
-                f"llm_engine.{name} can't be on another server; only llm_engine.model can.",
-                key=f"llm_engine.{name}",
-            )
-        if is_there and value:
-            raise ConfigError(
-                f"llm_engine.{name} has no effect while llm_engine.model is on another server: "
-                "leave it out.",
-                key=f"llm_engine.{name}",
-            )
-    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", settings.api_key_env):
-        # Not quoted: it may be the key.
-        raise ConfigError(
-            "llm_engine.api_key_env must be the name of an environment variable, which holds the "
-            "key; what it is now can't be one.",
-            key="llm_engine.api_key_env",
-        )
-    if settings.api_key_env and not is_there:
-        raise ConfigError(
-            "llm_engine.api_key_env is for a model on another server, and llm_engine.model is on "
-            "this one.",
-            key="llm_engine.api_key_env",
         )
 
 

@@ -17,7 +17,6 @@ from latency_budget.account.budget import TARGET_MS
 
 from .access import AccessSettings
 from .presets import DEFAULT_PRESET
-from .remote_model import RemoteAddress, is_remote
 from .telephony import TelephonySettings
 from .tools import McpSettings, ToolTimeout
 from .values import Between, Matching
@@ -150,15 +149,7 @@ class LlmSettings:
     """`[llm_engine]`: the language model."""
 
     model: str = "smollm2-135m-instruct"
-    """A name in models.toml, a GGUF file, a Hugging Face directory, or a Hugging Face id. Or
-    "openai:http://HOST:PORT/v1#MODEL": a model on a server that speaks OpenAI's chat completions,
-    like vLLM or SGLang."""
-    api_key_env: str = ""
-    """Name of the environment variable that holds the key for a model on another server. Empty: no
-    key is sent."""
-    timeout_s: Annotated[float, Between(0.1, 600)] = 10.0
-    """Longest wait for the first token of a model on another server, retries included, and then for
-    each further one. After it the caller hears an apology."""
+    """A name in models.toml, a GGUF file, a Hugging Face directory, or a Hugging Face id."""
     dtype: Literal["int8", "int4", "float32", "bfloat16", "fp8"] = "int8"
     """Number format of the linear layers. int4 keeps GPTQ, AWQ and Q4_0 models as they are, and
     rounds others by a calibration of minutes at the first start. float32 is exact, and three times
@@ -233,13 +224,8 @@ class LlmSettings:
 
     @property
     def on_gpu(self) -> bool:
-        """True if the language model runs on an NVIDIA GPU of this machine."""
-        return not self.is_remote and (self.dtype in GPU_DTYPES or self.device == "cuda")
-
-    @property
-    def is_remote(self) -> bool:
-        """True if another server runs the language model."""
-        return is_remote(self.model)
+        """True if the language model runs on an NVIDIA GPU."""
+        return self.dtype in GPU_DTYPES or self.device == "cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,9 +361,8 @@ class Config:
     def answering_model(self) -> dict[str, str]:
         """Name of the language model, its preset, and why that was taken."""
         origin = self.origins.get("agent.preset", "")
-        address = RemoteAddress.parse(self.llm_engine.model)
         return {
-            "name": self.llm_engine.model if address is None else address.model,
+            "name": self.llm_engine.model,
             "preset": self.agent.preset,
             "why": origin.removeprefix(CHOSEN) if self.is_chosen else origin,
         }

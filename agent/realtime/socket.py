@@ -13,7 +13,7 @@ sent at once; from then on it is processed as fast as it would be spoken. So a c
 audio without end takes no more of the detector's thread than a caller who speaks. While other calls
 are in progress `SHARED_BURST_S` count instead: a caller who speaks twenty times as fast as people
 do would have as many passes of the recognizer and replies of the model as twenty. What is further
-ahead is taken at `CATCH_UP` times real time. Meanwhile it waits (`MessageQueue` in
+ahead is taken at `CATCH_UP` times real time, and waits (`MessageQueue` in
 `agent/http/hardening/websocket_protocol.py`).
 
 *Messages* are processed at `MESSAGES_PER_S`, after the first `MESSAGES_AT_ONCE`. Those that make

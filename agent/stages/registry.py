@@ -26,8 +26,6 @@ from .llm_chat import ChatFactory, chat_factory
 from .load_progress import Conversion
 from .loading import Loading
 from .model_thread import ModelThread
-from .remote.model_server import ModelServer, model_server
-from .remote_chat import RemoteSampling, remote_chat_factory
 from .speech_input import SpeechInput, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 from .tool_call_adapter import ToolLimits
@@ -53,8 +51,6 @@ class Stages:
     def __init__(self, config: Config, models: ModelStore, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self.model_server: ModelServer | None = model_server(config.llm_engine, clock)
-        """Server of a remote language model; `llm` is then never started."""
         self._conversion = Conversion(config.llm_engine.model, clock)
         load = Loading(config, models, clock, self._conversion)
         self._progress: dict[str, str] = {}
@@ -78,13 +74,6 @@ class Stages:
             tool_limits_of(config.llm_engine),
             config.llm_engine.condense,
         )
-        if self.model_server is not None:
-            self._open_chat = remote_chat_factory(
-                self.model_server,
-                clock,
-                remote_sampling_of(config.llm_engine),
-                tool_limits_of(config.llm_engine),
-            )
         self._voices: dict[str, VoiceStage] = {}
         kept = [*config.agent.openers, *config.tool_waits]
         for name in self._voice_names():
@@ -96,9 +85,7 @@ class Stages:
             "vad": self.detector.start,
             "asr": self.recognizer.start,
             "turn": self.turn_model.start,
-            "llm": partial(self._start_llm, self.llm)
-            if self.model_server is None
-            else self.model_server.start,
+            "llm": partial(self._start_llm, self.llm),
             **{f"voice {name}": voice.start for name, voice in self._voices.items()},
         }
         if self.small_llm is not None:
@@ -131,8 +118,6 @@ class Stages:
 
     async def close(self) -> None:
         """End the threads, and wait for those that do not hang."""
-        if self.model_server is not None:
-            await self.model_server.close()
         async with asyncio.TaskGroup() as group:
             for stage in self.threads().values():
                 group.create_task(stage.close())
@@ -172,8 +157,6 @@ class Stages:
         )
 
     def _state(self, name: str, state: str) -> str:
-        if (name, self.model_server is None) == ("llm", False):
-            return state  # what is wrong with the server is not for a restart here to mend
         why = self.threads()[name].broken
         if state == "ready" and why is not None:
             return f"broken: {_one_line(why)}"
@@ -207,13 +190,12 @@ class Stages:
     def threads(self) -> dict[str, ModelThread[Any]]:
         """Owner threads of all stages, by the names that `progress` uses."""
         voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
-        own = {} if self.model_server is not None else {"llm": self.llm}
         small = {} if self.small_llm is None else {"small llm": self.small_llm}
         return {
             "vad": self.detector,
             "asr": self.recognizer,
             "turn": self.turn_model,
-            **own,
+            "llm": self.llm,
             **small,
             **voices,
         }
@@ -255,13 +237,6 @@ def sampling_of(settings: LlmSettings) -> llm_engine.SamplingParams:
         top_p=settings.top_p,
         repetition_penalty=settings.repetition_penalty,
         max_tokens=settings.max_tokens,
-    )
-
-
-def remote_sampling_of(settings: LlmSettings) -> RemoteSampling:
-    """Sampling parameters of a remote model's replies."""
-    return RemoteSampling(
-        settings.temperature, settings.top_p, settings.max_tokens, settings.context
     )
 
 

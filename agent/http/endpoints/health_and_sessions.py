@@ -55,9 +55,6 @@ class Endpoints:
         return PlainTextResponse("ok\n")
 
     async def readyz(self, request: Request) -> Response:
-        server = self._stages.model_server
-        if server is not None:
-            await server.refresh()
         status = "draining" if self._calls.draining else self._stages.status
         body: dict[str, Any] = {
             "status": status,
@@ -73,7 +70,6 @@ class Endpoints:
             "exporter": calls.exporter,
             "recorder": calls.recorder,
             "tools": self._tools,
-            "language_model": server,
             "end_of_turn": shipped_score(),
         }
         problems: dict[str, Any] = {}

@@ -50,9 +50,6 @@ class ChatCompletions:
         )
 
     async def serve(self, request: Request) -> Response:
-        if self._stages.model_server is not None:
-            problem = "is on another server here: ask that one"
-            return refused(RefusedError(501, "model", problem))
         if self._stages.status != "ready":
             return refused(RefusedError(503, "model", "is still loading; try again shortly"))
         try:

@@ -23,7 +23,7 @@ class ModelList:
         voices = (agent.voice for agent in config.agents.values() if agent.voice)
         kinds = [
             *((name, "agent") for name in config.agents),
-            (_shown(config.answering_model()["name"]), "language_model"),
+            (_shown(config.llm_engine.model), "language_model"),
             (_shown(config.asr.model), "recognizer"),
             *((_shown(voice), "voice") for voice in (config.tts.voice, *voices)),
         ]

@@ -187,7 +187,6 @@ class Working:
     """Stages that all work."""
 
     status = "ready"
-    model_server = None
     llm = type("Thinker", (), {"model": None})
 
     def progress(self) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""The contract of a chat factory and its chats, for an engine of this process, a model on another
-server, and a small implementation without a model."""
+"""The contract of a chat factory and its chats, for an engine of this process and for a second,
+small implementation without a model."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -29,7 +29,6 @@ from latency_budget.account.turn import TurnId
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.engine import Engine
 from tests.support.fakes.llm_models import save_tiny_model
-from tests.support.fakes.remote_models import remote_chats
 
 MAX_CHARS = 20_000
 HELLO = ChatMessage("user", "Hello")
@@ -123,14 +122,10 @@ class EchoChat:
     async def close(self) -> None: ...
 
 
-@pytest.fixture(params=["engine", "remote", "echo"])
+@pytest.fixture(params=["engine", "echo"])
 async def open_chat(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChatFactory]:
     if request.param == "echo":
         yield EchoChat
-        return
-    if request.param == "remote":
-        async with remote_chats() as (open_remote, _):
-            yield open_remote
         return
     save_tiny_model(tmp_path, "qwen3", num_hidden_layers=2, head_dim=16)
     stage: ModelThread[Engine] = ModelThread(
@@ -262,9 +257,7 @@ async def test_the_oldest_messages_give_way_to_a_summary(open_chat: ChatFactory)
     await chat.reset(history)
     assert await chat.condense(CondensingGoal(10_000, 40)) is None
     use = chat.context_use()
-    if use is None:  # a chat that leaves the oldest turns out instead
-        assert await chat.condense(CondensingGoal(1, 1)) is None
-        return
+    assert use is not None
     done = await chat.condense(CondensingGoal(use.num_turns // 2, 40))
     assert done is not None
     assert done.summary == ("My name is Miriam.",)

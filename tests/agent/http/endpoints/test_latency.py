@@ -248,7 +248,6 @@ class Ready:
     """Stages that all work."""
 
     status = "ready"
-    model_server = None
 
     def progress(self) -> dict[str, str]:
         return {}

@@ -30,7 +30,6 @@ class StubStages:
     """Ready, with an engine of the test's."""
 
     status = "ready"
-    model_server = None
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

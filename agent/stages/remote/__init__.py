@@ -1,1 +1,0 @@
-"""Language models on servers of their own, behind the session's chat port."""
