@@ -166,7 +166,12 @@ def _serve(options: argparse.Namespace) -> int:
     from agent.http.auth.tls import certificate_of, keep_own, server_context
     from agent.server.startup_checks.access import check_access, tell_of_access
     from agent.server.startup_checks.port import listening_problem
-    from agent.server.startup_checks.preflight import check_exports, check_gpu, check_models
+    from agent.server.startup_checks.preflight import (
+        check_exports,
+        check_gpu,
+        check_models,
+        check_remote,
+    )
     from agent.server.startup_checks.telephony import check_telephony
     from agent.server.startup_checks.tools import check_tools
     from agent.stages.machine_speed import measure_machine
@@ -182,6 +187,7 @@ def _serve(options: argparse.Namespace) -> int:
         keep_own(config, certificate)
     tls = None if certificate is None else server_context(certificate)
     check_exports(config)
+    check_remote(config)
     check_gpu(config)
     check_models(config, ModelStore())
     check_tools(config)
@@ -191,6 +197,8 @@ def _serve(options: argparse.Namespace) -> int:
     if config.is_chosen:
         origin = config.origins["agent.preset"]
         print(f"Preset {config.agent.preset}, {origin}.", file=sys.stderr, flush=True)
+    if config.llm_engine.remote is not None:
+        print(f"Language model {config.llm_engine.remote}.", file=sys.stderr, flush=True)
     if lack := missing_instructions():
         print(f"This processor has {lack}: everything works, slower.", file=sys.stderr, flush=True)
     for line in tell_of_access(config, certificate):
