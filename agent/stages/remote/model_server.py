@@ -395,6 +395,8 @@ class ModelServer:
                 body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
                 async with aclosing(self._stream(body)) as stream:
                     await _first_progress(stream)
+                    async for _ in stream:  # to its end, so that the connection can be kept
+                        pass
             self._works()
         except TimeoutError:
             self._failed(ServerError(f"did not answer within {PROBE_TIMEOUT_S:g} s"))

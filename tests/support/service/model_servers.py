@@ -77,18 +77,32 @@ class ScriptedServer:
     """Bodies of the chat requests."""
     heads: list[str] = field(default_factory=list)
     num_connections: int = 0
-    num_given_up: int = 0
-    """Connections that the client closed while an answer hung."""
     is_down: bool = False
     """It closes every connection at once."""
     given_up: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the client closed the connection while an answer hung."""
+    _open: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.num_connections += 1
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            while not self.is_down and await self._answer(reader, writer):
-                pass
-        writer.close()
+        self._open.append(writer)
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                while not self.is_down and await self._answer(reader, writer):
+                    pass
+        finally:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            self._open.remove(writer)
+
+    async def close(self) -> None:
+        """Close the connections, and wait until they are."""
+        for writer in self._open:
+            writer.transport.abort()
+        async with asyncio.timeout(WAIT_S):
+            while self._open:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -102,13 +116,15 @@ class ScriptedServer:
             return True
         self.bodies.append(read_frame(body))
         answer = self.answers[min(len(self.bodies), len(self.answers)) - 1]
-        for piece in answer.pieces:
-            writer.write(piece)
-            await writer.drain()
-        if answer.then == "hang":
-            assert await reader.read() == b"", "the client closes, and sends nothing more"
-            self.num_given_up += 1
-            self.given_up.set()
+        try:
+            for piece in answer.pieces:
+                writer.write(piece)
+                await writer.drain()
+            if answer.then == "hang":
+                assert await reader.read() == b"", "the client closes, and sends nothing more"
+        finally:  # a connection that is reset was given up as well
+            if answer.then == "hang":
+                self.given_up.set()
         return answer.then == "keep"
 
 
@@ -121,6 +137,7 @@ async def scripted_server(*answers: Answer) -> AsyncIterator[ScriptedServer]:
         yield scripted
     finally:
         server.close()
+        await scripted.close()
 
 
 def http(status: int, kind: str, body: bytes, *headers: str) -> bytes:
