@@ -1,13 +1,13 @@
 """A server of language models with OpenAI's HTTP API: requests, failures, health.
 
 Theory of operation. One pool of connections is kept for all calls; a request that is given up
-closes its connection, which every known server takes for a cancellation. A request is tried again only
-before its first token, and only where another try can help: a kept connection that the server had
-closed, a server that is full and says for how long. Everything else ends as `ServerError` with a
-reason that can be shown to anybody: it holds no address, no header and no key.
+closes its connection, which every known server takes for a cancellation. A request is tried again
+only before its first token, and only where another try can help: a kept connection that the server
+had closed, a server that is full and says for how long. Everything else ends as `ServerError` with
+a reason that can be shown to anybody: it holds no address, no header and no key.
 
-Health follows from the requests themselves. After one that failed, `watch` tries a request of one
-token until it works again; while all is well it only asks for the list of models, so that a server
+Health follows from the requests themselves. After one that failed, `watch` tries requests of one
+token until one works again; while all is well it only asks for the list of models, so that a server
 that is gone is noticed before a caller notices.
 
 Sending a caller's words ahead pays off only where the server keeps what it has computed of a
@@ -66,7 +66,10 @@ PROBE_S: Final = 15.0
 """Interval between requests that check a server which works."""
 
 RECOVERY_S: Final = 2.0
-"""Interval between requests to a server that does not."""
+"""Wait before the first request to a server that does not; each later one is twice as long, up to
+`PROBE_S`. Shorter: a provider that rejects a key is asked too often."""
+
+MAX_DOUBLINGS: Final = 3
 
 PROBE_TIMEOUT_S: Final = 20.0
 """Time for a request of one token outside of calls: a processor reads the long prompt for 10 s."""
@@ -100,11 +103,11 @@ class ServerError(Exception):
     def __init__(
         self,
         reason: str,
-        kind: Literal["broken", "passing", "full", "rejected"] = "broken",
+        kind: Literal["broken", "passing", "full", "late", "rejected"] = "broken",
         retry_after_s: float = 0.0,
     ) -> None:
         """`kind`: "passing" may work at once if it is tried again, "full" after `retry_after_s`;
-        "rejected" blames the request."""
+        "late" missed a deadline that it does not know of; "rejected" blames the request."""
         super().__init__(reason)
         self.reason = reason
         self.kind = kind
@@ -201,9 +204,12 @@ class ModelServer:
 
     async def watch(self) -> None:
         """Check the server until cancelled."""
+        num_failed = 0
         while True:
-            await asyncio.sleep(PROBE_S if self._problem is None else RECOVERY_S)
+            wait_s = PROBE_S if self._problem is None else RECOVERY_S * 2**num_failed
+            await asyncio.sleep(min(wait_s, PROBE_S))
             await self._probe()
+            num_failed = 0 if self._problem is None else min(num_failed + 1, MAX_DOUBLINGS)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -240,9 +246,9 @@ class ModelServer:
                     has_ended = has_ended or chunk.finish_reason is not None
                     yield chunk
         except TimeoutError:
-            error = ServerError(f"sent nothing for {self.timeout_s:g} s in the middle of a reply")
-            self._failed(error)
-            raise error from None
+            silent = ServerError(f"sent nothing for {self.timeout_s:g} s in the middle of a reply")
+            self._failed(silent)
+            raise silent from None
         except ServerError as error:
             self._failed(error)
             raise
@@ -284,7 +290,9 @@ class ModelServer:
                             raise
                         await asyncio.sleep(wait_s)
         except TimeoutError:
-            raise ServerError(f"sent no first token within {first_token_s:.1f} s") from None
+            kind: Literal["broken", "late"] = "late" if first_token_s < self.timeout_s else "broken"
+            reason = f"sent no first token within {first_token_s:.1f} s"
+            raise ServerError(reason, kind) from None
         raise AssertionError("the last try returns or raises")
 
     async def _stream(self, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
@@ -370,7 +378,7 @@ class ModelServer:
     # --- health ---
 
     def _failed(self, error: ServerError) -> None:
-        if error.kind == "rejected":
+        if error.kind in ("late", "rejected"):
             return
         if self._problem != error.reason:
             _log.warning("the model server of %s %s", self.model, error.reason)
@@ -416,7 +424,11 @@ class ModelServer:
         """Find out whether the server keeps what it has computed of a prompt."""
         first_ms, second_ms, num_cached = await self._twice(SHORT_WORDS)
         if not num_cached and first_ms < QUICK_MS:
-            first_ms, second_ms, num_cached = await self._twice(LONG_WORDS)
+            try:
+                first_ms, second_ms, num_cached = await self._twice(LONG_WORDS)
+            except ServerError as error:
+                if error.kind != "rejected":  # longer than its context
+                    raise
         caches = num_cached > 0 or second_ms < CACHED_SHARE * first_ms
         _log.info(
             "the model server of %s %s prompts: %.0f ms for a new one, %.0f ms for the same again",
@@ -492,7 +504,9 @@ def _as_server_errors() -> Iterator[None]:
         yield
     except MalformedStreamError as error:
         raise ServerError(str(error)) from None
-    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout):
+    except httpx.ConnectError:
         raise ServerError("can't be reached", "passing") from None
+    except (httpx.ConnectTimeout, httpx.PoolTimeout):
+        raise ServerError("can't be reached") from None  # it took long enough
     except httpx.HTTPError:
         raise ServerError("broke the connection off", "passing") from None

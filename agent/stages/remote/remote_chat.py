@@ -5,10 +5,10 @@ conversation prefills it all the same: the caller's words are sent ahead, as a r
 while they are being spoken, so that the server's prefix cache has them when the reply is asked for.
 
 Where a reply fails before its first token and there is a smaller model in this process, that one
-answers in its place, with the same history; so it does where the first token has not come by the
-time that the first sound is due. Without a smaller model, and after the first token, the turn fails
-as it does with an engine that fails: the caller hears an apology, and the history holds what was
-said.
+answers in its place, with the same history; so it does while the server is known to fail, and where
+the first token has not come by the time that the first sound is due. Without a smaller model, and
+after the first token, the turn fails as it does with an engine that fails: the caller hears an
+apology, and the history holds what was said.
 """
 
 import asyncio
@@ -163,7 +163,8 @@ class RemoteChat:
     ) -> AsyncGenerator[ReplyToken, None]:
         """See `ChatPort.generate`. Raises StageError where no model answers."""
         small = None if self._small is None or not self._small.is_ready() else self._small
-        if small is not None and self._is_small:
+        is_known_to_fail = self._server.problem is not None  # it is watched, and may recover
+        if small is not None and (self._is_small or is_known_to_fail):
             tokens = self._by_small(small, turn, deadline_ns, max_tokens, on_mark, tools)
         else:
             tokens = self._by_server(deadline_ns, max_tokens, on_mark, tools, small)

@@ -91,9 +91,9 @@ def test_the_smaller_model_is_one_of_this_process() -> None:
     config = load_config(given, choose=never)
     assert config.llm_engine.has_engine
     assert "smollm2-135m-instruct" in needed_models(config)
-    with pytest.raises(ConfigError, match="small_model .* must be a model of this process"):
+    with pytest.raises(ConfigError, match=r"small_model .* must be a model of this process"):
         load_config({"llm_engine.small_model": MODEL})
-    with pytest.raises(ConfigError, match="draft_model .* drafts for a model of this process"):
+    with pytest.raises(ConfigError, match=r"draft_model .* drafts for a model of this process"):
         load_config({"llm_engine.model": MODEL, "llm_engine.draft_model": "smollm2-135m-instruct"})
 
 

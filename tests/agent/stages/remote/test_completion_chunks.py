@@ -134,6 +134,7 @@ def test_tools_that_were_not_offered_are_refused(name: str) -> None:
 
 def test_calls_without_end_are_refused() -> None:
     calls = CallAssembler(NAMES)
+    for number in range(MAX_CALLS):
+        calls.push(piece(number, f"id{number}", "book", "{}"))
     with pytest.raises(MalformedStreamError, match="more than 64"):
-        for number in range(MAX_CALLS + 1):
-            calls.push(piece(number, f"id{number}", "book", "{}"))
+        calls.push(piece(MAX_CALLS, "another", "book", "{}"))

@@ -32,13 +32,15 @@ START_S: Final = 90
 PYTHON: Final = os.environ.get("LLAMA_SERVER_PYTHON", sys.executable)
 
 
+def has_server() -> bool:
+    command = [PYTHON, "-c", "import llama_cpp.server.app"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 @pytest.fixture
 async def llama_cpp() -> AsyncIterator[str]:
     """llama.cpp's Python server with the smallest model; yields the API's address."""
-    has_it = subprocess.run(
-        [PYTHON, "-c", "import llama_cpp.server.app"], capture_output=True, check=False
-    )
-    if has_it.returncode:
+    if not await asyncio.to_thread(has_server):
         pytest.skip("llama-cpp-python[server] is not installed")
     path = next(model_path("smollm2-135m-instruct").glob("*.gguf"))
     probe = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)

@@ -253,7 +253,7 @@ async def test_nobody_listens() -> None:
         )("", ())
         await chat.commit(HI)
         assert "can't be reached" in (await failure(chat)).message
-        assert await chat.preview("Hel") is None
+        await chat.preview("Hel")  # fails in silence: it is an optimization
 
 
 MIDDLE: Final = {
@@ -269,22 +269,14 @@ async def test_one_that_fails_in_the_middle_of_a_reply_leaves_what_was_said(name
     small = SmallModel(EchoChat, lambda: True)
     async with talking(MIDDLE[name], small=small, timeout_s=SHORT_S) as (chat, scripted, server):
         tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
-        found: list[ReplyToken] = []
         async with aclosing(tokens):
+            assert (await anext(tokens)).text == "Hello"
             with pytest.raises(StageError):
-                async for token in tokens:
-                    found.append(token)  # noqa: PERF401
-        assert text_of(found) == "Hello"
+                await anext(tokens)
         assert len(scripted.bodies) == 1, "nothing is tried again behind the first token"
         assert server.problem is not None
-        await chat.commit(HI)
-        scripted.answers = [HELLO]
-        await reply(chat)
-        assert [each["content"] for each in scripted.bodies[-1]["messages"]][1:] == [
-            "Hi",
-            "Hello",
-            "Hi",
-        ]
+        await chat.commit(ChatMessage("user", "And?"))
+        assert text_of(await reply(chat)) == "Be brief. Hi Hello And? "
 
 
 async def test_a_full_server_is_asked_again_when_it_says_so_soon() -> None:
@@ -310,8 +302,15 @@ async def test_the_smaller_model_answers_in_its_place(name: str) -> None:
         assert text_of(await reply(chat)) == "Be brief. Hi "
         assert server.problem is not None
         await chat.truncate_reply(9)
+        await chat.commit(ChatMessage("user", "Well?"))
+        before = len(scripted.bodies)
+        assert text_of(await reply(chat)) == "Be brief. Hi Be brief. Well? "
+        assert len(scripted.bodies) == before, "a server that is known to fail is not waited for"
+        await chat.take_back()
         await chat.commit(ChatMessage("user", "And?"))
-        scripted.answers = [HELLO]
+        scripted.answers = [*[HELLO] * before, one_token(0), one_token(250), HELLO]
+        await server.start()  # as `watch` does
+        assert server.problem is None
         assert text_of(await reply(chat)) == "Hello"
         texts = [each["content"] for each in scripted.bodies[-1]["messages"]]
         assert texts == ["Be brief.", "Hi", "Be brief.", "And?"]
@@ -319,9 +318,14 @@ async def test_the_smaller_model_answers_in_its_place(name: str) -> None:
 
 async def test_it_answers_when_the_first_sound_is_due() -> None:
     small = SmallModel(EchoChat, lambda: True)
-    async with talking(Answer([head()], "hang"), small=small, timeout_s=WAIT_S) as (chat, _, _):
+    async with talking(Answer([head()], "hang"), small=small, timeout_s=WAIT_S) as (
+        chat,
+        _,
+        server,
+    ):
         due_ns = SystemClock().now_ns() + 50_000_000
         assert text_of(await reply(chat, deadline_ns=due_ns)) == "Be brief. Hi "
+        assert server.problem is None, "it is late, not broken"
 
 
 async def test_it_answers_where_the_policy_says_so() -> None:
@@ -431,7 +435,8 @@ async def test_thoughts_are_neither_spoken_nor_kept() -> None:
 
 
 def one_token(num_cached: int) -> Answer:
-    body = '{"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": %d}}}' % num_cached
+    usage = f'{{"prompt_tokens_details": {{"cached_tokens": {num_cached}}}}}'
+    body = f'{{"choices": [], "usage": {usage}}}'
     return Answer([http(200, "application/json", body.encode())], "keep")
 
 
@@ -450,6 +455,14 @@ async def test_words_are_sent_ahead_to_a_server_that_keeps_prompts() -> None:
         assert (ahead["max_tokens"], ahead["messages"][-1]["content"]) == (1, "Could you")
         assert asked["messages"][:-1] == ahead["messages"][:-1]
         assert scripted.num_connections == 1
+
+
+async def test_a_prompt_that_is_too_long_to_be_measured_is_no_failure() -> None:
+    too_long = error(400, "maximum context length is 512")
+    async with talking(one_token(0), one_token(0), too_long, HELLO) as (_, scripted, server):
+        await server.start()
+        assert server.problem is None
+        assert len(scripted.bodies) == 4
 
 
 async def test_nothing_is_sent_ahead_to_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

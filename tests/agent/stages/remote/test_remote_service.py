@@ -112,7 +112,7 @@ async def test_a_call_is_answered_from_elsewhere_through_an_outage(
 
         network.refuses = False
         async with asyncio.timeout(60):
-            while (await readiness(remote))["status"] != "ready":
+            while (await readiness(remote))["status"] != "ready":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         again = await call.ask("And of Italy?")
         assert again["status"] == "completed", again
@@ -140,16 +140,16 @@ async def test_a_real_smaller_model_answers_with_the_history(tmp_path: Path) -> 
     alone = open_small("Be brief.", ())
     await alone.reset(history)
     expected = text_of(await reply(alone))
-    async with scripted_server(error(500, "out of memory")) as scripted:
-        async with model_server(scripted.url) as server:
-            factory = remote_chat_factory(
-                server, SystemClock(), sampling, 4096, NO_LIMITS, "off", small
-            )
-            chat = factory("Be brief.", ())
-            await chat.reset(history[:2])
-            await chat.commit(history[2])
-            assert text_of(await reply(chat)) == expected
-            await chat.close()
+    failing = error(500, "out of memory")
+    async with scripted_server(failing) as scripted, model_server(scripted.url) as server:
+        factory = remote_chat_factory(
+            server, SystemClock(), sampling, 4096, NO_LIMITS, "off", small
+        )
+        chat = factory("Be brief.", ())
+        await chat.reset(history[:2])
+        await chat.commit(history[2])
+        assert text_of(await reply(chat)) == expected
+        await chat.close()
     # And the same model behind the endpoint says the same: both read the same prompt.
     async with chat_endpoint(stage) as url, model_server(url) as server:
         chat = remote_chat_factory(server, SystemClock(), sampling, 4096, NO_LIMITS, "off")(
