@@ -1,12 +1,12 @@
-"""Streams in the shapes of other servers (`streams.json`), written after their documentation and
-sources.
+"""Streams in the shapes of other servers (`streams.json`): written by hand after what is published of
+them, not recorded. That of llama.cpp's Python server is tested for real in
+`test_foreign_servers.py`.
 
-vLLM 0.11 (`vllm/entrypoints/openai/serving_chat.py`): the role has a chunk of its own, thoughts are
-`reasoning_content`, a call's id and name in its first piece, the usage behind all choices.
-SGLang 0.5 (`sglang/srt/entrypoints/openai/serving_chat.py`): every field is there, null where it is
-empty, and `matched_stop` beside the reason. llama.cpp's server: `content` is null in the first
-chunk, `timings` stand in the last one. Ollama: whole calls in one piece, and a usage beside the
-reason. Azure: a first chunk with filter results and no choice.
+vLLM: the role has a chunk of its own, thoughts are `reasoning_content`, a call's id and name stand
+in its first piece, the usage comes behind all choices. SGLang: every field is there, null where it
+is empty, and `matched_stop` beside the reason. llama.cpp's own server: `content` is null in the
+first chunk, `timings` stand in the last one. Ollama: whole calls in one piece, and a usage beside
+the reason. Azure: a first chunk with filter results and no choice.
 """
 
 import json
