@@ -180,6 +180,7 @@ def _serve(options: argparse.Namespace) -> int:
         check_exports,
         check_gpu,
         check_models,
+        check_remote,
         check_torch,
     )
     from agent.server.startup_checks.telephony import check_telephony
@@ -197,6 +198,7 @@ def _serve(options: argparse.Namespace) -> int:
         keep_own(config, certificate)
     tls = None if certificate is None else server_context(certificate)
     check_exports(config)
+    check_remote(config)
     check_torch(config)
     check_gpu(config)
     if options.no_fetch:
@@ -210,6 +212,8 @@ def _serve(options: argparse.Namespace) -> int:
     if config.is_chosen:
         origin = config.origins["agent.preset"]
         print(f"Preset {config.agent.preset}, {origin}.", file=sys.stderr, flush=True)
+    if config.llm_engine.remote is not None:
+        print(f"Language model {config.llm_engine.remote}.", file=sys.stderr, flush=True)
     if lack := missing_instructions():
         print(f"This processor has {lack}: everything works, slower.", file=sys.stderr, flush=True)
     for line in tell_of_access(config, certificate):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from agent.config.remote_models import shown_model
 from agent.config.schema import Config
 from agent.observability.agent_state import State
 from agent.observability.counters import BargeIns, PreemptiveCounts
@@ -212,7 +213,7 @@ class CallRegistry:
             self.store.add(StoredTurn(kept, at_unix_ns, call.agent, self._fingerprint))
         if self.exporter is not None:
             offset_ns = call.began.unix_ns - call.began.now_ns
-            model = self._config.llm_engine.model
+            model = shown_model(self._config.llm_engine.model)
             self.exporter.add(FinishedTurn(kept, call.agent, model, offset_ns))
         return entry
 

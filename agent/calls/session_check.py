@@ -30,11 +30,13 @@ async def check_session(stages: Stages, settings: SessionSettings) -> None:
 
 
 async def _check_with_model(stages: Stages, settings: SessionSettings) -> None:
-    engine = await stages.llm.call(lambda engine: engine, timeout_s=CHECK_TIMEOUT_S)
-    try:
-        await engine.check_setting(settings.instructions, None)
-    except RequestError as error:
-        raise _refused("session.instructions", error.problem) from None
+    engine = None
+    if stages.remote_llm is None:
+        engine = await stages.llm.call(lambda engine: engine, timeout_s=CHECK_TIMEOUT_S)
+        try:
+            await engine.check_setting(settings.instructions, None)
+        except RequestError as error:
+            raise _refused("session.instructions", error.problem) from None
     # One that a reply must call may be the server's own, and of those nothing is known here.
     tools = tools_of(replace(settings, tool_choice="auto"), ResponseOptions())
     if tools is None:
@@ -42,7 +44,8 @@ async def _check_with_model(stages: Stages, settings: SessionSettings) -> None:
     try:
         # On a thread: large schemas take a while to be looked through.
         use = await asyncio.to_thread(tool_use, tools)
-        await engine.check_setting(settings.instructions, use)
+        if engine is not None:
+            await engine.check_setting(settings.instructions, use)
     except RequestError as error:
         field = error.field.replace(".function", "")  # as this client has it
         raise _refused("session.tools", f"{field}: {error.problem}") from None

@@ -1,5 +1,6 @@
 """`halfsec doctor`: check of the machine, the packages, the models and the settings."""
 
+import asyncio
 import importlib.metadata
 import os
 import platform
@@ -34,6 +35,7 @@ from agent.stages.model_store.catalogue import ModelStore, ModelStoreError, need
 from agent.telephony.outbound.transfer import TwilioTransfer
 from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
+from latency_budget.account.clock import SystemClock
 from latency_budget.host import available_mb, memory_mb, missing_instructions, usable_cores
 
 _PACKAGES: Final = (
@@ -106,6 +108,8 @@ def examine(config: Config) -> Iterator[Section]:
     yield Section("State", tuple(_state()))
     yield Section("Access", tuple(_access(config)))
     yield Section("Models", tuple(_models(config)))
+    if config.llm_engine.remote is not None:
+        yield Section("Model server", (_model_server(config),))
     yield Section("Tools", tuple(_tools(config)))
     yield Section("Port", (_port(config),))
     yield Section(f"Settings (fingerprint {config.fingerprint()})", tuple(_settings(config)))
@@ -247,6 +251,35 @@ def _models(config: Config) -> Iterator[Finding]:
             remedy = f"halfsec serve fetches them first, or: {remedy}" if can_start else remedy
         problem = short[reference].problem or "not on this machine"
         yield Finding(reference, problem, "note" if can_start else "WRONG", remedy)
+
+
+def _model_server(config: Config) -> Finding:
+    """The server of the language model. Sends it requests of one token."""
+    from agent.stages.remote.model_server import ModelServer, server_options
+
+    model = config.llm_engine.remote
+    assert model is not None
+    try:
+        options = server_options(config, os.environ)
+    except ConfigError as error:
+        return Finding(model.name, error.message, "WRONG")
+
+    async def tried() -> tuple[str | None, bool]:
+        server = ModelServer(model, options, SystemClock())
+        try:
+            await server.start()
+            return server.problem, server.caches_prefix
+        finally:
+            await server.close()
+
+    problem, caches_prefix = asyncio.run(tried())
+    if problem is not None:
+        remedy = "calls are taken all the same; until it answers, callers hear an apology"
+        return Finding(model.name, f"at {model.url}: {problem}", "note", remedy)
+    if not caches_prefix:
+        remedy = "answers come later than they could: see docs/how-to/model-server.md"
+        return Finding(model.name, f"at {model.url}; it keeps no prompts", "note", remedy)
+    return Finding(model.name, f"at {model.url}; it keeps prompts", "ok")
 
 
 def _tools(config: Config) -> Iterator[Finding]:

@@ -59,7 +59,12 @@ def wanted_models(config: Config, store: ModelStore) -> list[str]:
     packages, the smallest ones too."""
     wanted = needed_models(config)
     if config.agent.preset.startswith(DEFAULT_PRESET):
-        wanted += [model.name for model in store.catalogue.values() if model.embedded]
+        unused = () if config.llm_engine.has_engine else ("llm",)
+        wanted += [
+            model.name
+            for model in store.catalogue.values()
+            if model.embedded and model.stage not in unused
+        ]
     return list(dict.fromkeys(wanted))
 
 

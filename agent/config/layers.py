@@ -23,7 +23,8 @@ from typing import Any, Final, get_type_hints
 from agent.errors import ConfigError
 
 from .auto_preset import AUTO, PresetChoice
-from .presets import DEFAULT_PRESET, PRESETS
+from .presets import DEFAULT_PRESET, PRESETS, REMOTE_PRESET
+from .remote_models import is_remote, parse_remote
 from .schema import (
     CHOSEN,
     DEFAULT_AGENT,
@@ -100,6 +101,10 @@ def load_config(
     if preset != AUTO:
         return _build([*_from_preset(preset), *given])
     given = [each for each in given if each.path != "agent.preset"]
+    if _has_remote_model(given):
+        origin = f"{CHOSEN}the language model is on another server"
+        chosen = [_Assignment("agent", "preset", REMOTE_PRESET, origin)]
+        return _build([*_from_preset(REMOTE_PRESET), *chosen, *given])
     num_calls = _build([*_from_preset(DEFAULT_PRESET), *given]).agent.max_sessions
     choice = choose(num_calls)
     origin = f"{CHOSEN}{choice.reason}"
@@ -108,6 +113,12 @@ def load_config(
         _Assignment("llm_engine", "threads", choice.num_threads, origin),
     ]
     return _build([*_from_preset(choice.preset), *chosen, *given])
+
+
+def _has_remote_model(given: list[_Assignment]) -> bool:
+    """True if the model that counts, the last one, is on another server."""
+    models = [str(each.value) for each in given if each.path == "llm_engine.model"]
+    return bool(models) and is_remote(models[-1])
 
 
 def _from_file(text: str, name: str) -> list[_Assignment]:
@@ -210,6 +221,7 @@ def _build(assignments: list[_Assignment]) -> Config:
             "llm_engine.max_tokens must be below llm_engine.context: the reply has to fit into it.",
             key="llm_engine.max_tokens",
         )
+    _check_remote(sections["llm_engine"], origins)
     _refuse_unused(sections["llm_engine"], origins)
     telephony = sections["telephony"]
     if telephony.on_machine == "message" and not telephony.machine_message.strip():
@@ -234,9 +246,39 @@ def _refuse_keyless(telephony: TelephonySettings, profiles: Mapping[str, AgentPr
         )
 
 
+def _check_remote(settings: LlmSettings, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for a reference to another server that is not one, and for models beside it
+    that must be in this process. The value is not repeated: it may hold a password."""
+    for name in ("small_model", "draft_model"):
+        if is_remote(getattr(settings, name)):
+            key = f"llm_engine.{name}"
+            raise ConfigError(
+                f"{key} ({origins[key]}) must be a model of this process: it answers where another "
+                "one can't.",
+                key=key,
+            )
+    if not is_remote(settings.model):
+        return
+    key = "llm_engine.model"
+    try:
+        parse_remote(settings.model)
+    except ValueError as error:
+        raise ConfigError(f"{key} {error} ({origins[key]}).", key=key) from None
+    for name in ("draft_model", "draft_heads"):
+        if getattr(settings, name):
+            key = f"llm_engine.{name}"
+            raise ConfigError(
+                f"{key} ({origins[key]}) drafts for a model of this process, and llm_engine.model "
+                "is on another server.",
+                key=key,
+            )
+
+
 def _refuse_unused(settings: LlmSettings, origins: Mapping[str, str]) -> None:
     """Raise ConfigError for a `device` that does not compute in `dtype`, and for a GPU setting
     without a GPU. A preset's own is ignored: it may have been meant for another `dtype`."""
+    if not settings.has_engine:
+        return
     fitting = DTYPES_OF_DEVICE.get(settings.device)
     if fitting is not None and settings.dtype not in fitting:
         raise ConfigError(

@@ -11,6 +11,9 @@ from typing import Any, Final
 DEFAULT_PRESET: Final = "embedded"
 """The preset that runs everywhere."""
 
+REMOTE_PRESET: Final = "remote"
+"""The preset for a language model on another server."""
+
 _SMALL_MODEL_INSTRUCTIONS: Final = (
     "You are a friendly voice assistant on the phone. Answer in one or two short, simple "
     "sentences. Never use lists."
@@ -179,6 +182,16 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "top_p": 0.8,
             "max_tokens": 96,
             "context": 4096,
+        },
+        "agents": {"default": _LARGE_MODEL_PROMPT},
+    },
+    "remote": {
+        "asr": {"model": "whisper-tiny.en", "language": "en"},
+        "llm_engine": {
+            "model": "openai:http://127.0.0.1:8000/v1#default",  # vLLM's port
+            "temperature": 0.7,
+            "max_tokens": 128,
+            "context": 8192,
         },
         "agents": {"default": _LARGE_MODEL_PROMPT},
     },

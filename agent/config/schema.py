@@ -17,6 +17,7 @@ from latency_budget.account.budget import TARGET_MS
 
 from .access import AccessSettings
 from .presets import DEFAULT_PRESET
+from .remote_models import RemoteModel, is_remote, parse_remote, shown_model
 from .telephony import TelephonySettings
 from .tools import McpSettings, ToolTimeout
 from .values import Between, Matching
@@ -149,7 +150,8 @@ class LlmSettings:
     """`[llm_engine]`: the language model."""
 
     model: str = "smollm2-135m-instruct"
-    """A name in models.toml, a GGUF file, a Hugging Face directory, or a Hugging Face id."""
+    """A name in models.toml, a GGUF file, a Hugging Face directory, or a Hugging Face id. Or a
+    model of another server with OpenAI's API, like "openai:http://gpu-box:8000/v1#qwen3-8b"."""
     dtype: Literal["int8", "int4", "float32", "bfloat16", "fp8"] = "int8"
     """Number format of the linear layers. int4 keeps GPTQ, AWQ and Q4_0 models as they are, and
     rounds others by a calibration of minutes at the first start. float32 is exact, and three times
@@ -221,11 +223,36 @@ class LlmSettings:
     draft_heads: str = ""
     """A directory of draft heads made for `model` by `halfsec train-heads`, for the same purpose.
     Every dtype except int8 and int4 can use them, on a GPU int4 too. Empty: none."""
+    remote_key_env: Annotated[
+        str, Matching("([A-Za-z_][A-Za-z0-9_]{0,99})?", "the name of an environment variable")
+    ] = ""
+    """With a model of another server: name of the variable of halfsec's environment that has the
+    API key, like OPENAI_API_KEY. Empty: no key is sent."""
+    remote_headers: dict[str, str] = field(default_factory=dict)
+    """With a model of another server: headers of every request, each with the name of the variable
+    of halfsec's environment that has the value, like { X-Tenant = "MY_TENANT" }."""
+    remote_extra_body: dict[str, Any] = field(default_factory=dict)
+    """With a model of another server: fields added to every request, a table like
+    { chat_template_kwargs = { enable_thinking = false } }."""
+    remote_timeout_s: Annotated[float, Between(0.5, 60)] = 8.0
+    """With a model of another server: longest wait for the first token, and between two. Then
+    `small_model` answers, or the caller hears an apology. Longer than 20 s: the turn is over
+    before."""
 
     @property
     def on_gpu(self) -> bool:
-        """True if the language model runs on an NVIDIA GPU."""
-        return self.dtype in GPU_DTYPES or self.device == "cuda"
+        """True if the language model of this process runs on an NVIDIA GPU."""
+        return self.has_engine and (self.dtype in GPU_DTYPES or self.device == "cuda")
+
+    @property
+    def remote(self) -> RemoteModel | None:
+        """The model on another server; None where this process computes it."""
+        return parse_remote(self.model) if is_remote(self.model) else None
+
+    @property
+    def has_engine(self) -> bool:
+        """True if this process computes a language model."""
+        return not is_remote(self.model) or bool(self.small_model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +389,7 @@ class Config:
         """Name of the language model, its preset, and why that was taken."""
         origin = self.origins.get("agent.preset", "")
         return {
-            "name": self.llm_engine.model,
+            "name": shown_model(self.llm_engine.model),
             "preset": self.agent.preset,
             "why": origin.removeprefix(CHOSEN) if self.is_chosen else origin,
         }

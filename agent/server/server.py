@@ -174,6 +174,7 @@ async def _serve(
             group.create_task(access.watch()),
             group.create_task(tell_of_engine(stages, calls)),
             group.create_task(_watch_descriptors()),
+            group.create_task(stages.watch()),
         ]
         if audio is not None:
             beside.append(group.create_task(app.audio_sockets.serve(audio)))
@@ -184,6 +185,8 @@ async def _serve(
         elif stages.status == "ready":
             freeze_heap()
             print(f"Ready after {warm_s:.1f} s: open {page}", flush=True)
+            if stages.remote_llm is not None and (problem := stages.remote_llm.problem):
+                print(f"The language model does not answer: {problem}.", file=sys.stderr)
             watching = group.create_task(_end_when_lost(stages, calls, server))
             serving.add_done_callback(lambda _: watching.cancel())
         else:

@@ -34,7 +34,7 @@ class Ticket:
 
     tag: float
     """Start tag: the smaller one is served first."""
-    caller: Hashable | None
+    caller: Hashable
     guess_s: float
     """Duration that was counted for it."""
 
@@ -54,12 +54,10 @@ class FairOrder:
         """Callers that are remembered."""
         return len(self._callers)
 
-    def queued(self, caller: Hashable | None) -> Ticket:
-        """Place of a new job of this caller; None: of nobody's."""
+    def queued(self, caller: Hashable) -> Ticket:
+        """Place of a new job of this caller."""
         with self._lock:
             self._num_open += 1
-            if caller is None:
-                return Ticket(self._now, None, 0.0)
             state = self._callers.get(caller)
             if state is None:
                 self._forget()

@@ -80,7 +80,7 @@ class _Job(Generic[Model, Answer]):
         call: Callable[[Model], Answer],
         answer: "asyncio.Future[Answer]",
         order: FairOrder,
-        ticket: Ticket,
+        ticket: Ticket | None,
     ) -> None:
         self.call = call
         self.answer = answer
@@ -90,6 +90,11 @@ class _Job(Generic[Model, Answer]):
         """Generation of the thread that runs the job; None while it waits."""
         self.on_begun: Callable[[], None] = lambda: None
         """Called on the loop when the job begins, unless its caller was cancelled."""
+
+    def over(self, took_s: float | None) -> None:
+        """Note that the job took so long; None: it did not run."""
+        if self.ticket is not None:
+            self.order.done(self.ticket, took_s)
 
     def begin(self, generation: int) -> None:
         """Mark the job as running. On the owner thread."""
@@ -162,6 +167,7 @@ class ModelThread(Generic[Model]):
     ) -> Answer:
         """Run `job(model)` on the owner thread. `caller`: whose job it is, a token that is
         kept for a while; the jobs of one delay those of another by one at most, within a priority.
+        None, for jobs that are short: before those of all callers.
 
         Raises StageError when it raises, waits for longer than `timeout_s`, then takes longer than
         that, or the queue is full. A ClientError of the job passes through and the stage stays.
@@ -175,9 +181,10 @@ class ModelThread(Generic[Model]):
             raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
         loop, ahead = self._loop, self._running
         order = self._fair_orders[priority]
-        ticket = order.queued(caller)
+        ticket = None if caller is None else order.queued(caller)
         waiting: _Job[Model, Answer] = _Job(job, loop.create_future(), order, ticket)
-        self._inbox.put((priority, ticket.tag, next(self._order), waiting))
+        tag = 0.0 if ticket is None else ticket.tag
+        self._inbox.put((priority, tag, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
         try:
             async with asyncio.timeout(timeout_s) as limit:
@@ -307,11 +314,12 @@ class ModelThread(Generic[Model]):
 
     def _do(self, job: _Job[Model, Any], model: Model, generation: int) -> None:
         if job.answer.cancelled():
-            job.order.done(job.ticket, None)
+            job.over(None)
             return
         job.begin(generation)
         self._running = job
-        job.order.begun(job.ticket)
+        if job.ticket is not None:
+            job.order.begun(job.ticket)
         began_ns = SystemClock().now_ns()
         try:
             answer = job.call(model)
@@ -321,7 +329,7 @@ class ModelThread(Generic[Model]):
             self._resolve(job.answer, answer=answer)
         took_s = (SystemClock().now_ns() - began_ns) / 1e9
         # That a stage hung is not its caller's doing.
-        job.order.done(job.ticket, took_s if generation == self._generation else None)
+        job.over(took_s if generation == self._generation else None)
         if self._running is job:  # else this thread was abandoned, and another works
             self._running = None
 
@@ -331,7 +339,7 @@ class ModelThread(Generic[Model]):
             while True:
                 _, _, _, job = self._inbox.get_nowait()
                 if job is not _STOP:
-                    job.order.done(job.ticket, None)
+                    job.over(None)
                     self._resolve(job.answer, error=StageError(self.name, f"{self.name}: {error}"))
 
     @staticmethod

@@ -8,6 +8,7 @@ trying; until then new calls are refused.
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
@@ -20,6 +21,8 @@ from agent.errors import ClientError, HalfsecError
 from agent.session.api.settings import TurnDetection
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, VoicePort
 from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.remote.model_server import ModelServer, server_options
+from agent.stages.remote.remote_chat import SmallModel, remote_chat_factory
 from latency_budget.account.clock import Clock
 
 from .llm_chat import ChatFactory, chat_factory
@@ -61,19 +64,14 @@ class Stages:
         self.llm: ModelThread[llm_engine.Engine] = ModelThread(
             "llm", load.engine, llm_engine.Engine.close
         )
+        """The language model of this process. Not started where it is on another server."""
         self.small_llm: ModelThread[llm_engine.Engine] | None = None
         """The smaller model, where there is one."""
         if config.llm_engine.small_model:
             self.small_llm = ModelThread("small llm", load.small_engine, llm_engine.Engine.close)
-        sampling = sampling_of(config.llm_engine)
-        self._open_chat: ChatFactory = chat_factory(
-            self.llm,
-            clock,
-            sampling,
-            self.small_llm,
-            tool_limits_of(config.llm_engine),
-            config.llm_engine.condense,
-        )
+        self.remote_llm = _remote_llm(config, clock)
+        """The server of the language model, where it is not in this process."""
+        self._open_chat = self._chat_factory()
         self._voices: dict[str, VoiceStage] = {}
         kept = [*config.agent.openers, *config.tool_waits]
         for name in self._voice_names():
@@ -85,7 +83,7 @@ class Stages:
             "vad": self.detector.start,
             "asr": self.recognizer.start,
             "turn": self.turn_model.start,
-            "llm": partial(self._start_llm, self.llm),
+            "llm": self.remote_llm.start if self.remote_llm else partial(self._start_llm, self.llm),
             **{f"voice {name}": voice.start for name, voice in self._voices.items()},
         }
         if self.small_llm is not None:
@@ -121,6 +119,13 @@ class Stages:
         async with asyncio.TaskGroup() as group:
             for stage in self.threads().values():
                 group.create_task(stage.close())
+            if self.remote_llm is not None:
+                group.create_task(self.remote_llm.close())
+
+    async def watch(self) -> None:
+        """Check what is outside of this process, until cancelled."""
+        if self.remote_llm is not None:
+            await self.remote_llm.watch()
 
     # --- what sessions use ---
 
@@ -157,10 +162,28 @@ class Stages:
         )
 
     def _state(self, name: str, state: str) -> str:
+        if name == "llm" and self.remote_llm is not None:
+            problem = self.remote_llm.problem if state == "ready" else None
+            return state if problem is None else f"broken: {problem}"
         why = self.threads()[name].broken
         if state == "ready" and why is not None:
             return f"broken: {_one_line(why)}"
         return str(self._conversion) if (name, state) == ("llm", "loading") else state
+
+    def _chat_factory(self) -> ChatFactory:
+        settings, clock = self._config.llm_engine, self._clock
+        sampling, limits = sampling_of(settings), tool_limits_of(settings)
+        if self.remote_llm is None:
+            return chat_factory(
+                self.llm, clock, sampling, self.small_llm, limits, settings.condense
+            )
+        small = None
+        if (thread := self.small_llm) is not None:
+            open_small = chat_factory(thread, clock, sampling, None, limits)
+            small = SmallModel(open_small, lambda: thread.model is not None)
+        return remote_chat_factory(
+            self.remote_llm, clock, sampling, settings.context, limits, settings.condense, small
+        )
 
     async def _start_llm(self, llm: ModelThread[llm_engine.Engine]) -> None:
         await llm.start()
@@ -195,15 +218,24 @@ class Stages:
             "vad": self.detector,
             "asr": self.recognizer,
             "turn": self.turn_model,
-            "llm": self.llm,
+            **({} if self.remote_llm is not None else {"llm": self.llm}),
             **small,
             **voices,
         }
 
 
+def _remote_llm(config: Config, clock: Clock) -> ModelServer | None:
+    """Raises ConfigError where a variable with a secret is not set."""
+    model = config.llm_engine.remote
+    if model is None:
+        return None
+    return ModelServer(model, server_options(config, os.environ), clock)
+
+
 def _on_gpu(config: Config) -> set[str]:
     """Names of the stages that load on the GPU."""
-    engines = {"llm", "small llm"} if config.llm_engine.on_gpu else set()
+    settings = config.llm_engine
+    engines = {"small llm", *(() if settings.remote else ("llm",))} if settings.on_gpu else set()
     return engines | ({"asr"} if config.asr.device == "cuda" else set())
 
 

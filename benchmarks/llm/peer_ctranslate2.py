@@ -124,7 +124,7 @@ def _convert(checkpoint: Checkpoint, directory: Path) -> None:
     spec.config.layer_norm_epsilon = config.norm_eps
 
     def read(name: str) -> np.ndarray[Any, Any]:
-        return np.ascontiguousarray(checkpoint.read(name), np.float32)
+        return np.array(checkpoint.read(name), np.float32)  # a copy: it is written to
 
     decoder.embeddings.weight = read("embed_tokens.weight")
     is_tied = "lm_head.weight" not in checkpoint.names

@@ -70,6 +70,7 @@ class Endpoints:
             "exporter": calls.exporter,
             "recorder": calls.recorder,
             "tools": self._tools,
+            "language_model": self._stages.remote_llm,
             "end_of_turn": shipped_score(),
         }
         problems: dict[str, Any] = {}

@@ -239,8 +239,9 @@ def _stages(stages: Stages) -> Iterator[Metric]:
         "halfsec_stage_restarts", "How often a stage was given up.", labels=labels
     )
     states = stages.progress()
-    for name, stage in stages.threads().items():
+    for name in dict.fromkeys([*stages.threads(), *states]):
         ready.add_metric([name], float(states.get(name) == "ready"))
+    for name, stage in stages.threads().items():
         waiting.add_metric([name], stage.waiting)
         restarts.add_metric([name], stage.restarts)
     yield from (ready, waiting, restarts)

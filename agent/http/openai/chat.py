@@ -50,6 +50,8 @@ class ChatCompletions:
         )
 
     async def serve(self, request: Request) -> Response:
+        if self._stages.remote_llm is not None:
+            return refused(RefusedError(501, "model", "is on another server, which has this API"))
         if self._stages.status != "ready":
             return refused(RefusedError(503, "model", "is still loading; try again shortly"))
         try:

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from agent.config.remote_models import is_remote, shown_model
 from agent.config.schema import Config
 
 from .chat_request import MAX_MODEL_CHARS
@@ -51,7 +52,9 @@ class ModelList:
 
 def _shown(model: str) -> str:
     """Public name of a model: a name as it stands, a path without its directories, which are
-    private."""
+    private; of one on another server its name there."""
+    if is_remote(model):
+        return shown_model(model)
     path = PurePath(model)
     return path.name if path.is_absolute() or model.startswith(("~", ".")) else model
 

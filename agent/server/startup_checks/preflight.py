@@ -98,6 +98,15 @@ def torch_problem(config: Config) -> tuple[str, str] | None:
     return None
 
 
+def check_remote(config: Config) -> None:
+    """Check the variables with the secrets of a language model on another server. Raises
+    ConfigError; contacts nothing: a server may come later."""
+    if config.llm_engine.remote is not None:
+        from agent.stages.remote.model_server import server_options
+
+        server_options(config, os.environ)
+
+
 def check_gpu(config: Config) -> None:
     """Check the GPU. Raises ConfigError where the settings need one and none is suitable."""
     if (found := gpu_problem(config)) is not None:

@@ -224,7 +224,7 @@ def needed_models(config: Config) -> list[str]:
         "silero-vad",
         config.asr.model,
         "smart-turn",
-        config.llm_engine.model,
+        *([] if config.llm_engine.remote else [config.llm_engine.model]),
         *filter(None, (config.llm_engine.small_model, config.llm_engine.draft_model)),
         *needed_voices(config),
     ]

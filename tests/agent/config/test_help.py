@@ -30,7 +30,7 @@ def test_every_setting_is_there_with_its_words_and_bounds() -> None:
         for field in fields(kind):
             assert re.search(rf"(?ms)^\[{section}\].*^# {field.name} = ", text)
     assert "# Port to listen on; 0: any free one.\n# From 0 to 65535.\n# port = 8080\n" in text
-    listed = "auto, embedded, embedded-0.5b, embedded-1.5b, cpu, gpu-4b, gpu-8b, gpu-70b"
+    listed = "auto, embedded, embedded-0.5b, embedded-1.5b, cpu, remote, gpu-4b, gpu-8b, gpu-70b"
     assert f"# One of {listed}.\n# preset = " in text
     assert "# One of int8, int4, float32, bfloat16, fp8.\n# dtype = " in text
     assert 'A language code like "en".' in text

@@ -187,6 +187,7 @@ class Working:
     """Stages that all work."""
 
     status = "ready"
+    remote_llm = None
     llm = type("Thinker", (), {"model": None})
 
     def progress(self) -> dict[str, str]:

@@ -197,7 +197,7 @@ async def test_a_listener_does_not_hold_up_the_end() -> None:
 
 async def fails_to_start(*arguments: str, home: Path | None = None) -> tuple[int, list[str]]:
     """The exit status, and the lines on stderr."""
-    async with service(*arguments, home=home) as running:
+    async with service("--no-fetch", *arguments, home=home) as running:
         status, errors = await running.ended()
     assert "Traceback" not in errors, errors
     return status, errors.splitlines()
@@ -221,7 +221,7 @@ async def test_an_unknown_setting() -> None:
 
 
 async def test_models_that_were_never_fetched(tmp_path: Path) -> None:
-    async with service(home=tmp_path) as running:
+    async with service("--no-fetch", home=tmp_path) as running:
         status, errors = await running.ended()
     assert status == 2
     (line,) = errors.splitlines()

@@ -1,5 +1,5 @@
-"""The contract of a chat factory and its chats, for an engine of this process and for a second,
-small implementation without a model."""
+"""The contract of a chat factory and its chats: for an engine of this process, for one behind
+OpenAI's HTTP API, and for a small implementation without a model."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -23,12 +23,15 @@ from agent.session.ports.stage_ports import (
 )
 from agent.stages.llm_chat import ChatFactory, chat_factory
 from agent.stages.model_thread import ModelThread
+from agent.stages.remote.remote_chat import remote_chat_factory
+from agent.stages.tool_call_adapter import NO_LIMITS
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.engine import Engine
 from tests.support.fakes.llm_models import save_tiny_model
+from tests.support.service.model_servers import chat_endpoint, model_server
 
 MAX_CHARS = 20_000
 HELLO = ChatMessage("user", "Hello")
@@ -122,7 +125,7 @@ class EchoChat:
     async def close(self) -> None: ...
 
 
-@pytest.fixture(params=["engine", "echo"])
+@pytest.fixture(params=["engine", "remote", "echo"])
 async def open_chat(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChatFactory]:
     if request.param == "echo":
         yield EchoChat
@@ -133,7 +136,14 @@ async def open_chat(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
     )
     await stage.start()
     sampling = SamplingParams(temperature=0.0, max_tokens=8)
-    yield chat_factory(stage, SystemClock(), sampling, condensing="quotes")
+    if request.param == "engine":
+        yield chat_factory(stage, SystemClock(), sampling, condensing="quotes")
+    else:
+        async with chat_endpoint(stage) as url, model_server(url) as server:
+            await server.start()
+            yield remote_chat_factory(
+                server, SystemClock(), sampling, 4096, NO_LIMITS, condensing="quotes"
+            )
     await stage.close()
 
 

@@ -75,7 +75,7 @@ def test_a_device_tells_what_it_is() -> None:
             replace(GOOD, device=replace(H200, name="NVIDIA A100", capability=(8, 0))),
             ["NVIDIA A100", "8.0", "FP8 needs 8.9", "precision bfloat16"],
         ),
-        (replace(GOOD, triton=None), ["Triton is not installed", "pip install triton"]),
+        (replace(GOOD, triton=None), ["Triton is not installed", "pip install 'halfsec[cuda]'"]),
     ],
 )
 def test_a_machine_that_will_not_do_is_refused_with_the_reason(

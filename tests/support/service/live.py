@@ -111,7 +111,9 @@ class LiveServer:
         return self.ask(stats)
 
     def num_sequences(self) -> int:
-        """Sequences that the language model holds for open calls."""
+        """Sequences that the language model holds for open calls; none where it is elsewhere."""
+        if self.stages.remote_llm is not None:
+            return 0
 
         async def num_idle() -> int:
             engine = await self.stages.llm.call(lambda engine: engine, timeout_s=SETTLE_S)
@@ -172,9 +174,13 @@ class LiveServer:
         self._server = make_server(app.asgi, self.config, self._tls)
         async with tools.running(), asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._listener]))
-            audio = group.create_task(self.audio_sockets.serve(self._audio_listener))
+            beside = [
+                group.create_task(self.audio_sockets.serve(self._audio_listener)),
+                group.create_task(self.stages.watch()),
+            ]
             await self.stages.start()
             self._started.set()
             await serving
-            audio.cancel()
+            for task in beside:
+                task.cancel()
         await self.stages.close()

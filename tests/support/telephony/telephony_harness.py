@@ -42,6 +42,7 @@ class FakeStages:
     """Stand-in for `Stages` without models."""
 
     status = "ready"
+    remote_llm = None
 
     def __init__(self, replies: Sequence[str | Exception | Calling]) -> None:
         self.chat = FakeChat(replies)

@@ -10,7 +10,7 @@
 
 const SOON_MS = 1000;
 const LATER_MS = 15_000;
-const BESIDE = ['store', 'exporter', 'tools', 'recorder'];
+const BESIDE = ['store', 'exporter', 'tools', 'recorder', 'language_model'];
 
 export class HealthWatch {
   /** @param {(health: Health) => void} onAnswer */

@@ -248,6 +248,7 @@ class Ready:
     """Stages that all work."""
 
     status = "ready"
+    remote_llm = None
 
     def progress(self) -> dict[str, str]:
         return {}

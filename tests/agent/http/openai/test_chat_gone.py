@@ -30,6 +30,7 @@ class StubStages:
     """Ready, with an engine of the test's."""
 
     status = "ready"
+    remote_llm = None
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

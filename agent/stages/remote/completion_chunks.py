@@ -1,0 +1,204 @@
+"""Parser of the chunks of a streamed chat completion, from OpenAI's API and those like it. Pure.
+
+Servers differ in what they leave out: `choices` may be missing or empty beside the usage (OpenAI,
+vLLM), texts may be null (SGLang), a call's `index` may be missing (Gemini), and its id and name
+stand in its first piece only. Thoughts come as `reasoning_content` or `reasoning`.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from agent.codec.json_frame import read_frame
+from agent.errors import ClientError
+from agent.session.api.conversation import ModelCall
+from agent.session.api.server_events import Usage
+
+from .event_stream import MalformedStreamError
+
+MAX_CALLS: Final = 64
+"""Calls in one reply; more are a loop of the model."""
+
+END_OF_STREAM: Final = "[DONE]"
+
+
+class ReportedError(Exception):
+    """An error that the server reports in place of a chunk. The message is the server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of a tool call."""
+
+    index: int | None
+    """Which of the reply's calls it belongs to; None where the server does not say."""
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One chunk of a reply."""
+
+    text: str = ""
+    thinks: bool = False
+    """It holds a part of a thought, which is not kept."""
+    calls: tuple[CallPiece, ...] = ()
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+    @property
+    def is_progress(self) -> bool:
+        """True if the model has generated something. A first chunk with the role alone is none."""
+        return bool(self.text or self.thinks or self.calls or self.finish_reason)
+
+
+def parse_chunk(data: str) -> Chunk:
+    """Raises MalformedStreamError, and ReportedError where the server reports a failure."""
+    body = read_object(data)
+    if body.get("error"):
+        raise ReportedError(error_text(body))
+    usage = usage_of(body.get("usage"))
+    choices = body.get("choices")
+    if not choices:
+        return Chunk(usage=usage)
+    choice = choices[0] if isinstance(choices, list) else None
+    if not isinstance(choice, dict):
+        raise MalformedStreamError("sent a chunk with a choice that is no object")
+    delta = choice.get("delta") or {}
+    if not isinstance(delta, dict):
+        raise MalformedStreamError("sent a chunk with a delta that is no object")
+    reason = choice.get("finish_reason")
+    return Chunk(
+        _text(delta, "content"),
+        bool(_text(delta, "reasoning_content") or _text(delta, "reasoning")),
+        _calls(delta.get("tool_calls")),
+        str(reason) if reason else None,
+        usage,
+    )
+
+
+def read_object(data: str | bytes) -> dict[str, Any]:
+    """A JSON object within the limits of `read_frame`. Raises MalformedStreamError."""
+    try:
+        return read_frame(data)
+    except ClientError:
+        raise MalformedStreamError("sent what is not a JSON object") from None
+
+
+def usage_of(value: object) -> Usage | None:
+    """Token counts of a reply, if this is a usage."""
+    if not isinstance(value, dict):
+        return None
+    details = value.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return Usage(
+        _count(value.get("prompt_tokens")), _count(cached), _count(value.get("completion_tokens"))
+    )
+
+
+def error_text(body: dict[str, Any]) -> str:
+    """What a server says of an error: OpenAI's form, FastAPI's, or a bare text."""
+    error = body.get("error") or body.get("detail") or body.get("message") or ""
+    if isinstance(error, dict):
+        error = error.get("message") or ""
+    return error if isinstance(error, str) else ""
+
+
+class CallAssembler:
+    """Puts the calls of one reply together from their pieces."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        """`names`: tools that may be called."""
+        self._names = names
+        self._begun: list[CallPiece] = []
+        self._num_returned = 0
+
+    def push(self, pieces: tuple[CallPiece, ...]) -> tuple[ModelCall, ...]:
+        """Add pieces; returns the calls behind which another one has begun.
+
+        Raises MalformedStreamError for a call of a tool that was not offered, with arguments that
+        are no object, or too many.
+        """
+        for piece in pieces:
+            at = self._place(piece)
+            if at is None:
+                if piece.name not in self._names:
+                    raise MalformedStreamError("called a tool that was not offered")
+                if len(self._begun) == MAX_CALLS:
+                    raise MalformedStreamError(f"called more than {MAX_CALLS} tools at once")
+                self._begun.append(piece)
+            else:
+                before = self._begun[at]
+                self._begun[at] = replace(before, arguments=before.arguments + piece.arguments)
+        return self._returned(max(self._num_returned, len(self._begun) - 1))
+
+    def flush(self, *, is_whole: bool) -> tuple[ModelCall, ...]:
+        """The last call. `is_whole` False: the reply was broken off; the call is dropped unless its
+        arguments are complete all the same."""
+        last = self._begun[-1:]
+        if last and not is_whole and not _is_object(last[0].arguments):
+            self._begun.pop()
+        return self._returned(len(self._begun))
+
+    def _returned(self, end: int) -> tuple[ModelCall, ...]:
+        fresh = self._begun[self._num_returned : end]
+        self._num_returned = end
+        calls = tuple(ModelCall(each.name, each.arguments.strip() or "{}") for each in fresh)
+        # In the history it would fail every later request: servers read it as JSON.
+        if not all(_is_object(call.arguments) for call in calls):
+            raise MalformedStreamError("called a tool with arguments that are no JSON object")
+        return calls
+
+    def _place(self, piece: CallPiece) -> int | None:
+        """Number of the call that a piece continues; None: it begins one."""
+        for at in range(len(self._begun) - 1, self._num_returned - 1, -1):
+            begun = self._begun[at]
+            if piece.id and begun.id and piece.id != begun.id:
+                continue
+            if piece.index == begun.index and not (piece.index is None and piece.name):
+                return at
+        return None
+
+
+def _calls(value: object) -> tuple[CallPiece, ...]:
+    if not value:
+        return ()
+    if not isinstance(value, list):
+        raise MalformedStreamError("sent tool calls that are no list")
+    pieces = []
+    for each in value:
+        function = each.get("function") if isinstance(each, dict) else None
+        if not isinstance(each, dict) or not isinstance(function or {}, dict):
+            raise MalformedStreamError("sent a tool call that is no object")
+        index, function = each.get("index"), function or {}
+        pieces.append(
+            CallPiece(
+                index if isinstance(index, int) else None,
+                _text(each, "id"),
+                _text(function, "name"),
+                _text(function, "arguments"),
+            )
+        )
+    return tuple(pieces)
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise MalformedStreamError(f"sent a chunk whose {name} is no text")
+    return value
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,473 @@
+"""Conversations of the calls with a language model on another server.
+
+The server is stateless: each request has the whole history, which is kept here as text. A
+conversation prefills it all the same: the caller's words are sent ahead, as a request of one token,
+while they are being spoken, so that the server's prefix cache has them when the reply is asked for.
+
+Where a reply fails before its first token and there is a smaller model in this process, that one
+answers in its place, with the same history; so it does while the server is known to fail, and where
+the first token has not come by the time that the first sound is due. Without a smaller model, and
+after the first token, the turn fails as it does with an engine that fails: the caller hears an
+apology, and the history holds what was said.
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import llm_engine
+from agent.errors import StageError
+from agent.session.api.server_events import Usage
+from agent.session.ports.stage_ports import (
+    ChatMessage,
+    ChatPort,
+    Condensed,
+    CondensingGoal,
+    ContextUse,
+    OnMark,
+    ReplyToken,
+    Tools,
+)
+from agent.stages.tool_call_adapter import CHOICES, ToolLimits, tool_use
+from latency_budget.account.clock import Clock
+from latency_budget.account.marks import MarkName
+from latency_budget.account.turn import TurnId
+from llm_engine.chat.summary import bounded, checked, completed, request, statements
+from llm_engine.chat.template import ChatMessage as PromptMessage
+from llm_engine.chat.thinking import ThoughtReader
+
+from .completion_chunks import CallAssembler, Chunk
+from .event_stream import MalformedStreamError
+from .model_server import ModelServer, ServerError
+from .text_history import TextHistory
+
+PREVIEW_EVERY_S: Final = 0.3
+"""Shortest interval between two requests that send a call's words ahead. Shorter: a server with
+many calls computes beginnings of the same sentence all the time. Longer: more words are left for
+the reply's own request; a person speaks one in 0.3 s."""
+
+MIN_WAIT_S: Final = 0.3
+"""Shortest wait for the first token before the smaller model answers: a server that works may need
+as long for a prompt that was not sent ahead."""
+
+MAX_TOKENS: Final = 256
+"""Longest reply where neither the settings nor the client limit it."""
+
+_TOO_LONG: Final = re.compile("context|too long|maximum|max_model_len|length", re.IGNORECASE)
+"""What servers say of a prompt that is longer than their context."""
+
+Condensing = Literal["summary", "quotes", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class SmallModel:
+    """The smaller model in this process."""
+
+    open_chat: Callable[[str, Sequence[ChatMessage]], ChatPort]
+    is_ready: Callable[[], bool]
+
+
+class RemoteChat:
+    """A `ChatPort`: one conversation with a model on another server. It does not score the end of
+    messages: no such server returns the probabilities of a prompt. One event loop."""
+
+    def __init__(
+        self,
+        server: ModelServer,
+        clock: Clock,
+        sampling: llm_engine.SamplingParams,
+        history: TextHistory,
+        limits: ToolLimits,
+        condensing: Condensing,
+        small: SmallModel | None = None,
+    ) -> None:
+        self._server = server
+        self._clock = clock
+        self._sampling = sampling
+        self._history = history
+        self._limits = limits
+        self._condensing = condensing
+        self._small = small
+        self._small_chat: ChatPort | None = None
+        self._definitions: tuple[str, ...] = ()
+        self._small_setting: tuple[str, tuple[str, ...]] = ("", ())
+        """Instructions and tools that the smaller model has."""
+        self._is_small = self._is_small_next = False
+        """The smaller model answers, and will from the next message or preview on."""
+        self._num_rounds = 0
+        """Tool rounds since the caller's last words."""
+
+    async def check(self, message: ChatMessage) -> None:
+        num_tokens = self._history.count(message.text)
+        room = self._history.context_tokens - self._max_tokens(None)
+        if num_tokens > room:
+            raise StageError(
+                "llm",
+                f"The language model can't take this: about {num_tokens} tokens, and "
+                f"llm_engine.context leaves room for {room}.",
+                refused=True,
+            )
+
+    async def set_system(self, text: str) -> None:
+        await self.check(ChatMessage("system", text))
+        self._history.instructions = text
+
+    async def check_tools(self, tools: Tools) -> None:
+        try:
+            # On a thread: reading large schemas takes a while.
+            await asyncio.to_thread(tool_use, tools)
+        except llm_engine.RequestError as error:
+            field = error.field.replace(".function", "")  # the client's name of the field
+            problem = f"The language model can't take this: {field}: {error.problem}"
+            raise StageError("llm", problem, refused=True) from None
+
+    async def set_tools(self, definitions: tuple[str, ...]) -> None:
+        tools: tuple[dict[str, Any], ...] = ()
+        if definitions:
+            await self.check_tools(Tools(definitions))
+            tools = tuple(
+                {"type": "function", "function": json.loads(each)} for each in definitions
+            )
+        self._history.tools, self._definitions = tools, definitions
+
+    async def commit(self, message: ChatMessage) -> None:
+        self._is_small = self._is_small_next
+        await self.check(message)
+        self._history.append(message)
+        if message.role == "user":
+            self._num_rounds = 0
+
+    async def take_back(self) -> None:
+        self._history.take_back()
+
+    async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
+        self._history.reset(messages, summary)
+        self._num_rounds = _num_rounds(messages)
+
+    async def truncate_reply(self, num_chars: int) -> None:
+        self._history.truncate_reply(num_chars)
+
+    async def generate(
+        self,
+        turn: TurnId,
+        *,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None = None,
+    ) -> AsyncGenerator[ReplyToken, None]:
+        """See `ChatPort.generate`. Raises StageError where no model answers."""
+        small = None if self._small is None or not self._small.is_ready() else self._small
+        is_known_to_fail = self._server.problem is not None  # it is watched, and may recover
+        if small is not None and (self._is_small or is_known_to_fail):
+            tokens = self._by_small(small, turn, deadline_ns, max_tokens, on_mark, tools)
+        else:
+            tokens = self._by_server(deadline_ns, max_tokens, on_mark, tools, small)
+        recorder = _Recorder(self._history)
+        failure: ServerError | None = None
+        try:
+            async with aclosing(tokens):
+                async for token in tokens:
+                    self._record(recorder, token)
+                    yield token
+        except ServerError as error:
+            failure = error
+        if failure is None:
+            return
+        if small is None or recorder.has_begun:
+            raise StageError("llm", f"The model server {failure.reason}.") from failure
+        tokens = self._by_small(small, turn, deadline_ns, max_tokens, on_mark, tools)
+        async with aclosing(tokens):
+            async for token in tokens:
+                self._record(recorder, token)
+                yield token
+
+    def played_until(self, turn: TurnId, at_ns: int) -> None:
+        if self._small_chat is not None:
+            self._small_chat.played_until(turn, at_ns)
+
+    async def preview(self, text: str) -> None:
+        """See `ChatPort.preview`. Nothing is sent to a server that keeps no prompts."""
+        self._is_small = self._is_small_next
+        if self._is_small and self._small is not None and self._small.is_ready():
+            with contextlib.suppress(StageError):
+                await (await self._brief_small(self._small)).preview(text)
+            return
+        if not self._server.caches_prefix or self._server.problem is not None:
+            return
+        began_ns = self._clock.now_ns()
+        body = self._request(1, None, opened=text)
+        with contextlib.suppress(ServerError):  # a reply would fail too, and handles that
+            await self._server.read_ahead(body)
+        took_s = (self._clock.now_ns() - began_ns) / 1e9
+        await asyncio.sleep(max(0.0, PREVIEW_EVERY_S - took_s))
+
+    def context_use(self) -> ContextUse | None:
+        if self._condensing == "off":
+            return None
+        history = self._history
+        reserved = self._max_tokens(None)
+        return ContextUse(
+            history.context_tokens, history.num_fixed(), history.num_turns(), reserved
+        )
+
+    async def condense(self, goal: CondensingGoal) -> Condensed | None:
+        """See `ChatPort.condense`. The new context is not computed ahead: the next preview does
+        that."""
+        history = self._history
+        old, before = history.oldest(goal.max_kept_tokens), history.summary
+        if not old:
+            return None
+        num_before, num_left_out = history.num_fixed() + history.num_turns(), history.num_left_out
+        prompts = [PromptMessage(each.role, each.text) for each in old if not each.calls]
+        found = statements(before, prompts)
+        if self._condensing == "summary" and found:
+            found = await self._summarized(found, goal.max_summary_tokens)
+        if history.summary != before or not history.begins_with(old):
+            return None
+        summary = tuple(
+            each.text for each in bounded(found, history.count, goal.max_summary_tokens)
+        )
+        history.condense(len(old), summary)
+        num_tokens = history.num_fixed() + history.num_turns()
+        roles = tuple(each.role for each in old)
+        return Condensed(summary, num_left_out, roles, num_before, num_tokens)
+
+    def use_small_model(self, *, small: bool) -> bool:
+        is_there = self._small is not None and self._small.is_ready()
+        self._is_small_next = small and is_there
+        return self._is_small_next
+
+    async def close(self) -> None:
+        small, self._small_chat = self._small_chat, None
+        if small is not None:
+            await small.close()
+
+    # --- the server ---
+
+    async def _by_server(
+        self,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None,
+        small: SmallModel | None,
+    ) -> AsyncGenerator[ReplyToken, None]:
+        """Raises ServerError."""
+        self._history.drop_to_fit(self._max_tokens(max_tokens))
+        while True:
+            tokens = self._tried(deadline_ns, max_tokens, on_mark, tools, small)
+            try:
+                async with aclosing(tokens):
+                    async for token in tokens:
+                        yield token
+                return
+            except ServerError as error:  # one that rejects a prompt has said nothing
+                is_long = error.kind == "rejected" and _TOO_LONG.search(error.reason)
+                if not (is_long and self._history.drop_half()):
+                    raise
+
+    async def _tried(
+        self,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None,
+        small: SmallModel | None,
+    ) -> AsyncGenerator[ReplyToken, None]:
+        chunks = self._server.reply(
+            self._request(self._max_tokens(max_tokens), tools),
+            first_token_s=self._first_token_s(deadline_ns, small),
+            is_last_resort=small is None,
+        )
+        num_chars = self._history.num_chars()
+        reader = _ReplyReader(tools)
+        is_first = True
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                try:
+                    token = reader.push(chunk)
+                except MalformedStreamError as error:
+                    raise ServerError(str(error)) from None
+                if is_first and (token.text or chunk.finish_reason is not None):
+                    on_mark(MarkName.LLM_FIRST_TOKEN, self._clock.now_ns())
+                    is_first = False
+                if token.text or token.calls or chunk.thinks:
+                    yield token
+        try:
+            last = reader.last()
+        except MalformedStreamError as error:
+            raise ServerError(str(error)) from None
+        self._history.counted(num_chars, last.usage.input_tokens)
+        yield last
+
+    def _request(self, max_tokens: int, tools: Tools | None, *, opened: str = "") -> dict[str, Any]:
+        """Fields of a request. `opened`: beginning of the user's next message."""
+        sampling = self._sampling
+        body: dict[str, Any] = {
+            "messages": self._history.prompt(opened),
+            "max_tokens": max_tokens,
+            "temperature": sampling.temperature,
+        }
+        if sampling.top_p != 1:
+            body["top_p"] = sampling.top_p
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if self._history.tools:
+            body |= {"tools": list(self._history.tools), "tool_choice": self._choice(tools)}
+            if tools is not None and not (tools.in_parallel and self._limits.in_parallel):
+                body["parallel_tool_calls"] = False
+        return body
+
+    def _choice(self, tools: Tools | None) -> str | dict[str, Any]:
+        if tools is None:
+            return "auto" if self._num_rounds < self._limits.max_rounds else "none"
+        if tools.choice not in CHOICES:
+            return {"type": "function", "function": {"name": tools.choice}}
+        is_free = tools.choice == "auto" and self._num_rounds >= self._limits.max_rounds
+        return "none" if is_free else tools.choice
+
+    def _max_tokens(self, wanted: int | None) -> int:
+        limits = [each for each in (wanted, self._sampling.max_tokens) if each is not None]
+        return min(limits, default=MAX_TOKENS)
+
+    def _first_token_s(self, deadline_ns: int, small: SmallModel | None) -> float:
+        """Time for the first token: with a smaller model, until the first sound is due."""
+        timeout_s = self._server.timeout_s
+        left_s = (deadline_ns - self._clock.now_ns()) / 1e9
+        if small is None or left_s <= 0:  # one that is late already gains nothing
+            return timeout_s
+        return min(timeout_s, max(left_s, MIN_WAIT_S))
+
+    async def _summarized(self, found: list[Any], max_tokens: int) -> list[Any]:
+        prompt = [{"role": each.role, "content": each.text} for each in request(found)]
+        try:
+            written = await self._server.complete(prompt, max_tokens)
+        except ServerError as error:
+            raise StageError("llm", f"The model server {error.reason}.") from error
+        return completed(checked(written, found), found)
+
+    # --- the smaller model ---
+
+    async def _by_small(
+        self,
+        small: SmallModel,
+        turn: TurnId,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        tools: Tools | None,
+    ) -> AsyncGenerator[ReplyToken, None]:
+        """Raises StageError."""
+        chat = await self._brief_small(small)
+        tokens = chat.generate(
+            turn, deadline_ns=deadline_ns, max_tokens=max_tokens, on_mark=on_mark, tools=tools
+        )
+        async with aclosing(tokens):
+            async for token in tokens:
+                yield token
+
+    async def _brief_small(self, small: SmallModel) -> ChatPort:
+        """A conversation of the smaller model with the history as it is now."""
+        history = self._history
+        if self._small_chat is None:
+            self._small_chat = small.open_chat(history.instructions, history.examples)
+            self._small_setting = history.instructions, ()
+        chat, (instructions, tools) = self._small_chat, self._small_setting
+        if instructions != history.instructions:
+            await chat.set_system(history.instructions)
+        if tools != self._definitions:
+            await chat.set_tools(self._definitions)
+        self._small_setting = history.instructions, self._definitions
+        await chat.reset(history.messages, history.summary)
+        return chat
+
+    def _record(self, recorder: "_Recorder", token: ReplyToken) -> None:
+        if token.calls and not recorder.has_called:
+            self._num_rounds += 1
+        recorder.add(token)
+
+
+class _Recorder:
+    """Puts a reply into the history as it is generated."""
+
+    def __init__(self, history: TextHistory) -> None:
+        self._history = history
+        self.has_begun = self.has_called = False
+
+    def add(self, token: ReplyToken) -> None:
+        self.has_called = self.has_called or bool(token.calls)
+        if token.text or token.calls:
+            self._history.extend_reply(token.text, token.calls, begins=not self.has_begun)
+            self.has_begun = True
+
+
+class _ReplyReader:
+    """The tokens of one reply from the server's chunks."""
+
+    def __init__(self, tools: Tools | None) -> None:
+        self._thoughts = ThoughtReader()
+        self._calls = CallAssembler(_names(tools))
+        self._usage = Usage()
+        self._reason = "stop"
+
+    def push(self, chunk: Chunk) -> ReplyToken:
+        """A token that is not the last. Raises MalformedStreamError."""
+        self._reason = chunk.finish_reason or self._reason
+        num_output = self._usage.output_tokens + bool(chunk.text or chunk.thinks or chunk.calls)
+        self._usage = replace(self._usage, output_tokens=num_output)
+        if chunk.usage is not None:
+            num_output = max(num_output, chunk.usage.output_tokens)
+            self._usage = replace(chunk.usage, output_tokens=num_output)
+        pieces = self._thoughts.push(chunk.text) if chunk.text else []
+        text = "".join(piece.text for piece in pieces if piece.kind == "words")
+        return ReplyToken(text, self._usage, None, self._calls.push(chunk.calls))
+
+    def last(self) -> ReplyToken:
+        """Raises MalformedStreamError."""
+        text = "".join(piece.text for piece in self._thoughts.flush() if piece.kind == "words")
+        calls = self._calls.flush(is_whole=self._reason != "length")
+        return ReplyToken(text, self._usage, self._reason, calls)
+
+
+def _names(tools: Tools | None) -> frozenset[str]:
+    """Names of the tools that a reply may call."""
+    if tools is None or tools.choice == "none":
+        return frozenset()
+    return frozenset(str(json.loads(each).get("name")) for each in tools.definitions)
+
+
+def _num_rounds(messages: Sequence[ChatMessage]) -> int:
+    """Number of replies with calls behind the last user message."""
+    num_rounds = 0
+    for message in reversed(messages):
+        if message.role == "user":
+            break
+        num_rounds += bool(message.calls)
+    return num_rounds
+
+
+def remote_chat_factory(
+    server: ModelServer,
+    clock: Clock,
+    sampling: llm_engine.SamplingParams,
+    context_tokens: int,
+    limits: ToolLimits,
+    condensing: Condensing,
+    small: SmallModel | None = None,
+) -> Callable[[str, Sequence[ChatMessage]], ChatPort]:
+    """Chats with the model of a server; `small` stands in for it where it fails."""
+
+    def open_chat(instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
+        history = TextHistory(instructions, examples, context_tokens)
+        history.with_examples = limits.with_examples
+        return RemoteChat(server, clock, sampling, history, limits, condensing, small)
+
+    return open_chat

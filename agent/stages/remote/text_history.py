@@ -1,0 +1,241 @@
+"""History of a conversation as text, for a model whose tokens are counted elsewhere. Pure.
+
+How many tokens a text has is estimated from its characters, by the server's own counts once it has
+sent some. Where the context (`llm_engine.context`) is full, the oldest exchanges are dropped, many
+at a time: the server's prefix cache then fits again for a while. An exchange is a message of the
+user with all that follows it up to the next one, so no tool's result is left without its call.
+"""
+
+import json
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from agent.session.api.conversation import ModelCall
+from agent.session.ports.stage_ports import ChatMessage
+from llm_engine.chat.summary import KEPT, TOLD
+
+FIRST_CHARS_PER_TOKEN: Final = 3.0
+"""Characters of a token before the server has counted any. English text has four to five, code and
+other languages less. Higher: a first prompt may not fit. Lower: a long one is cut too early."""
+
+MIN_CHARS_PER_TOKEN: Final = 1.0
+MAX_CHARS_PER_TOKEN: Final = 6.0
+"""Bounds of what the server's counts can make of it: one that counts wrongly must not switch the
+limit off."""
+
+MESSAGE_CHARS: Final = 16
+"""Characters that a message counts beside its text: its role and the marks around it."""
+
+KEPT_SHARE: Final = 0.75
+"""Share of the context that is filled after exchanges were dropped. Higher: they are dropped, and
+the whole history is read anew by the server, more often. Lower: the model forgets more."""
+
+MIN_KEPT_EXCHANGES: Final = 2
+"""Newest exchanges that are never condensed: the last reply may still be cut, and its question be
+taken back."""
+
+
+class TextHistory:
+    """Instructions, examples, summary and turns of one conversation."""
+
+    def __init__(
+        self, instructions: str, examples: Sequence[ChatMessage], context_tokens: int
+    ) -> None:
+        self.instructions = instructions
+        self.tools: tuple[dict[str, Any], ...] = ()
+        """Tools in the prompt, in the form of OpenAI's `tools`."""
+        self.with_examples = True
+        self.summary: tuple[str, ...] = ()
+        self.messages: list[ChatMessage] = []
+        self.num_left_out = 0
+        """Messages since the last `reset` that were dropped or condensed."""
+        self.context_tokens = context_tokens
+        self.examples = tuple(examples)
+        self._chars_per_token = FIRST_CHARS_PER_TOKEN
+        self._reply: ChatMessage | None = None
+        """The last reply."""
+
+    def append(self, message: ChatMessage) -> None:
+        self.messages.append(message)
+        if message.role == "assistant":
+            self._reply = message
+
+    def extend_reply(self, text: str, calls: tuple[ModelCall, ...], *, begins: bool) -> None:
+        """Add what the model has generated. `begins`: it is the first of this reply."""
+        before = ChatMessage("assistant", "")
+        if not begins and self.messages and self.messages[-1] is self._reply:
+            before = self.messages.pop()
+        self.append(ChatMessage("assistant", before.text + text, before.calls + calls))
+
+    def truncate_reply(self, num_chars: int) -> None:
+        """Cut the last reply to its first characters. Without any it is removed; calls, which come
+        after its text, stay only where all of that does and more."""
+        reply, self._reply = self._reply, None
+        at = next(
+            (i for i in reversed(range(len(self.messages))) if self.messages[i] is reply), None
+        )
+        if reply is None or at is None:
+            return
+        calls = reply.calls if num_chars > len(reply.text) else ()
+        text = reply.text[:num_chars]
+        if text or calls:
+            self.messages[at] = self._reply = ChatMessage("assistant", text, calls)
+        else:
+            del self.messages[at]
+            self._reply = self._last_reply()
+
+    def take_back(self) -> None:
+        """Remove the last user message and everything after it."""
+        begins = [index for index, each in enumerate(self.messages) if each.role == "user"]
+        if begins:
+            del self.messages[begins[-1] :]
+        self._reply = self._last_reply()
+
+    def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...]) -> None:
+        """Replace the turns and what stands for older ones."""
+        self.messages, self.summary, self.num_left_out = list(messages), summary, 0
+        self._reply = self._last_reply()
+
+    # --- size ---
+
+    def count(self, text: str) -> int:
+        """Tokens of a text, estimated."""
+        return self._tokens(len(text)) if text else 0
+
+    def counted(self, num_chars: int, num_tokens: int) -> None:
+        """The server has counted so many tokens in a prompt of so many characters."""
+        if num_chars > 0 and num_tokens > 0:
+            found = num_chars / num_tokens
+            self._chars_per_token = min(max(found, MIN_CHARS_PER_TOKEN), MAX_CHARS_PER_TOKEN)
+
+    def num_chars(self) -> int:
+        """Characters of the prompt, as `count` takes them."""
+        return self._fixed_chars() + sum(map(_size, [*self._told(), *self.messages]))
+
+    def num_fixed(self) -> int:
+        """Tokens of instructions, tools and examples."""
+        return self._tokens(self._fixed_chars())
+
+    def num_turns(self) -> int:
+        """Tokens of summary and turns."""
+        return self._tokens(self.num_chars()) - self.num_fixed()
+
+    def drop_to_fit(self, num_reserved: int) -> int:
+        """Drop the oldest exchanges where a reply of so many tokens would not fit; returns how many
+        messages went. The last one stays, whatever its length: what is too long for the server it
+        refuses itself."""
+        if self._tokens(self.num_chars()) + num_reserved <= self.context_tokens:
+            return 0
+        limit = int(self.context_tokens * KEPT_SHARE)
+        return self._drop(self._tokens(self.num_chars()) + num_reserved - limit)
+
+    def drop_half(self) -> int:
+        """Drop about half of the turns: the server says that the prompt is too long. Returns how
+        many messages went."""
+        return self._drop(max(1, self.num_turns() // 2))
+
+    def _drop(self, surplus: int) -> int:
+        ends = _ends_of_exchanges(self.messages)
+        if not ends:
+            self.summary = ()
+            return 0
+        sizes = [0, *accumulate(self._tokens(_size(each)) for each in self.messages)]
+        num_gone = next((end for end in ends if sizes[end] >= surplus), ends[-1])
+        del self.messages[:num_gone]
+        self.num_left_out += num_gone
+        return num_gone
+
+    # --- condensing ---
+
+    def oldest(self, max_kept_tokens: int) -> tuple[ChatMessage, ...]:
+        """The whole exchanges from the beginning whose removal leaves at most so many tokens of
+        turns; fewer where the newest two alone have more."""
+        ends = [0, *_ends_of_exchanges(self.messages)[: -(MIN_KEPT_EXCHANGES - 1)]]
+        sizes = [0, *accumulate(self._tokens(_size(each)) for each in self.messages)]
+        wanted = sizes[-1] - max_kept_tokens
+        end = next((end for end in ends if sizes[end] >= wanted), ends[-1])
+        return tuple(self.messages[:end])
+
+    def begins_with(self, messages: Sequence[ChatMessage]) -> bool:
+        """True if the turns still begin with these very messages."""
+        return len(messages) < len(self.messages) and all(
+            old is turn for old, turn in zip(messages, self.messages, strict=False)
+        )
+
+    def condense(self, num_messages: int, summary: tuple[str, ...]) -> None:
+        """Replace the oldest messages, and the summary before them, by this summary."""
+        self.summary = summary
+        del self.messages[:num_messages]
+        self.num_left_out += num_messages
+
+    # --- what is sent ---
+
+    def prompt(self, opened: str = "") -> list[dict[str, Any]]:
+        """The messages in OpenAI's form. `opened`: beginning of the user's next one.
+
+        Messages of the user that follow each other (a reply of which nothing was heard is gone)
+        become one: many chat templates take only turns.
+        """
+        turns = [*self.messages, *([ChatMessage("user", opened)] if opened else [])]
+        sent: list[dict[str, Any]] = []
+        if self.instructions:
+            sent.append({"role": "system", "content": self.instructions})
+        num_calls, results = 0, 0
+        for message in [*self._shown_examples(), *self._told(), *turns]:
+            body: dict[str, Any] = {"role": message.role, "content": message.text}
+            if message.calls:
+                results = num_calls
+                body["tool_calls"] = [
+                    _call(num_calls + number, call) for number, call in enumerate(message.calls)
+                ]
+                num_calls += len(message.calls)
+            if message.role == "tool":
+                body["tool_call_id"] = _call_id(results)
+                results += 1
+            if message.role == "user" and sent and sent[-1]["role"] == "user":
+                sent[-1]["content"] += f"\n{message.text}"
+            else:
+                sent.append(body)
+        return sent
+
+    def _told(self) -> list[ChatMessage]:
+        """The exchange that stands for the summary."""
+        if not self.summary:
+            return []
+        told = TOLD.format(text=" ".join(self.summary))
+        return [ChatMessage("user", told), ChatMessage("assistant", KEPT)]
+
+    def _shown_examples(self) -> tuple[ChatMessage, ...]:
+        return self.examples if self.with_examples or not self.tools else ()
+
+    def _fixed_chars(self) -> int:
+        tools = sum(len(json.dumps(tool)) + MESSAGE_CHARS for tool in self.tools)
+        shown = sum(map(_size, self._shown_examples()))
+        return len(self.instructions) + MESSAGE_CHARS + tools + shown
+
+    def _tokens(self, num_chars: int) -> int:
+        return int(num_chars / self._chars_per_token) + 1
+
+    def _last_reply(self) -> ChatMessage | None:
+        return next((each for each in reversed(self.messages) if each.role == "assistant"), None)
+
+
+def _ends_of_exchanges(messages: Sequence[ChatMessage]) -> list[int]:
+    """Number of messages up to the end of each exchange but the last."""
+    return [index for index, message in enumerate(messages) if index and message.role == "user"]
+
+
+def _size(message: ChatMessage) -> int:
+    calls = sum(len(call.name) + len(call.arguments) + MESSAGE_CHARS for call in message.calls)
+    return len(message.text) + calls + MESSAGE_CHARS
+
+
+def _call(number: int, call: ModelCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": _call_id(number), "type": "function", "function": function}
+
+
+def _call_id(number: int) -> str:
+    """Nine letters and digits: Mistral's chat templates take no other ids."""
+    return f"call{number:05d}"

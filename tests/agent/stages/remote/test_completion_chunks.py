@@ -1,0 +1,140 @@
+"""Chunks of servers of different make, and calls in pieces."""
+
+import json
+
+import pytest
+
+from agent.session.api.conversation import ModelCall
+from agent.session.api.server_events import Usage
+from agent.stages.remote.completion_chunks import (
+    MAX_CALLS,
+    CallAssembler,
+    CallPiece,
+    Chunk,
+    ReportedError,
+    parse_chunk,
+)
+from agent.stages.remote.event_stream import MalformedStreamError
+
+NAMES = frozenset(("weather", "book"))
+
+
+def piece(
+    index: int | None, id: str = "", name: str = "", arguments: str = ""
+) -> tuple[CallPiece, ...]:
+    return (CallPiece(index, id, name, arguments),)
+
+
+def delta(**fields: object) -> str:
+    return json.dumps({"choices": [{"index": 0, "delta": fields, "finish_reason": None}]})
+
+
+@pytest.mark.parametrize(
+    ("data", "chunk"),
+    [
+        (delta(role="assistant", content=""), Chunk()),
+        (delta(content=None, reasoning_content="Hm"), Chunk(thinks=True)),
+        (delta(reasoning="Hm"), Chunk(thinks=True)),
+        ('{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 2}}',
+         Chunk(usage=Usage(7, 0, 2))),
+        ('{"usage": {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}}',
+         Chunk(usage=Usage(7, 4, 0))),
+        ('{"choices": [{"delta": {}, "finish_reason": "length"}], "usage": null}',
+         Chunk(finish_reason="length")),
+        ('{"choices": [{"delta": null, "finish_reason": "stop"}]}', Chunk(finish_reason="stop")),
+        ('{"usage": {"prompt_tokens": -1, "completion_tokens": "2"}}', Chunk(usage=Usage())),
+    ],
+)  # fmt: skip
+def test_a_chunk_is_read(data: str, chunk: Chunk) -> None:
+    assert parse_chunk(data) == chunk
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "<html>",
+        "[1]",
+        '"text"',
+        '{"choices": 1}',
+        '{"choices": ["x"]}',
+        '{"choices": [{"delta": "x"}]}',
+        '{"choices": [{"delta": {"content": 1}}]}',
+        '{"choices": [{"delta": {"tool_calls": {"a": 1}}}]}',
+        '{"choices": [{"delta": {"tool_calls": [1]}}]}',
+        '{"choices": [{"delta": {"content": "\\ud800"}}]}',
+        '{"a": ' * 5000 + "1" + "}" * 5000,
+        '{"usage": {"prompt_tokens": ' + "9" * 5000 + "}}",
+    ],
+)
+def test_what_is_no_chunk_is_refused(data: str) -> None:
+    with pytest.raises(MalformedStreamError):
+        parse_chunk(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ('{"error": {"message": "out of memory", "code": 500}}', "out of memory"),
+        ('{"error": "overloaded"}', "overloaded"),
+        ('{"object": "error", "message": "bad", "error": {"message": 3}}', ""),
+    ],
+)
+def test_an_error_in_the_stream_is_reported(data: str, message: str) -> None:
+    with pytest.raises(ReportedError, match=f"^{message}$"):
+        parse_chunk(data)
+
+
+def test_calls_in_pieces_are_put_together() -> None:
+    calls = CallAssembler(NAMES)
+    assert calls.push(piece(0, "a", "weather", "")) == ()
+    for part in ('{"ci', 'ty": "Bo', 'nn"}'):
+        assert calls.push(piece(0, arguments=part)) == ()
+    weather = ModelCall("weather", '{"city": "Bonn"}')
+    assert calls.push(piece(1, "b", "book", "{}")) == (weather,)
+    assert calls.flush(is_whole=True) == (ModelCall("book", "{}"),)
+
+
+def test_servers_without_index_or_ids() -> None:
+    calls = CallAssembler(NAMES)
+    one, two = piece(None, "", "weather", '{"a": 1}'), piece(None, "", "book", "")
+    assert calls.push((*one, *two)) == (ModelCall("weather", '{"a": 1}'),)
+    assert calls.flush(is_whole=True) == (ModelCall("book", "{}"),)
+    calls = CallAssembler(NAMES)
+    calls.push(piece(0, "a", "weather", "{}"))
+    assert calls.push(piece(0, "b", "book", "{}")) == (ModelCall("weather", "{}"),)
+
+
+def test_a_name_that_is_repeated_in_each_piece_begins_no_other_call() -> None:
+    calls = CallAssembler(NAMES)
+    calls.push(piece(0, "a", "weather", '{"a":'))
+    calls.push(piece(0, "a", "weather", " 1}"))
+    assert calls.flush(is_whole=True) == (ModelCall("weather", '{"a": 1}'),)
+
+
+def test_a_call_that_was_broken_off_is_dropped() -> None:
+    calls = CallAssembler(NAMES)
+    calls.push(piece(0, "a", "weather", "{}"))
+    assert calls.push(piece(1, "b", "book", '{"day": "Fri')) == (ModelCall("weather", "{}"),)
+    assert calls.flush(is_whole=False) == ()
+
+
+@pytest.mark.parametrize("arguments", ['{"day": ', "[]", '"x"', "nonsense"])
+def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
+    calls = CallAssembler(NAMES)
+    calls.push(piece(0, "a", "weather", arguments))
+    with pytest.raises(MalformedStreamError, match="no JSON object"):
+        calls.flush(is_whole=True)
+
+
+@pytest.mark.parametrize("name", ["", "sing"])
+def test_tools_that_were_not_offered_are_refused(name: str) -> None:
+    with pytest.raises(MalformedStreamError, match="not offered"):
+        CallAssembler(NAMES).push(piece(0, "a", name, "{}"))
+
+
+def test_calls_without_end_are_refused() -> None:
+    calls = CallAssembler(NAMES)
+    for number in range(MAX_CALLS):
+        calls.push(piece(number, f"id{number}", "book", "{}"))
+    with pytest.raises(MalformedStreamError, match="more than 64"):
+        calls.push(piece(MAX_CALLS, "another", "book", "{}"))

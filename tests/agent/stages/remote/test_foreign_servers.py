@@ -1,0 +1,104 @@
+"""Chats with model servers by others, as processes of their own. Skipped where one is missing.
+
+llama.cpp's Python server needs packages beside those of the tests: `pip install
+"llama-cpp-python[server]"`, in this environment or in one whose interpreter LLAMA_SERVER_PYTHON
+names.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Final
+
+import httpx
+import pytest
+
+from agent.session.ports.stage_ports import ChatMessage
+from agent.stages.remote.remote_chat import remote_chat_factory
+from agent.stages.tool_call_adapter import NO_LIMITS
+from latency_budget.account.clock import SystemClock
+from latency_budget.account.turn import TurnId
+from llm_engine.config import SamplingParams
+from tests.agent.stages.remote.test_remote_chat import failure, reply, text_of
+from tests.support.models import model_path
+from tests.support.service.model_servers import model_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.models]
+
+START_S: Final = 90
+PYTHON: Final = os.environ.get("LLAMA_SERVER_PYTHON", sys.executable)
+
+
+def has_server() -> bool:
+    command = [PYTHON, "-c", "import llama_cpp.server.app"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+async def llama_cpp() -> AsyncIterator[str]:
+    """llama.cpp's Python server with the smallest model; yields the API's address."""
+    if not await asyncio.to_thread(has_server):
+        pytest.skip("llama-cpp-python[server] is not installed")
+    path = next(model_path("smollm2-135m-instruct").glob("*.gguf"))
+    probe = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = probe.sockets[0].getsockname()[1]
+    probe.close()
+    process = await asyncio.create_subprocess_exec(
+        *(PYTHON, "-m", "llama_cpp.server", "--model", str(path), "--port", str(port)),
+        *("--n_ctx", "2048", "--n_threads", "2"),
+        *("--model_alias", "tiny", "--host", "127.0.0.1"),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}/v1"
+    try:
+        async with asyncio.timeout(START_S), httpx.AsyncClient() as http:
+            while True:
+                try:
+                    await http.get(f"{url}/models")
+                    break
+                except httpx.TransportError:
+                    assert process.returncode is None, "the server ended"
+                    await asyncio.sleep(0.1)
+        yield url
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def test_a_conversation_with_llama_cpp(llama_cpp: str) -> None:
+    async with model_server(llama_cpp, timeout_s=60.0) as server:
+        await server.start()
+        assert server.problem is None
+        sampling = SamplingParams(temperature=0.0, max_tokens=24)
+        factory = remote_chat_factory(server, SystemClock(), sampling, 2048, NO_LIMITS, "quotes")
+        chat = factory("You are a helpful assistant.", ())
+        await chat.preview("What is the capital")
+        await chat.commit(ChatMessage("user", "What is the capital of France?"))
+        tokens = await reply(chat)
+        assert "Paris" in text_of(tokens)
+        assert len(tokens) > 3, "it streams"
+        assert tokens[-1].finish_reason in ("stop", "length")
+        # Cut off, and asked again: the server goes on with the next request.
+        await chat.commit(ChatMessage("user", "Tell me a long story."))
+        broken = chat.generate(TurnId(2), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
+        async with aclosing(broken):
+            await anext(broken)
+        await chat.truncate_reply(0)
+        await chat.commit(ChatMessage("user", "What is the capital of Italy?"))
+        assert "Rome" in text_of(await reply(chat))
+        await chat.close()
+
+
+async def test_what_is_no_api_of_llama_cpp(llama_cpp: str) -> None:
+    async with model_server(f"{llama_cpp}/nowhere") as server:
+        factory = remote_chat_factory(
+            server, SystemClock(), SamplingParams(), 2048, NO_LIMITS, "off"
+        )
+        chat = factory("", ())
+        await chat.commit(ChatMessage("user", "Hi"))
+        assert "404" in (await failure(chat)).message
