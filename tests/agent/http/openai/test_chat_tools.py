@@ -122,7 +122,7 @@ async def test_conversation_with_tool_calls_continues(live: LiveServer) -> None:
 
 class Pet(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    name: str
+    name: str = Field(max_length=20)  # the small model may repeat itself for ever
     kind: Literal["cat", "dog"]
     is_young: bool
 

@@ -1,13 +1,6 @@
-"""Streams in the shapes of other servers (`streams.json`), written by hand after what is published.
-
-None was recorded. llama.cpp's Python server itself is asked in `test_foreign_servers.py`.
-
-vLLM: the role has a chunk of its own, thoughts are `reasoning_content`, a call's id and name stand
-in its first piece, the usage comes behind all choices. SGLang: every field is there, null where it
-is empty, and `matched_stop` beside the reason. llama.cpp's own server: `content` is null in the
-first chunk, `timings` stand in the last one. Ollama: whole calls in one piece, and a usage beside
-the reason. Azure: a first chunk with filter results and no choice.
-"""
+"""Streams in the shapes of other servers (`streams.json`): written by hand after what is published
+of them, not recorded. That of llama.cpp's Python server is tested for real in
+`test_foreign_servers.py`."""
 
 import json
 from pathlib import Path
