@@ -25,6 +25,7 @@ import itertools
 import logging
 import queue
 import threading
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
@@ -125,7 +126,7 @@ class ModelThread(Generic[Model]):
         self._dispose = dispose
         self._order = itertools.count()
         self._inbox: queue.PriorityQueue[tuple[int, float, int, Any]] = queue.PriorityQueue()
-        self._fair_orders = {priority: FairOrder() for priority in range(URGENT, OFFLINE + 1)}
+        self._fair_orders: defaultdict[int, FairOrder] = defaultdict(FairOrder)
         """Order of the jobs of each priority."""
         self._generation = 0
         self._running: _Job[Model, Any] | None = None

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from latency_budget.account.budget import EMBEDDED, budget_profile
+from latency_budget.account.clock import ManualClock
 from latency_budget.account.ledger import records_of
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
@@ -526,7 +527,7 @@ def test_a_clock_that_steps_ahead_deletes_a_week_at_most(path: Path, ahead_days:
     first.close()
     ahead_ns = NOW_NS + ahead_days * NS_PER_DAY
     for turn in (31, 32):  # after a restart too, when there are rows of the wrong time
-        again = TurnStore(path, max_days=30, wall_ns=lambda: ahead_ns)
+        again = TurnStore(path, max_days=30, wall_ns=lambda: ahead_ns, clock=ManualClock())
         again.start()
         again.add(stored(turn, at_unix_ns=ahead_ns))
         again.close()
