@@ -36,7 +36,7 @@ LOOK_S: Final = 0.05
 Result = TypeVar("Result")
 
 
-@dataclass
+@dataclass(eq=False)  # of two that are equal a logger would take only one
 class Problems(logging.Handler):
     """Errors that the service logged."""
 
@@ -44,8 +44,6 @@ class Problems(logging.Handler):
 
     def __post_init__(self) -> None:
         super().__init__(logging.ERROR)
-
-    __hash__ = logging.Handler.__hash__
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
