@@ -136,7 +136,9 @@ def test_what_eight_bits_cost() -> None:
     onnx, bfloat16, fp8 = rows[1:]
     assert onnx.backend == "onnx"
     assert abs(onnx.ratio - 1) < 0.01
-    assert onnx.agreement > 0.94  # 0.947 to 0.957, by how the rotary tables are rounded
+    # 0.947; 0.963 where the rotary tables have the last bits of torch's float32 cosines. Of another
+    # text it is 0.941 and 0.934: the share of near ties, which `ratio` does not depend on.
+    assert onnx.agreement > 0.94
     assert abs(bfloat16.ratio - 1) < 0.005
     assert bfloat16.agreement > 0.95
     assert fp8.bf16_ratio is not None

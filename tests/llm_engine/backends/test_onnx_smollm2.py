@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.backends.base import SequenceRows, Slot
+from llm_engine.backends.base import PageId, SequenceRows, Slot
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.onnx_cpu import OnnxBackend
 from llm_engine.checkpoints.checkpoint import Checkpoint
@@ -26,7 +26,11 @@ NUM_POSITIONS = 500
 NEAR_TIE = 0.6
 """In logits, which reach from -28 to 29: where float32's two likeliest are closer than this, 8 bits
 may prefer the second. Which ties go the other way depends on the last bits of the rotary tables:
-with seven roundings of them 22 to 36 in 500 positions, the widest of 0.56."""
+the widest in 1000 positions of the licence is 0.56 (0.30 with torch's float32 cosines), in those of
+another text 0.32 (0.43)."""
+NUM_COMPARED = 1000
+"""Positions of which the share of other likeliest tokens is counted. In the first 500 of the
+licence it is 7.2 %, in the next 500 3.4: half as many count chance."""
 LICENCE = Path(__file__).parents[3] / "LICENSE"
 
 
@@ -46,9 +50,15 @@ def text(checkpoint: Checkpoint) -> list[int]:
 
 
 def feed(
-    backend: OnnxBackend | CpuBackend, slot: Slot, token_ids: Sequence[int], first: int, count: int
+    backend: OnnxBackend | CpuBackend,
+    slot: Slot,
+    token_ids: Sequence[int],
+    first: int,
+    count: int,
+    pages: Sequence[PageId] = PAGES,
 ) -> Tensor:
-    rows = SequenceRows(slot, tuple(token_ids), first, count, SamplingParams(), 0, pages=PAGES)
+    pages = tuple(pages)
+    rows = SequenceRows(slot, tuple(token_ids), first, count, SamplingParams(), 0, pages=pages)
     with torch.inference_mode():
         return torch.as_tensor(backend.logits(rows))
 
@@ -88,20 +98,25 @@ def assert_equal_in_pieces(
     backend.close_slot(slot)
 
 
-def test_it_stays_near_float32(checkpoint: Checkpoint, text: list[int], whole: Tensor) -> None:
+def test_it_stays_near_float32(checkpoint: Checkpoint, backend: OnnxBackend) -> None:
     """Within 8 % of the logits' norm, and the likeliest token is another one only at near ties."""
+    text = checkpoint.tokenizer.encode(LICENCE.read_text(encoding="utf-8"))[:NUM_COMPARED]
     reference = CpuBackend(checkpoint, EngineConfig(), 1024)
-    exact = feed(reference, reference.open_slot(), text, 0, len(text))
-    centred, wanted = (values - values.mean(dim=1, keepdim=True) for values in (whole, exact))
+    pages = [PageId(number) for number in range(64)]
+    slot = backend.open_slot()
+    rounded = feed(backend, slot, text, 0, len(text), pages)
+    backend.close_slot(slot)
+    exact = feed(reference, reference.open_slot(), text, 0, len(text), pages)
+    centred, wanted = (values - values.mean(dim=1, keepdim=True) for values in (rounded, exact))
     errors = (centred - wanted).norm(dim=1) / wanted.norm(dim=1)
-    differs = whole.argmax(dim=1) != exact.argmax(dim=1)
+    differs = rounded.argmax(dim=1) != exact.argmax(dim=1)
     first, second = exact.topk(2).values.unbind(dim=1)
     is_near_tie = first - second < NEAR_TIE
     print(f"error {float(errors.mean()):.4f}, at most {float(errors.max()):.4f}")
     print(f"{int(differs.sum())} differ of {int(is_near_tie.sum())} near ties")
     assert errors.mean() < 0.08
     assert not (differs & ~is_near_tie).any()
-    assert differs.double().mean() < 0.08
+    assert differs.double().mean() < 0.07
 
 
 @pytest.mark.parametrize(
