@@ -20,7 +20,7 @@ LEAD_IN_NS: Final = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The same instant on two clocks."""
+    """Start of a call, on the monotonic and the wall clock."""
 
     now_ns: int
     """Monotonic clock, ns."""

@@ -76,7 +76,8 @@ class Traces:
 
 
 class CallRegistry:
-    """Belongs to the server's event loop."""
+    """Registry of the calls in progress, with what is kept of those that ended. Used on the
+    server's event loop only."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ MAX_KEPT: Final = 200
 
 
 class Rejections:
-    """Belongs to the server's event loop."""
+    """Log of refused calls. Used on the server's event loop only."""
 
     def __init__(self) -> None:
         self.total = 0

@@ -20,7 +20,8 @@ class Waiting(Protocol):
 
 
 class WaitingCalls:
-    """Belongs to the server's event loop."""
+    """Suspended calls, in the order in which they lost their client. Used on the server's event
+    loop only."""
 
     def __init__(self) -> None:
         self._key_ids: dict[Waiting, str] = {}

@@ -434,7 +434,7 @@ def _hint(wrong: str, own: Iterable[str] = ()) -> str:
 
 
 def _variable_hint(name: str) -> str:
-    """The same hint as an environment variable."""
+    """Hint with the environment variable that is nearest to an unknown one."""
     others = [variable.removeprefix("HALFSEC_").lower() for variable in _NOT_SETTINGS]
     hint = nearest_setting(name, [*_known_keys(), *others])
     if not hint:

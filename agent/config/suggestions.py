@@ -18,7 +18,8 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
 
 
 def nearest_setting(wrong: str, known: Iterable[str]) -> str:
-    """The same for "section.key", compared by the key: its section may be wrong or missing."""
+    """Question with the nearest setting, as "section.key"; compared by the key alone, because the
+    section may be wrong or missing. Empty where none is near."""
     key = _key(wrong)
     return _question(wrong, [path for path in known if _alike(key, _key(path))])
 

@@ -40,7 +40,7 @@ class Ticket:
 
 
 class FairOrder:
-    """Any thread may call its methods."""
+    """Fair queue order of one stage's jobs, by caller. Thread-safe."""
 
     def __init__(self) -> None:
         self._now = 0.0

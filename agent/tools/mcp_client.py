@@ -249,7 +249,7 @@ def _from_environment(names: dict[str, str]) -> dict[str, str]:
 
 @asynccontextmanager
 async def _watched(transport: Any, ended: asyncio.Event, news: asyncio.Event) -> AsyncIterator[Any]:
-    """The same transport, which sets both events when the other side has closed it."""
+    """Wrap a transport so that both events are set when the other side has closed it."""
     async with transport as (read, write):
         send, receive = anyio.create_memory_object_stream[Any](0)
 

@@ -78,7 +78,7 @@ class Budget:
         return next(a.ms for a in self.allowances if a.stage is stage)
 
     def with_total(self, total_ms: int) -> "Budget":
-        """The same division of another total (a setting), every allowance in proportion.
+        """Scale the budget to another total (a setting), every allowance in proportion.
 
         Whole milliseconds left over by rounding go to the allowances that lost most of one.
         Raises `BudgetError` for a total that is not above 0, and on a widened budget.
@@ -104,7 +104,7 @@ class Budget:
         return Budget(self.name, total_ms, allowances)
 
     def widened(self, wait_ms: int) -> "Budget":
-        """The same budget plus a wait that the client asked for (an explicit silence duration).
+        """Add a wait that the client asked for (an explicit silence duration) to the budget.
 
         It goes to the endpoint's allowance and stays visible as `widened_ms`. Raises `BudgetError`
         for a negative wait, and on a budget already widened: widen the profile instead.
@@ -125,7 +125,7 @@ class Budget:
         return Budget(self.name, self.total_ms + wait_ms, allowances, widened_ms=wait_ms)
 
     def overlaid(self, overlay: "Overlay") -> "Budget":
-        """The same budget on another kind of line: the overlay's allowances replace these, the
+        """Put the budget on another kind of line: the overlay's allowances replace these, the
         total changes by the difference, and the name becomes "NAME+OVERLAY". Raises `BudgetError`
         on a widened budget."""
         if self.widened_ms:

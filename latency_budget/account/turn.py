@@ -42,5 +42,5 @@ class Span:
     """Monotonic, not before `start_ns`."""
 
     def shifted(self, ns: int) -> "Span":
-        """The same span with `ns` added to its times."""
+        """Copy of the span with `ns` added to its times."""
         return Span(self.stage, self.start_ns + ns, self.end_ns + ns)

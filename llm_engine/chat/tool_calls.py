@@ -168,7 +168,7 @@ class Dialect:
 
     @property
     def bare(self) -> "Dialect":
-        """The same form without its tags, as a whole reply."""
+        """Dialect of a call that is a whole reply: this one without its tags."""
         return Dialect("", self.head.strip(), self.middle, self.tail.strip(), "", self.in_template)
 
     def reply_heads(self, use: ToolUse) -> tuple[str, ...]:

@@ -85,8 +85,9 @@ class EngineCore:
         drafters: Sequence[Drafter] = (),
         grammars: GrammarCompiler | None = None,
     ) -> None:
-        """Of `drafters` that promise the same, the first is asked first; without any, nothing is
-        drafted, not even what a grammar forces. Without `grammars` no request may have one."""
+        """Among `drafters` that promise equally much, the first is asked first; without any,
+        nothing is drafted, not even what a grammar forces. Without `grammars` no request may have
+        one."""
         self._backend = backend
         self._grammars = grammars
         self._token_bytes = token_bytes

@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 
 
 class Authenticator:
-    """Belongs to the server's event loop. `local_key` is the text that commands on this machine
-    send; empty: there is none."""
+    """Authenticator of requests: keys, client secrets and web tokens. Used on the server's event
+    loop only. `local_key` is the text that commands on this machine send; empty: there is none."""
 
     def __init__(self, config: Config, keys: KeyFile, clock: Clock, *, local_key: str = "") -> None:
         """Reads the key file. Raises KeyFileError."""

@@ -53,7 +53,7 @@ class _Key:
 
 
 class JwtTokens:
-    """Belongs to the event loop."""
+    """Verifier of JSON web tokens of a login. Used on the event loop only."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ MAX_ADDRESSES: Final = 4096
 
 
 class AuthThrottle:
-    """Belongs to one thread."""
+    """Throttle of failed authentication, by address. One thread."""
 
     def __init__(self) -> None:
         self._levels: OrderedDict[str, tuple[float, int]] = OrderedDict()

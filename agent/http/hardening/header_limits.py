@@ -80,7 +80,7 @@ def refuse_head(scope: Scope) -> HttpRefusal | None:
 
 
 def with_path(scope: Scope) -> Scope:
-    """The same request, where its target is a whole address, with the path as its target.
+    """Replace a request's target that is a whole address by its path.
 
     Servers have to take `GET http://host/path`, as proxies are sent it, and to go by that host and
     not by the header's (RFC 9112, section 3.2.2).

@@ -27,7 +27,7 @@ class Passage:
 
 
 def shifted(words: Sequence[TimedWord], by_samples: int) -> tuple[TimedWord, ...]:
-    """The same words, of a stretch that begins so much later."""
+    """Words with their times put off by a number of samples."""
     return tuple(
         replace(
             word,

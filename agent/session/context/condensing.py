@@ -83,7 +83,7 @@ class CondensingAttempts:
             self._idle_since_ns = now_ns
 
     def busy(self) -> None:
-        """Somebody does, or soon will."""
+        """Note that a reply needs the model, or soon will."""
         self._idle_since_ns = None
 
     def failed(self, now_ns: int) -> None:

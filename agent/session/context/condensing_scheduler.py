@@ -42,7 +42,7 @@ class IdleCondensing:
         self._work: asyncio.Task[None] | None = None
 
     def look(self) -> None:
-        """Whether somebody waits for the model may have changed. Cheap."""
+        """Check anew whether a reply waits for the model. Cheap."""
         if not self._is_idle():
             self._attempts.busy()
             if self._work is not None:

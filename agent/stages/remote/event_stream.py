@@ -20,7 +20,7 @@ class MalformedStreamError(ValueError):
     """The stream is not what it should be. The message is the predicate of a sentence."""
 
 
-class EventReader:
+class SseReader:
     """Parser of one stream. The events are the same however its bytes are cut."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ from .completion_chunks import (
     read_object,
     usage_of,
 )
-from .event_stream import MAX_EVENT_BYTES, EventReader, MalformedStreamError
+from .event_stream import MAX_EVENT_BYTES, MalformedStreamError, SseReader
 
 CONNECT_TIMEOUT_S: Final = 2.0
 """Time for a connection. In a network it takes a millisecond, around the world 0.3 s with TLS.
@@ -463,7 +463,7 @@ async def _first_progress(stream: AsyncGenerator[Chunk, None]) -> Chunk:
 
 
 async def _events(response: httpx.Response) -> AsyncGenerator[str, None]:
-    reader = EventReader()
+    reader = SseReader()
     async with aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]
         async for piece in pieces:
             for data in reader.push(piece):

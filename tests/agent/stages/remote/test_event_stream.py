@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.stages.remote import event_stream
-from agent.stages.remote.event_stream import EventReader, MalformedStreamError
+from agent.stages.remote.event_stream import MalformedStreamError, SseReader
 
 STREAM: Final = (
     ': ping\r\n\r\ndata: {"a": "ü€😀\u2028"}\n\nevent: x\rid: 1\rdata:two\rdata: lines\r\r'
@@ -17,13 +17,13 @@ STREAM: Final = (
 EVENTS: Final = ['{"a": "ü€😀\u2028"}', "two\nlines", "last"]
 
 
-def push_often(reader: EventReader, piece: bytes, number: int) -> None:
+def push_often(reader: SseReader, piece: bytes, number: int) -> None:
     for _ in range(number):
         assert reader.push(piece) == []
 
 
 def read(pieces: list[bytes]) -> list[str]:
-    reader = EventReader()
+    reader = SseReader()
     found = [event for piece in pieces for event in reader.push(piece)]
     return [*found, *reader.flush()]
 
@@ -40,20 +40,20 @@ def test_cut_anywhere(cuts: set[int]) -> None:
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
-    reader = EventReader()
+    reader = SseReader()
     with pytest.raises(MalformedStreamError, match="event of more than 1 MiB"):
         push_often(reader, b"x" * (1 << 16), 160)
     assert len(reader._line) <= event_stream.MAX_EVENT_BYTES
 
 
 def test_an_event_of_many_lines_is_refused_too() -> None:
-    reader = EventReader()
+    reader = SseReader()
     with pytest.raises(MalformedStreamError, match="event of more than 1 MiB"):
         push_often(reader, b"data: " + b"x" * 1018 + b"\n", 1 << 11)
 
 
 def test_comments_count_for_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = EventReader()
+    reader = SseReader()
     comment = b": " + b"x" * 1022 + b"\n"
     push_often(reader, comment, 1 << 11)
     assert reader.push(b"data: on\n\n") == ["on"]
@@ -64,4 +64,4 @@ def test_comments_count_for_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(MalformedStreamError, match="UTF-8"):
-        EventReader().push(b"data: \xff\n\n")
+        SseReader().push(b"data: \xff\n\n")
