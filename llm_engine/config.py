@@ -243,7 +243,7 @@ class EngineConfig:
     """Text file for calibration: weights are rounded so that the model's outputs on texts like it
     change least. With fp8 it takes minutes at every start; None: each weight is rounded to the
     nearest. With int4 at the first start, on a GPU at every one, where the checkpoint is not in
-    4 bits; None: a text of the engine's own."""
+    4 bits; None: on a CPU rounded to the nearest, on a GPU a text of the engine's own."""
     kv_precision: Precision = Precision.BFLOAT16
     """Precision of keys and values on a GPU: bfloat16, or fp8 for half the memory."""
     num_gpus: int = 1

@@ -67,8 +67,8 @@ class Rung:
 
 
 RUNGS: Final = (
-    Rung("embedded-1.5b", weights_mb=1640, resident_mb=4600, num_layers=28),
-    Rung("embedded-0.5b", weights_mb=525, resident_mb=2200, num_layers=24),
+    Rung("embedded-1.5b", weights_mb=1380, resident_mb=4600, num_layers=28),
+    Rung("embedded-0.5b", weights_mb=423, resident_mb=2200, num_layers=24),
     Rung("embedded", weights_mb=143, resident_mb=600, num_layers=30),
 )
 """The largest first. The last one runs everywhere."""

@@ -139,6 +139,7 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "asr": {"model": "whisper-tiny.en", "language": "en"},
         "llm_engine": {
             "model": "qwen2.5-coder-0.5b-instruct",
+            "dtype": "int4",
             "max_tokens": 96,
             "repetition_penalty": 1.05,
             "examples_with_tools": False,
@@ -158,6 +159,7 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "asr": {"model": "whisper-tiny.en", "language": "en"},
         "llm_engine": {
             "model": "qwen2.5-coder-1.5b-instruct",
+            "dtype": "int4",
             "max_tokens": 96,
             "repetition_penalty": 1.05,
             "parallel_tool_calls": False,

@@ -20,6 +20,8 @@ _RUNTIME_MB: Final = 100
 """Graphs, tokenizer and libraries of any model."""
 _BYTES: Final = {Precision.FLOAT32: 4.0, Precision.INT8: 1 + 4 / 64, Precision.INT4: 0.5 + 4 / 64}
 """Bytes of a weight with its share of the block's scale."""
+_ROUNDED_BYTES: Final = 0.5 + 4.5 / 32
+"""Bytes of a weight that was rounded to 4 bits, with its share of scale and zero point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,9 @@ def plan_memory(
 ) -> CpuMemoryPlan:
     """Plan the memory; `is_stored_int4`: the layers' matrices are stored in 4 bits."""
     precision = config.precision
-    if precision is Precision.INT4 and not is_stored_int4:
-        precision = Precision.INT8  # most of it; which matrices get 4 bits is the calibration's
+    is_rounded = precision is Precision.INT4 and not is_stored_int4
+    if is_rounded:
+        precision = Precision.INT8  # most of it
     heads = model.num_heads * model.head_dim
     pairs = 2 * model.num_kv_heads * model.head_dim
     layer = model.hidden_size * (2 * heads + pairs + 3 * model.intermediate_size)
@@ -50,6 +53,9 @@ def plan_memory(
     is_exact = precision is Precision.FLOAT32
     weights = model.num_layers * layer * _BYTES[precision]
     weights += vocabulary * (4 if is_exact else 2 + _BYTES[Precision.INT8])  # embedding and head
+    if is_rounded:  # the matrices of `onnx_int4.GROUPS`
+        down = model.num_layers * model.hidden_size * model.intermediate_size
+        weights -= (down + vocabulary) * (_BYTES[Precision.INT8] - _ROUNDED_BYTES)
     token = 4 * model.num_layers * pairs
     cache = min(config.kv_cache_mb * _MB, config.max_batch * context_length * token)
     row = 4 * (model.vocab_size + 2 * heads + 3 * model.intermediate_size)

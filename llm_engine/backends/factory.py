@@ -24,8 +24,10 @@ def make_backend(
         return load_backend(checkpoint, config, context_length, on_progress)
     if name is BackendName.TORCH:
         require_torch("precision float32")
-    elif config.precision is Precision.INT4:
-        require_torch("precision int4")
+    elif config.precision is Precision.INT4 and checkpoint.has_int4_layers:
+        require_torch(f"{checkpoint.path}: reading 4-bit weights")
+    elif config.precision is Precision.INT4 and config.calibration is not None:
+        require_torch("calibration")
     require_memory(checkpoint, config, context_length)
     if name is BackendName.ONNX:
         from llm_engine.backends.onnx_cpu import OnnxBackend

@@ -39,9 +39,10 @@ from .cpu_memory import converted_bytes
 from .int8_saturation import check_products
 from .interruption import Interruption
 from .onnx_attention import stored_size
+from .onnx_int4 import GROUPS
 from .onnx_packing import packing, with_packed
 from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
-from .onnx_weights import INT4_KIND, KIND, convert
+from .onnx_weights import INT4_KIND, KIND, NO_GROUPS, convert
 from .sampler import choose_tokens, log_prob
 
 _PAGE_SIZE = 16
@@ -73,12 +74,11 @@ class OnnxBackend:
         self._next_slot = 0
         is_int4 = config.precision is Precision.INT4
         check_products(int4=is_int4)
-        kind, text = KIND, None
-        if is_int4:
-            kind = INT4_KIND
-            if not checkpoint.has_int4_layers:
-                text = read_text(checkpoint, config.calibration)
-                kind += f" {text.digest}"
+        kind, text = INT4_KIND if is_int4 else KIND, None
+        groups = GROUPS if is_int4 and not checkpoint.has_int4_layers else NO_GROUPS
+        if groups and config.calibration is not None:
+            text = read_text(checkpoint, config.calibration)
+            kind += f" {text.digest}"
 
         def arrays() -> Iterator[tuple[str, Array]]:
             calibration = None
@@ -86,11 +86,17 @@ class OnnxBackend:
                 from .onnx_calibration import CpuCalibration
 
                 calibration = CpuCalibration(checkpoint, text, config.num_threads)
-            return convert(checkpoint, on_progress, keeps_int4=is_int4, calibration=calibration)
+            return convert(
+                checkpoint,
+                on_progress,
+                keeps_int4=is_int4 and checkpoint.has_int4_layers,
+                int4_groups=groups,
+                calibration=calibration,
+            )
 
         try:
             with (
-                _torch_settings() if is_int4 else nullcontext(),
+                nullcontext() if text is None else _torch_settings(),
                 stored_weights(
                     config.cache_dir,
                     checkpoint.path,
@@ -230,9 +236,9 @@ class OnnxBackend:
 
 
 def _torch_settings() -> AbstractContextManager[object]:
-    """Settings of torch for a conversion to 4 bits. It is bound by memory, so a second thread saves
-    little; on a busy machine threads that wait for each other at thousands of small steps take ten
-    times as long."""
+    """Settings of torch for a calibration. Its rounding is bound by memory, so a second thread
+    saves little; on a busy machine threads that wait for each other at thousands of small steps
+    take ten times as long."""
     import torch
 
     from .onnx_calibration import torch_threads

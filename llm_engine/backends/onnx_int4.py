@@ -1,26 +1,112 @@
-"""Packs 4-bit codes for MatMulNBits: two in a byte, the first in the lower half, and zero points
-alike. `models/int4_rounding.py` makes codes of floats."""
+"""4-bit blocks for MatMulNBits: rounding floats to them, and packing their codes.
+
+Two codes are in a byte, the first in the lower half, and zero points alike. A matrix that a
+checkpoint stores in 4 bits comes as an `Int4Matrix`; any other is rounded to the nearest here,
+without torch, or by calibration (`models/int4_rounding.py`).
+"""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from llm_engine.checkpoints.int4 import ZERO, Int4Matrix
 from llm_engine.checkpoints.packed_cache import Array
 
+if TYPE_CHECKING:
+    from llm_engine.checkpoints.int4 import Int4Matrix
 
-def packed_arrays(name: str, matrix: Int4Matrix) -> Iterator[tuple[str, Array]]:
-    """Arrays of a matrix as the graph wants them: nibbles `[out, blocks, group / 2]`, zero points
-    `[out, ceil(blocks / 2)]`, scales `[out, blocks]`."""
-    num_outputs, num_inputs = matrix.codes.shape
-    nibbles = _in_pairs(matrix.codes.numpy(), -num_inputs % matrix.group)
-    yield f"{name}.nibbles", nibbles.reshape(num_outputs, -1, matrix.group // 2)
-    zeros = matrix.zeros.numpy()
+GROUPS: Final = {"down": 32, "head": 32}
+"""Inputs that share a scale, of each matrix that is rounded to 4 bits; others have 8. Half of a
+half-billion model's weights, chosen by what their rounding costs: perplexity in that of float32,
+Qwen2.5-Coder 0.5B, standard errors 0.003 on dialogue scripts and 0.01 on a licence that it knows by
+heart: 1.016 and 1.058. In blocks of 128, calibrated, 1.017 and 1.23; gate and up in blocks of 32,
+calibrated, 1.025 and 1.17."""
+
+_ZERO: Final = 8
+"""Code of the inputs that fill up the last block."""
+_LARGEST: Final = 15
+_SHRINKS: Final = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
+"""Shares of a block's range that are tried; the one of the least squared error wins."""
+_PIECE: Final = 1 << 18
+"""Numbers rounded at a time: they stay in the processor's cache while the shares are tried."""
+
+
+def packed_arrays(name: str, matrix: "Int4Matrix") -> Iterator[tuple[str, Array]]:
+    """Arrays of a stored or calibrated matrix as the graph wants them."""
+    codes, scales, zeros = (each.numpy() for each in (matrix.codes, matrix.scales, matrix.zeros))
+    yield from _packed(name, codes, scales, zeros, matrix.group)
+
+
+def rounded_arrays(name: str, weight: Array, group: int) -> Iterator[tuple[str, Array]]:
+    """Round a floating `[out, in]` to the nearest codes of its blocks, and pack them."""
+    yield from _packed(name, *nearest(weight, group), group)
+
+
+def nearest(
+    weight: Array, group: int
+) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8]]:
+    """Codes `[out, in]`, scales and zero points `[out, blocks]` of a floating `[out, in]`; a weight
+    is `(code - zero point) * scale`."""
+    num_outputs, num_inputs = weight.shape
+    num_blocks = -(-num_inputs // group)
+    codes = np.empty((num_outputs, num_inputs), np.uint8)
+    scales = np.empty((num_outputs, num_blocks), np.float32)
+    zeros = np.empty((num_outputs, num_blocks), np.uint8)
+    step = max(1, _PIECE // num_inputs)
+    padded = np.zeros((step, num_blocks * group), np.float32)
+    for first in range(0, num_outputs, step):
+        rows = slice(first, first + step)
+        size = len(codes[rows])
+        padded[:size, :num_inputs] = weight[rows]
+        blocks = padded[:size].reshape(size, num_blocks, group)
+        scale, zero = _grid(blocks)
+        found = _codes(blocks, scale, zero).reshape(size, -1)
+        codes[rows], scales[rows], zeros[rows] = found[:, :num_inputs], scale, zero
+    return codes, scales, zeros
+
+
+def _grid(blocks: Array) -> tuple[Array, Array]:
+    """Scale and zero point of each of `[rows, blocks, group]`, both `[rows, blocks]` float32."""
+    high = np.maximum(blocks.max(axis=2), 0)
+    low = np.minimum(blocks.min(axis=2), 0)
+    best = np.full(high.shape, np.inf, np.float32)
+    scales, zeros = np.ones_like(high), np.zeros_like(high)
+    for share in _SHRINKS:
+        scale = np.maximum((high - low) * np.float32(share / _LARGEST), np.float32(1e-12))
+        zero = np.clip(np.rint(low * np.float32(-share) / scale), 0, _LARGEST)
+        numbers = _codes(blocks, scale, zero)
+        numbers -= zero[..., None]
+        numbers *= scale[..., None]
+        numbers -= blocks
+        error = np.einsum("rbg,rbg->rb", numbers, numbers)
+        is_better = error < best
+        for values, found in ((best, error), (scales, scale), (zeros, zero)):
+            np.copyto(values, found, where=is_better)
+    return scales, zeros
+
+
+def _codes(blocks: Array, scale: Array, zero: Array) -> Array:
+    codes = blocks / scale[..., None]
+    np.rint(codes, out=codes)
+    codes += zero[..., None]
+    clipped: Array = np.clip(codes, 0, _LARGEST, out=codes)
+    return clipped
+
+
+def _packed(
+    name: str, codes: Array, scales: Array, zeros: Array, group: int
+) -> Iterator[tuple[str, Array]]:
+    """Yield nibbles `[out, blocks, group / 2]`, zero points `[out, ceil(blocks / 2)]` and scales
+    `[out, blocks]`."""
+    num_outputs, num_inputs = codes.shape
+    nibbles = _in_pairs(codes, -num_inputs % group)
+    yield f"{name}.nibbles", nibbles.reshape(num_outputs, -1, group // 2)
     yield f"{name}.zeros", _in_pairs(zeros, zeros.shape[1] % 2)
-    yield f"{name}.scales", matrix.scales.numpy()
+    yield f"{name}.scales", scales
 
 
 def _in_pairs(codes: Array, num_padded: int) -> Array:
-    codes = np.pad(codes, ((0, 0), (0, num_padded)), constant_values=ZERO)
+    codes = np.pad(codes, ((0, 0), (0, num_padded)), constant_values=_ZERO)
     pairs: Array = codes[:, ::2] | codes[:, 1::2] << 4
     return pairs

@@ -5,14 +5,14 @@ Each row of a matrix is cut into blocks of `BLOCK` inputs with one scale, the la
 fill is padded with zeros. Heads have the size that attention supports (`onnx_attention`).
 
 With precision int4, a checkpoint that is stored in 4 bits is kept code for code; its other matrices
-become 8-bit, as rounding what its maker has rounded would lose twice. Any other checkpoint is
-rounded by calibration (`onnx_calibration`). `onnx_int4` has the format.
+become 8-bit, as rounding what its maker has rounded would lose twice. Of any other checkpoint
+`onnx_int4.GROUPS` are rounded to the nearest, or by calibration (`onnx_calibration`).
 
 No more than two tensors of the checkpoint are in memory at a time, in their stored type, and one
 converted matrix: a model that can be run can be converted. Calibration holds a layer in float32.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,14 +26,15 @@ from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
 from .onnx_attention import norm_factor, pad_heads, stored_size
-from .onnx_int4 import packed_arrays
+from .onnx_int4 import packed_arrays, rounded_arrays
 
 if TYPE_CHECKING:
     from .onnx_calibration import CpuCalibration
 
-KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-2"
+KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-3"
 """Names of the conversions in the cache; must change with every change to them."""
 
+NO_GROUPS: Mapping[str, int] = {}
 BLOCK = 64
 _PIECE = 1024
 """Rows quantized at a time: 8 MB for 2048 inputs, three times over."""
@@ -46,11 +47,13 @@ def convert(
     on_progress: Callable[[float], None],
     *,
     keeps_int4: bool = False,
+    int4_groups: Mapping[str, int] = NO_GROUPS,
     calibration: "CpuCalibration | None" = None,
 ) -> Iterator[tuple[str, Array]]:
     """Yield all weights by their names in the graph, one at a time.
 
-    `keeps_int4`: matrices stored in 4 bits stay as they are. `calibration` rounds others to 4 bits.
+    `keeps_int4`: matrices stored in 4 bits stay as they are. `int4_groups`: those of these names
+    are rounded to the nearest of 4 bits, in blocks of so many inputs; `calibration` does so itself.
     `on_progress` is called with the share that is done. Raises ModelError for missing tensors and
     wrong shapes, and for an embedding that 16 bits cannot hold.
     """
@@ -59,12 +62,12 @@ def convert(
     # The vocabulary takes about as long as a few layers; the progress is approximate.
     num_parts = config.num_layers + 1
     if calibration is None:
-        yield from _vocabulary(weights, keeps_int4)
+        yield from _vocabulary(weights, keeps_int4, int4_groups)
     yield "norm", weights.final_norm()
     for index in range(config.num_layers):
         on_progress((index + 1) / num_parts)
         if calibration is None:
-            yield from _layer(weights, config, index, keeps_int4)
+            yield from _layer(weights, config, index, keeps_int4, int4_groups)
         else:
             yield from _calibrated_layer(weights, config, index, calibration)
     if calibration is not None:
@@ -73,7 +76,10 @@ def convert(
 
 
 def _vocabulary(
-    weights: FusedWeights, keeps_int4: bool, calibration: "CpuCalibration | None" = None
+    weights: FusedWeights,
+    keeps_int4: bool,
+    int4_groups: Mapping[str, int] = NO_GROUPS,
+    calibration: "CpuCalibration | None" = None,
 ) -> Iterator[tuple[str, Array]]:
     embedding = weights.embedding()
     with np.errstate(over="ignore"):
@@ -92,19 +98,31 @@ def _vocabulary(
     rounded = head if calibration is None else calibration.head(head)
     if isinstance(rounded, Int4Matrix):
         yield from packed_arrays("head", rounded)
+    elif "head" in int4_groups:
+        yield from rounded_arrays("head", rounded, int4_groups["head"])
     else:
         yield from _matrix("head", [rounded], None)
 
 
 def _layer(
-    weights: FusedWeights, config: ModelConfig, index: int, keeps_int4: bool
+    weights: FusedWeights,
+    config: ModelConfig,
+    index: int,
+    keeps_int4: bool,
+    int4_groups: Mapping[str, int],
 ) -> Iterator[tuple[str, Array]]:
     yield from _vectors(weights, config, index)
     for matrix in weights.matrices(index):
         name = f"layers.{index}.{matrix.name}"
         stored = matrix.int4() if keeps_int4 and not _has_padding(matrix.name, config) else None
+        group = None if _has_padding(matrix.name, config) else int4_groups.get(matrix.name)
         if stored is not None:
             yield from _int4_matrix(name, *stored)
+        elif group is not None:
+            values, bias = matrix.joined()
+            yield from rounded_arrays(name, values, group)
+            if bias is not None:
+                yield f"{name}.bias", bias
         else:
             biases: list[Array] = []
             yield from _matrix(name, _rows(matrix, config.head_dim, biases), biases)

@@ -14,17 +14,9 @@ from llm_engine.checkpoints.int4 import LARGEST, Int4Matrix
 from .compensated_rounding import Compensation
 
 BLOCKS = {"down": 128, "head": 128}
-"""Inputs that share a scale, of each matrix that is rounded to 4 bits; others have 8. Half of a
-half-billion model's weights, chosen by what their rounding costs: perplexity in that of float32,
-Qwen2.5-Coder 0.5B of Q5_0, 3,100 tokens of dialogue scripts and 1,000 of a licence that it knows by
-heart, emulated, standard errors 0.005 and 0.02:
-
-- head: 1.002 and 1.017
-- down: 1.014 and 1.21
-- gate and up: 1.028 and 1.28; in blocks of 32 1.025 and 1.17; rounded to the nearest 1.039 and
-  1.22; calibrated with twice the text 1.031 and 1.21
-- down and head: 1.017 and 1.23
-"""
+"""Inputs that share a scale, of each matrix that a GPU rounds to 4 bits; others have 8. Half of a
+half-billion model's weights. `backends.onnx_int4.GROUPS` says what their rounding costs, in smaller
+groups, which kernels on a GPU read more slowly."""
 
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 """Shares of a group's range that are tried."""

@@ -27,7 +27,7 @@ import agent.server.app
 from llm_engine import Engine, EngineConfig, Precision, SamplingParams
 
 async def main():
-    config = EngineConfig(precision=Precision.INT8, num_threads=1)
+    config = EngineConfig(precision=Precision(sys.argv[3]), num_threads=1)
     engine = Engine.load(Path(sys.argv[1]), config)
     sampling = SamplingParams(temperature=0.9, top_p=0.9, seed=3, max_tokens=40)
     print([chunk.text async for chunk in engine.generate(list(range(5, 40)), sampling)])
@@ -38,13 +38,13 @@ asyncio.run(main())
 """Loads the server's modules and a model, and prints a reply and whether torch was imported."""
 
 
-@pytest.mark.parametrize("name", ["model.gguf", ""])
-def test_a_reply_is_the_same_without_torch(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "precision"), [("model.gguf", "int4"), ("", "int8")])
+def test_a_reply_is_the_same_without_torch(name: str, precision: str, tmp_path: Path) -> None:
     save_tiny_model(tmp_path, "llama")
     save_tiny_gguf(tmp_path / "model.gguf", tmp_path, "Q8_0")
     replies = []
     for way in ("with", "without"):
-        command = [sys.executable, "-c", REPLY, str(tmp_path / name), way]
+        command = [sys.executable, "-c", REPLY, str(tmp_path / name), way, precision]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         reply, imported = done.stdout.splitlines()
@@ -78,7 +78,7 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     ("config", "extra"),
     [
         (EngineConfig(), "torch"),
-        (EngineConfig(precision=Precision.INT4), "torch"),
+        (EngineConfig(precision=Precision.INT4, calibration=Path("said.txt")), "torch"),
         (EngineConfig(precision=Precision.FP8, backend=BackendName.CUDA), "cuda"),
         (EngineConfig(precision=Precision.INT8, draft_heads=Path("heads")), "torch"),
     ],

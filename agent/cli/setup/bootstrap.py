@@ -113,7 +113,7 @@ def extras_of(environment: Mapping[str, str]) -> set[str]:
         extras.add("cuda")
     if device == "cuda" or dtype in ("bfloat16", "fp8"):
         extras.add("cuda")
-    elif dtype in ("float32", "int4"):
+    elif dtype == "float32" or environment.get("HALFSEC_LLM_ENGINE__CALIBRATION"):
         extras.add("torch")
     if not environment.get("HALFSEC_TTS__VOICE", "hibari").startswith("hibari"):
         extras.add("piper")

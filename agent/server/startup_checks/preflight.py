@@ -86,7 +86,8 @@ def torch_problem(config: Config) -> tuple[str, str] | None:
     settings = config.llm_engine
     for key, needs, extra in (
         ("device" if settings.device == "cuda" else "dtype", settings.on_gpu, "cuda"),
-        ("dtype", settings.dtype in ("float32", "int4"), "torch"),
+        ("dtype", settings.dtype == "float32", "torch"),
+        ("calibration", settings.dtype == "int4" and bool(settings.calibration), "torch"),
         ("draft_heads", bool(settings.draft_heads), "torch"),
     ):
         if needs:

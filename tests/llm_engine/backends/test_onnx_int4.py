@@ -23,7 +23,7 @@ from llm_engine.backends.onnx_graph import (
     linear_attributes,
     make_model,
 )
-from llm_engine.backends.onnx_int4 import packed_arrays
+from llm_engine.backends.onnx_int4 import GROUPS, nearest, packed_arrays, rounded_arrays
 from llm_engine.backends.onnx_weights import convert
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.int4 import Int4Matrix
@@ -31,9 +31,10 @@ from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.packed_cache import Array, stored_weights
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.errors import ModelError
-from llm_engine.models.calibration_text import read_text
+from llm_engine.models.calibration_text import DEFAULT_TEXTS, read_text
 from llm_engine.models.compensated_rounding import Compensation
-from llm_engine.models.int4_rounding import BLOCKS, rounded
+from llm_engine.models.int4_rounding import nearest as nearest_in_torch
+from llm_engine.models.int4_rounding import rounded
 from tests.llm_engine.backends.test_onnx_cpu import in_pieces
 from tests.support.fakes.int4_models import save_int4_model
 from tests.support.fakes.llm_decoding import all_logits
@@ -81,6 +82,33 @@ def test_products(group: int, num_inputs: int) -> None:
     expected = rows @ matrix.dequantize().numpy().T
     got = products(dict(packed_arrays("m", matrix)), rows)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-2)
+
+
+def test_the_nearest_codes_are_those_of_the_search_on_a_gpu() -> None:
+    """Two implementations: one without torch for the CPU's conversion, one on a tensor's device."""
+    weight = torch.randn(300, 200, generator=torch.Generator().manual_seed(7))
+    weight[5], weight[:, :32] = 0, 0.01 * weight[:, :32]
+    codes, scales, zeros = nearest(weight.numpy(), 32)
+    expected = nearest_in_torch(weight, 32)
+    assert np.array_equal(zeros, expected.zeros.numpy())
+    np.testing.assert_allclose(scales, expected.scales.numpy(), rtol=1e-6)
+    assert np.mean(codes != expected.codes.numpy()) < 1e-3  # ties
+    blocks = weight.numpy()[:, :192].reshape(300, 6, 32)
+    width = np.maximum(blocks.max(axis=2), 0) - np.minimum(blocks.min(axis=2), 0)
+    found = Int4Matrix(*map(torch.from_numpy, (codes, scales, zeros)), 32).dequantize().numpy()
+    error = np.abs(found[:, :192].reshape(300, 6, 32) - blocks)
+    assert np.all(error.mean(axis=2) <= width / 15 / 2 + 1e-6)
+    assert not found[5].any()
+
+
+def test_nearest_codes_multiply_as_their_numbers_do() -> None:
+    weight = torch.randn(40, 96, generator=torch.Generator().manual_seed(8)).numpy()
+    codes, scales, zeros = nearest(weight, 32)
+    matrix = Int4Matrix(*map(torch.from_numpy, (codes, scales, zeros)), 32)
+    rows = np.random.default_rng(9).standard_normal((4, 96)).astype(np.float32)
+    expected = rows @ matrix.dequantize().numpy().T
+    got = products(dict(rounded_arrays("m", weight, 32)), rows)
+    assert np.linalg.norm(got - expected) < 0.02 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("num_inputs", [64, 72, 96])
@@ -165,37 +193,49 @@ def test_calibrated_rounding_is_nearer_than_rounding_to_the_nearest(
     checkpoint = load_checkpoint(tmp_path)
     text = read_text(checkpoint, None).sequences[0][:400]
     exact = all_logits(checkpoint, text)
-    calibrated = all_logits(checkpoint, text, Precision.INT4)
+    file = tmp_path / "said.txt"
+    file.write_text("".join(path.read_text() for path in DEFAULT_TEXTS))
+    calibrated = all_logits(checkpoint, text, Precision.INT4, calibration=file)
 
     class Nearest(Compensation):
         def __init__(self, moments: Tensor) -> None:
             super().__init__(torch.eye(len(moments)))
 
     monkeypatch.setattr(onnx_calibration, "Compensation", Nearest)
-    nearest = all_logits(checkpoint, text, Precision.INT4)
-    assert (calibrated - exact).norm() < (nearest - exact).norm() < exact.norm()
+    uncompensated = all_logits(checkpoint, text, Precision.INT4, calibration=file)
+    assert (calibrated - exact).norm() < (uncompensated - exact).norm() < exact.norm()
 
 
-def test_which_matrices_have_four_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_calibrated", [True, False])
+def test_which_matrices_have_four_bits(is_calibrated: bool, tmp_path: Path) -> None:
     save_tiny_model(tmp_path, "qwen2")
-    arrays = arrays_of(load_checkpoint(tmp_path))
+    checkpoint = load_checkpoint(tmp_path)
+    arrays = (
+        arrays_of(checkpoint)
+        if is_calibrated
+        else dict(convert(checkpoint, lambda share: None, int4_groups=GROUPS))
+    )
     names = {name.removeprefix("layers.0.").rpartition(".")[0] for name in arrays}
     names &= {"qkv", "out", "gate_up", "down", "head"}
     for name in names:
         prefix = name if name == "head" else f"layers.0.{name}"
-        kind = "nibbles" if name in BLOCKS else "codes"
+        kind = "nibbles" if name in GROUPS else "codes"
         assert f"{prefix}.{kind}" in arrays
         assert (f"{prefix}.zeros" in arrays) == (kind == "nibbles")
         if kind == "nibbles":
-            assert arrays[f"{prefix}.nibbles"].shape[2] * 2 == BLOCKS[name]
+            assert arrays[f"{prefix}.nibbles"].shape[2] * 2 == GROUPS[name]
 
 
 def test_only_matrices_of_large_blocks_multiply_rows_in_pairs(tmp_path: Path) -> None:
     """A model of mixed formats runs single rows through all other matrices."""
     save_tiny_model(tmp_path, "qwen2")
     checkpoint = load_checkpoint(tmp_path)
+    groups = {"down": 128, "out": 32, "head": 64}
     with stored_weights(
-        tmp_path / "converted", tmp_path, "mixed", lambda: iter(arrays_of(checkpoint).items())
+        tmp_path / "converted",
+        tmp_path,
+        "mixed",
+        lambda: convert(checkpoint, lambda share: None, int4_groups=groups),
     ) as weights:
         model = onnx.load_from_string(decoder_graph(checkpoint.config, weights, 64))
     in_pairs = set()
@@ -203,8 +243,7 @@ def test_only_matrices_of_large_blocks_multiply_rows_in_pairs(tmp_path: Path) ->
         if node.op_type == "Gather" and node.input[1] in (PAIRED, PAIRED_SAMPLED):
             (product,) = (each for each in model.graph.node if each.input[:1] == [node.output[0]])
             in_pairs.add(product.input[1].rpartition(".")[0].rpartition(".")[2])
-    large = {name for name, block in BLOCKS.items() if block > 32}
-    assert in_pairs == large
+    assert in_pairs == {"down", "head"}
     assert {each.name for each in model.graph.input} >= {PAIRED, UNPAIRED, PAIRED_SAMPLED}
 
 

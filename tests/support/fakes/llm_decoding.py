@@ -1,6 +1,7 @@
 """A checkpoint run on a backend without an engine."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -47,10 +48,14 @@ def greedy(
 
 
 def all_logits(
-    checkpoint: Checkpoint, prompt: Sequence[int], precision: Precision = Precision.FLOAT32
+    checkpoint: Checkpoint,
+    prompt: Sequence[int],
+    precision: Precision = Precision.FLOAT32,
+    *,
+    calibration: Path | None = None,
 ) -> torch.Tensor:
     """`[T, vocab]`: the scores after every token of a prompt, in one pass."""
-    config = EngineConfig(precision=precision, num_threads=1)
+    config = EngineConfig(precision=precision, num_threads=1, calibration=calibration)
     backend = make_backend(checkpoint, config, 512, lambda share: None)
     assert isinstance(backend, Scorer)
     slot = backend.open_slot()
