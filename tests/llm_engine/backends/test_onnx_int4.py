@@ -87,7 +87,8 @@ def test_products(group: int, num_inputs: int) -> None:
 def test_the_nearest_codes_are_those_of_the_search_on_a_gpu() -> None:
     """Two implementations: one without torch for the CPU's conversion, one on a tensor's device."""
     weight = torch.randn(300, 200, generator=torch.Generator().manual_seed(7))
-    weight[5], weight[:, :32] = 0, 0.01 * weight[:, :32]
+    weight[:, :32] *= 0.01
+    weight[5] = 0
     codes, scales, zeros = nearest(weight.numpy(), 32)
     expected = nearest_in_torch(weight, 32)
     assert np.array_equal(zeros, expected.zeros.numpy())
