@@ -51,10 +51,10 @@ _REST_MB: Final = 1200
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class CpuRequirements:
     """A preset for processors, and what its language model asks of the machine."""
 
-    preset: str
+    name: str
     weights_mb: int
     """Weights that are read for a token."""
     resident_mb: int
@@ -66,24 +66,24 @@ class Rung:
         return self.weights_mb / mb_per_ms + self.num_layers * _LAYER_MS
 
 
-RUNGS: Final = (
-    Rung("embedded-1.5b", weights_mb=1380, resident_mb=4600, num_layers=28),
-    Rung("embedded-0.5b", weights_mb=423, resident_mb=2200, num_layers=24),
-    Rung("embedded", weights_mb=143, resident_mb=600, num_layers=30),
+CPU_PRESETS: Final = (
+    CpuRequirements("embedded-1.5b", weights_mb=1380, resident_mb=4600, num_layers=28),
+    CpuRequirements("embedded-0.5b", weights_mb=423, resident_mb=2200, num_layers=24),
+    CpuRequirements("embedded", weights_mb=143, resident_mb=600, num_layers=30),
 )
 """The largest first. The last one runs everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
-class GpuRung:
+class GpuRequirements:
     """A preset for NVIDIA GPUs, and the memory that it takes."""
 
-    preset: str
+    name: str
     memory_mb: int
     """Weights in 8 bits, cache, workspace, the recognizer beside them, and CUDA's own."""
 
 
-GPU_RUNGS: Final = (GpuRung("gpu-8b", 20_000), GpuRung("gpu-4b", 12_000))
+GPU_PRESETS: Final = (GpuRequirements("gpu-8b", 20_000), GpuRequirements("gpu-4b", 12_000))
 """The largest first. `llm_engine.cuda.memory` plans 17.7 and 8.7 GB for the language models; the
 recognizer takes 2."""
 
@@ -139,27 +139,27 @@ def choose(here: Machine, num_calls: int, obstacle: Obstacle = lambda preset: ""
     """Choose for a machine that holds `num_calls` calls at once. `obstacle` is asked about presets
     whose models come from the Hugging Face hub."""
     passed: list[str] = []
-    for gpu_rung in GPU_RUNGS if here.gpu is not None else ():
+    for gpu_preset in GPU_PRESETS if here.gpu is not None else ():
         assert here.gpu is not None
-        problem = _gpu_problem(gpu_rung, here.gpu) or obstacle(gpu_rung.preset)
+        problem = _gpu_problem(gpu_preset, here.gpu) or obstacle(gpu_preset.name)
         if not problem:
             reason = f"{here.gpu.name}, {here.gpu.memory_mb} MB"
-            return PresetChoice(gpu_rung.preset, "; ".join([reason, *passed]))
-        passed.append(f"not {gpu_rung.preset}: {problem}")
+            return PresetChoice(gpu_preset.name, "; ".join([reason, *passed]))
+        passed.append(f"not {gpu_preset.name}: {problem}")
     num_threads = num_threads_of(here.cores)
-    for rung in RUNGS:
-        token_ms = rung.token_ms(here.mb_per_ms)
-        problem = _problem(rung, token_ms, here, num_calls)
-        if not problem or rung is RUNGS[-1]:
+    for preset in CPU_PRESETS:
+        token_ms = preset.token_ms(here.mb_per_ms)
+        problem = _problem(preset, token_ms, here, num_calls)
+        if not problem or preset is CPU_PRESETS[-1]:
             reason = f"{here.cores:g} cores, {here.memory_mb} MB, {token_ms:.0f} ms a token"
-            return PresetChoice(rung.preset, "; ".join([reason, *passed]), num_threads)
-        passed.append(f"not {rung.preset}: {problem}")
-    raise AssertionError("the last rung is always taken")
+            return PresetChoice(preset.name, "; ".join([reason, *passed]), num_threads)
+        passed.append(f"not {preset.name}: {problem}")
+    raise AssertionError("the last preset is always taken")
 
 
-def _problem(rung: Rung, token_ms: float, here: Machine, num_calls: int) -> str:
-    """Why a rung is too much for a machine; "": it is not."""
-    needed_mb = rung.resident_mb + _REST_MB
+def _problem(preset: CpuRequirements, token_ms: float, here: Machine, num_calls: int) -> str:
+    """Why a preset is too much for a machine; "": it is not."""
+    needed_mb = preset.resident_mb + _REST_MB
     if needed_mb > here.memory_mb:
         return f"it needs {needed_mb} MB of memory"
     clause_ms = FIRST_CLAUSE_TOKENS * token_ms
@@ -172,11 +172,11 @@ def _problem(rung: Rung, token_ms: float, here: Machine, num_calls: int) -> str:
     return ""
 
 
-def _gpu_problem(rung: GpuRung, gpu: Gpu) -> str:
+def _gpu_problem(preset: GpuRequirements, gpu: Gpu) -> str:
     if find_spec("torch") is None:
         return "torch is not installed (pip install 'halfsec[cuda]')"
-    if gpu.memory_mb < rung.memory_mb:
-        return f"{gpu.name} has {gpu.memory_mb} MB, and it needs {rung.memory_mb}"
+    if gpu.memory_mb < preset.memory_mb:
+        return f"{gpu.name} has {gpu.memory_mb} MB, and it needs {preset.memory_mb}"
     if gpu.capability < GPU_CAPABILITY:
         return f"{gpu.name} has no FP8: compute capability {gpu.capability:g}"
     return ""

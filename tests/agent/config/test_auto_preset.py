@@ -59,9 +59,9 @@ def test_without_the_hub_the_largest_model_from_pypi(tmp_path: Path) -> None:
 
 def test_presets_for_this_machine_have_models_and_a_budget() -> None:
     catalogue = load_catalogue(Path("/nowhere"))
-    for rung in (*auto_preset.RUNGS, *auto_preset.GPU_RUNGS):
-        assert load_config({"agent.preset": rung.preset}).llm_engine.model in catalogue
-        assert budget_profile(rung.preset).name == rung.preset
+    for listed in (*auto_preset.CPU_PRESETS, *auto_preset.GPU_PRESETS):
+        assert load_config({"agent.preset": listed.name}).llm_engine.model in catalogue
+        assert budget_profile(listed.name).name == listed.name
 
 
 def test_threads_follow_the_cores() -> None:
