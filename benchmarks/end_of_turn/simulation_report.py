@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from benchmarks.statistics import wilson_interval
 from latency_budget.account.clock import SystemClock, unix_ns
 from latency_budget.host import machine
 
+from .curve_drawing import draw, simulation_panels
 from .simulation import Played, Timing, Track, play
 
 SCALES: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0)
@@ -55,6 +57,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--final-ms", type=float, help="time in ms of a pass; by default each one's measured time"
+    )
+    group.add_argument(
+        "--svg", type=Path, metavar="FILE", help="draw the curves, the shipped rules marked"
     )
 
 
@@ -97,6 +102,9 @@ def main(recordings: Sequence[TurnRecording], options: argparse.Namespace) -> in
     _show(result)
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if options.svg is not None:
+        drawn = draw(simulation_panels(curves), "Cut-ins against the median wait, over silences")
+        options.svg.write_text(drawn, encoding="utf-8")
     return 0
 
 

@@ -1,0 +1,72 @@
+"""Drawings of cut-ins against waits."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from benchmarks.end_of_turn import curve_drawing
+from benchmarks.end_of_turn.curve_drawing import CurvePoint, draw, fit_panels, simulation_panels
+
+ROOT = Path(__file__).resolve().parents[3]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg: str) -> list[str]:
+    return [each.text or "" for each in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_less_wait_is_left_and_fewer_cut_ins_are_below() -> None:
+    points = [CurvePoint(200, 0.10), CurvePoint(400, 0.05, "shipped"), CurvePoint(800, 0.0)]
+    svg = draw({"all": {"one <silence>": points}}, "A & B")
+    root = ET.fromstring(svg)
+    (line,) = root.iter(f"{SVG}polyline")
+    places = [tuple(map(float, each.split(","))) for each in line.attrib["points"].split()]
+    left, top, width, height = curve_drawing.PLOT_PX
+    assert places == [
+        (left + width / 4, top),
+        (left + width / 2, top + height / 2),
+        (left + width, top + height),
+    ]
+    assert len(list(root.iter(f"{SVG}circle"))) == 1
+    assert {"shipped", "one <silence>", "all turns", "10 %", "800"} <= set(texts(svg))
+    assert root.attrib["aria-label"] == "A & B"
+
+
+def test_labels_in_one_place_are_joined() -> None:
+    points = [CurvePoint(400, 0.05, "auto"), CurvePoint(402, 0.05, "medium"), CurvePoint(900, 0)]
+    found = texts(draw({"all": {"x": points}}, "t"))
+    assert "auto, medium" in found
+    assert "auto" not in found
+
+
+def test_more_curves_than_colours_are_refused() -> None:
+    curves = {str(index): [CurvePoint(1, 0)] for index in range(6)}
+    with pytest.raises(ValueError, match="6 curves; there are colours for 5"):
+        draw({"all": curves}, "t")
+
+
+def test_a_simulation_s_curves_have_a_panel_for_each_kind() -> None:
+    part = {"turns": 4, "cut_ins": 1, "p50": 500.0}
+    none = {"turns": 1, "cut_ins": 1, "p50": None}
+    curves = {
+        "by the words": [{**part, "scale": 1.0, "kinds": {"command": part, "hesitant": none}}],
+        "fixed silence": [{**part, "scale": 1.0, "kinds": {"command": part, "hesitant": none}}],
+    }
+    panels = simulation_panels(curves)
+    assert list(panels) == ["all", "command", "hesitant"]
+    assert panels["all"]["by the words"] == [CurvePoint(500, 0.25, "shipped")]
+    assert panels["all"]["fixed silence"] == [CurvePoint(500, 0.25)]
+    assert panels["hesitant"]["by the words"] == []
+    ET.fromstring(draw(panels, "t"))
+
+
+def test_the_page_s_drawing_is_that_of_the_committed_result(tmp_path: Path) -> None:
+    result = ROOT / "benchmarks/results/end-of-turn-xeon-2core-2026-11-25.json"
+    panels = fit_panels(json.loads(result.read_text()))
+    shipped = {point.label for point in panels["all"]["shipped"]}
+    assert shipped == {"high", "auto", "medium", "low"}
+    drawn = tmp_path / "curves.svg"
+    assert curve_drawing.main([str(result), str(drawn)]) == 0
+    assert drawn.read_text() == (ROOT / "docs/drawings/end-of-turn-curves.svg").read_text()
