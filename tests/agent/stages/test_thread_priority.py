@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.stages import thread_priority
 from agent.stages.thread_priority import NICENESS, yield_to_other_stages
 from llm_engine.config import EngineConfig, Precision
 from llm_engine.engine import Engine
@@ -52,7 +51,7 @@ def test_the_main_thread_keeps_its_priority(monkeypatch: pytest.MonkeyPatch) -> 
     own = niceness(os.getpid())
     yield_to_other_stages()
     assert niceness(os.getpid()) == own
-    monkeypatch.setattr(thread_priority.sys, "platform", "darwin")
+    monkeypatch.setattr("agent.stages.thread_priority.sys.platform", "darwin")
     elsewhere = threading.Thread(target=yield_to_other_stages)
     elsewhere.start()
     elsewhere.join()

@@ -84,6 +84,11 @@ def test_products(group: int, num_inputs: int) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-2)
 
 
+def stored(codes: Array, scales: Array, zeros: Array) -> Int4Matrix:
+    tensors = [torch.from_numpy(each) for each in (codes, scales, zeros)]
+    return Int4Matrix(tensors[0], tensors[1], tensors[2], 32)
+
+
 def test_the_nearest_codes_are_those_of_the_search_on_a_gpu() -> None:
     """Two implementations: one without torch for the CPU's conversion, one on a tensor's device."""
     weight = torch.randn(300, 200, generator=torch.Generator().manual_seed(7))
@@ -96,7 +101,7 @@ def test_the_nearest_codes_are_those_of_the_search_on_a_gpu() -> None:
     assert np.mean(codes != expected.codes.numpy()) < 1e-3  # ties
     blocks = weight.numpy()[:, :192].reshape(300, 6, 32)
     width = np.maximum(blocks.max(axis=2), 0) - np.minimum(blocks.min(axis=2), 0)
-    found = Int4Matrix(*map(torch.from_numpy, (codes, scales, zeros)), 32).dequantize().numpy()
+    found = stored(codes, scales, zeros).dequantize().numpy()
     error = np.abs(found[:, :192].reshape(300, 6, 32) - blocks)
     assert np.all(error.mean(axis=2) <= width / 15 / 2 + 1e-6)
     assert not found[5].any()
@@ -104,8 +109,7 @@ def test_the_nearest_codes_are_those_of_the_search_on_a_gpu() -> None:
 
 def test_nearest_codes_multiply_as_their_numbers_do() -> None:
     weight = torch.randn(40, 96, generator=torch.Generator().manual_seed(8)).numpy()
-    codes, scales, zeros = nearest(weight, 32)
-    matrix = Int4Matrix(*map(torch.from_numpy, (codes, scales, zeros)), 32)
+    matrix = stored(*nearest(weight, 32))
     rows = np.random.default_rng(9).standard_normal((4, 96)).astype(np.float32)
     expected = rows @ matrix.dequantize().numpy().T
     got = products(dict(rounded_arrays("m", weight, 32)), rows)
