@@ -181,6 +181,7 @@ def _serve(options: argparse.Namespace) -> int:
         check_gpu,
         check_models,
         check_remote,
+        check_store,
         check_torch,
     )
     from agent.server.startup_checks.telephony import check_telephony
@@ -198,6 +199,7 @@ def _serve(options: argparse.Namespace) -> int:
         keep_own(config, certificate)
     tls = None if certificate is None else server_context(certificate)
     check_exports(config)
+    check_store(config)
     check_remote(config)
     check_torch(config)
     check_gpu(config)

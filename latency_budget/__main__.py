@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from latency_budget.reporting.thresholds import GateError, misses, read_gate
 from latency_budget.reporting.trace_or_store import Source, SourceError, read_source
 from latency_budget.reporting.waterfall import summary_table, waterfall
 from latency_budget.statistics.report import report_json, summarize, turn_json
+from latency_budget.storage.database import Place
 from latency_budget.storage.private_files import write_private_file
 from latency_budget.storage.store_query import TurnFilter, unix_ns_of
 
@@ -31,14 +32,20 @@ DRAWN: Final = 20
 """Most turns whose waterfalls are drawn; all count in the table."""
 
 
-def main(argv: Sequence[str] | None = None, default_source: Path | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None, default_place: Callable[[], Place] | None = None
+) -> int:
     """Run the command. Returns the exit status: 0; 1 where a gate was missed; 2 with one line on
-    stderr where there is nothing to report. `default_source` is read where none is named."""
-    options = _parser(default_source).parse_args(argv)
+    stderr where there is nothing to report. `default_place` says which store is read where nothing
+    is named."""
+    options = _parser(needs_source=default_place is None).parse_args(argv)
     try:
         gate = () if options.gate is None else read_gate(options.gate)
         wanted = _filter(options)
-        source = _source(options.source, wanted, default_source)
+        if options.source is None and default_place is not None:
+            source = _default_source(default_place(), wanted)
+        else:
+            source = read_source(options.source, wanted)
         other = None if options.compare is None else read_source(options.compare, wanted)
         found = None if other is None else compare(source.records, other.records)
     except (GateError, SourceError, CompareError, ValueError) as error:
@@ -65,7 +72,7 @@ def main(argv: Sequence[str] | None = None, default_source: Path | None = None) 
     return int(bool(missed))
 
 
-def _parser(default_source: Path | None) -> argparse.ArgumentParser:
+def _parser(*, needs_source: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec report",
         description="Show where the time of turns went: a waterfall of each turn, and percentiles"
@@ -73,12 +80,12 @@ def _parser(default_source: Path | None) -> argparse.ArgumentParser:
         epilog="example: halfsec report --since 2026-11-20 --html report.html --gate"
         " 'e2e.p95<=500 cutin<=0.02'",
     )
-    kinds = "a session's trace (JSON lines), or a store (SQLite)"
-    if default_source is None:
+    kinds = "a session's trace (JSON lines), or a store (a SQLite file, or postgresql://...)"
+    if needs_source:
         parser.add_argument("source", help=kinds)
     else:
-        shown = f"{kinds}; default: {default_source}".replace("%", "%%")
-        parser.add_argument("source", nargs="?", default=str(default_source), help=shown)
+        shown = f"{kinds}; default: the store of the settings (latency_budget.store)"
+        parser.add_argument("source", nargs="?", help=shown)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "--html",
@@ -102,6 +109,7 @@ def _parser(default_source: Path | None) -> argparse.ArgumentParser:
     choosing = parser.add_argument_group("of a store")
     choosing.add_argument("--session", help="only this one's turns")
     choosing.add_argument("--profile", help="only turns held to this budget")
+    choosing.add_argument("--replica", help="only turns of the server of this name")
     choosing.add_argument("--since", metavar="TIME", help="a date, or seconds since 1970")
     choosing.add_argument("--until", metavar="TIME")
     parser.add_argument(
@@ -113,14 +121,14 @@ def _parser(default_source: Path | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _source(path: str, wanted: TurnFilter, default_source: Path | None) -> Source:
+def _default_source(place: Place, wanted: TurnFilter) -> Source:
     """Raises SourceError."""
-    if path == str(default_source) and not Path(path).exists():
+    if isinstance(place, Path) and not place.exists():
         raise SourceError(
-            f"{path}: no turn was kept yet; a server keeps them there (unless latency_budget.store"
+            f"{place}: no turn was kept yet; a server keeps them there (unless latency_budget.store"
             " is off), or name the trace or store to read"
         )
-    return read_source(path, wanted)
+    return read_source(place, wanted)
 
 
 def _filter(options: argparse.Namespace) -> TurnFilter:
@@ -130,6 +138,7 @@ def _filter(options: argparse.Namespace) -> TurnFilter:
     return TurnFilter(
         session=options.session,
         profile=options.profile,
+        replica=options.replica,
         since_unix_ns=None if options.since is None else unix_ns_of(options.since),
         until_unix_ns=None if options.until is None else unix_ns_of(options.until),
         max_turns=options.last,
@@ -169,7 +178,7 @@ def _blocks(
     options: argparse.Namespace,
 ) -> list[str]:
     """The blocks of text to print, with an empty line between them."""
-    name = source.path if source.session is None else f"session {source.session}"
+    name = source.name if source.session is None else f"session {source.session}"
     drawn = source.entries[-DRAWN:] if options.html is None else ()
     left_out = len(source.entries) - len(drawn)
     blocks = [name, *source.doubts]
@@ -182,7 +191,7 @@ def _blocks(
     if source.is_trace or options.policy:
         blocks.append(foresight_table(*replay(source.entries, Policy())))
     if other is not None and found is not None:
-        blocks.append(_comparison(source.path, other.path, found))
+        blocks.append(_comparison(source.name, other.name, found))
     return [*blocks, *missed]
 
 

@@ -4,6 +4,10 @@ import importlib.util
 import os
 from pathlib import Path
 
+from tests.support.postgres import place, postgres
+
+__all__ = ["place", "postgres"]
+
 # Without a GPU, its kernels run in Triton's interpreter. Triton looks for this when it is imported,
 # whoever is the first to do so.
 if not Path("/dev/nvidiactl").exists():

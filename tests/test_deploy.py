@@ -92,6 +92,21 @@ def test_compose_names_what_exists() -> None:
     assert int(service["stop_grace_period"].removesuffix("s")) > drain_s + 5
 
 
+def test_compose_keeps_turns_in_its_database() -> None:
+    environment = COMPOSE["services"]["halfsec"]["environment"]
+    written = environment["HALFSEC_LATENCY_BUDGET__STORE"]
+    store = load_config({"latency_budget.store": written}).latency_budget.store
+    host, _, database = str(store).removeprefix("postgresql://***@").partition("/")
+    server = COMPOSE["services"][host]["environment"]
+    assert server["POSTGRES_DB"] == database
+    login, _, _ = written.removeprefix("postgresql://").partition("@")
+    user, _, password = login.partition(":")
+    assert user == server["POSTGRES_USER"]
+    variable = password.strip("${}")
+    assert server["POSTGRES_PASSWORD"].startswith(f"${{{variable}:?")
+    assert "postgres" in re.findall(r"halfsec\[([\w,]+)\]", CONTAINERFILE)[0].split(",")
+
+
 def test_prometheus_reads_the_metrics_by_an_allowed_name() -> None:
     settings = yaml.safe_load((COMPOSE_DIRECTORY / "prometheus.yml").read_text())
     (job,) = settings["scrape_configs"]

@@ -46,6 +46,7 @@ OTHER_COMMANDS: Final = frozenset(
     {
         "aiperf",
         "cp",
+        "createdb",
         "curl",
         "docker",
         "guidellm",

@@ -12,7 +12,18 @@ from tests.support.wheel import PAGES, Installed, build_wheel, link, required
 
 pytestmark = [pytest.mark.slow, pytest.mark.models]
 
-EXTRAS = {"torch", "triton", "piper", "llama_cpp", "jiwer", "opentelemetry", "jwt", "mcp", "twilio"}
+EXTRAS = {
+    "torch",
+    "triton",
+    "piper",
+    "llama_cpp",
+    "jiwer",
+    "opentelemetry",
+    "jwt",
+    "mcp",
+    "twilio",
+    "psycopg",
+}
 """Modules that extras bring."""
 
 

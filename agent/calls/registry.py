@@ -203,7 +203,10 @@ class CallRegistry:
         record = self.policy.observe(entry.record, total_ms)
         entry = call.placed(replace(entry, record=record))
         at_unix_ns = unix_ns()
-        known = {"row": None, "at": iso_of(at_unix_ns), "agent": call.agent}
+        known = {
+            **{"row": None, "at": iso_of(at_unix_ns), "agent": call.agent},
+            "replica": "" if self.store is None else self.store.replica,
+        }
         self.history.add(entry, known)
         call.turn(entry)
         self.events.publish("turn", call.session_id, lambda: {**entry_json(entry), **known})

@@ -23,6 +23,7 @@ from agent.server.startup_checks.port import halfsec_runs, listening_problem
 from agent.server.startup_checks.preflight import (
     INSTALL_OTEL,
     OTEL_PACKAGES,
+    check_store,
     fetch_command,
     gpu_problem,
     missing_exports,
@@ -31,18 +32,26 @@ from agent.server.startup_checks.preflight import (
     torch_problem,
 )
 from agent.server.startup_checks.tools import server_problems
-from agent.stages.model_store.catalogue import ModelStore, ModelStoreError, needed_models
+from agent.stages.model_store.catalogue import (
+    ModelStore,
+    ModelStoreError,
+    needed_models,
+    turn_store_path,
+)
 from agent.telephony.outbound.transfer import TwilioTransfer
 from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
 from latency_budget.account.clock import SystemClock
 from latency_budget.host import available_mb, memory_mb, missing_instructions, usable_cores
+from latency_budget.storage.database import StoreError
+from latency_budget.storage.store import MAX_WAITING
 
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
     "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr", "pydantic", "mcp",
+    "psycopg",
 )  # fmt: skip
-_OPTIONAL: Final = frozenset({"torch", "piper-tts", "uvloop", "mcp"})
+_OPTIONAL: Final = frozenset({"torch", "piper-tts", "uvloop", "mcp", "psycopg"})
 _ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
@@ -106,6 +115,7 @@ def examine(config: Config) -> Iterator[Section]:
     yield Section("GPU", (_gpu(config),))
     yield Section("Exports", (_traces(config),))
     yield Section("State", tuple(_state()))
+    yield Section("Turn store", (_turn_store(config),))
     yield Section("Access", tuple(_access(config)))
     yield Section("Models", tuple(_models(config)))
     if config.llm_engine.remote is not None:
@@ -197,6 +207,26 @@ def _state() -> Iterator[Finding]:
         )
     free = shutil.disk_usage(existing).free
     yield Finding("free disk", f"{free / 2**30:.1f} GiB", "ok" if free >= _ROOM_BYTES else "note")
+
+
+def _turn_store(config: Config) -> Finding:
+    """The store of turns. Connects to a database, and changes nothing there."""
+    store = config.latency_budget.store
+    if store is False:
+        return Finding("turns", "in memory only: latency_budget.store is off", "note")
+    if store is True:
+        return Finding("turns", f"in {turn_store_path()}", "ok")
+    try:
+        check_store(config)
+    except ConfigError as error:
+        return Finding("turns", error.message, "WRONG")
+    from latency_budget.storage.postgres_database import PostgresDatabase
+
+    try:
+        return Finding("turns", f"in {store}: {PostgresDatabase(store).describe()}", "ok")
+    except StoreError as error:
+        remedy = f"calls are taken all the same; up to {MAX_WAITING} turns wait until it is mended"
+        return Finding("turns", str(error), "note", remedy)
 
 
 def _access(config: Config) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 from agent.session.api.settings import MAX_BUDGET_MS, MAX_PACE_MS, MIN_BUDGET_MS
 from latency_budget.account.budget import TARGET_MS
+from latency_budget.storage.postgres_url import PostgresUrl
 
 from .access import AccessSettings
 from .presets import DEFAULT_PRESET
@@ -286,14 +287,22 @@ class LatencySettings:
         ),
     ] = ""
     """Make one stage slower on purpose, to test the enforcement. Empty: none."""
-    store: bool = True
-    """Keep the record of every turn in HALFSEC_HOME/turns.sqlite: times, no audio."""
+    store: bool | PostgresUrl = True
+    """Keep the record of every turn: times, no audio. true: in HALFSEC_HOME/turns.sqlite. An
+    address like "postgresql://USER:PASSWORD@HOST/DATABASE": in a PostgreSQL database, which all
+    servers of a fleet may share; needs the extra `postgres`. The address is shown nowhere with its
+    user and password. false: in memory only, a bounded number."""
+    replica: Annotated[
+        str, Matching(r"[^\s\x00-\x1f]{0,100}", "a name without spaces, of at most 100 characters")
+    ] = ""
+    """Name of this server in the store. Empty: its host name and port."""
     store_texts: bool = False
     """Keep the words of caller and agent there as well, and send them to `otlp_endpoint`."""
     store_days: Annotated[int, Between(1, 36_500)] = 90
-    """Days after which turns are deleted."""
+    """Days after which turns are deleted. Of servers that share a store the lowest counts."""
     store_turns: Annotated[int, Between(1, 10_000_000)] = 200_000
-    """Most turns that are kept, at some 1.3 kB each."""
+    """Most turns that are kept, at some 1.3 kB each. Of servers that share a store the lowest
+    counts."""
     otlp_endpoint: Annotated[
         str, Matching(r"(https?://[^\s/?#@]+(/[^\s?#@]*)?)?", "empty, or like http://HOST:4318")
     ] = ""

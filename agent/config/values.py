@@ -2,9 +2,9 @@
 
 A field's annotation is the whole rule: `int`, `float`, `bool`, `str`, `X | None`, `Literal[...]`,
 `tuple[X, ...]`, `dict[str, Any]`, `dict[str, str]`, a frozen dataclass (a table with exactly its
-fields), and any of them as `Annotated[X, Between(low, high)]` or `Annotated[X, Matching(pattern,
-words)]`. A value from TOML has a type already and is taken strictly; one from the environment or a
-flag is text.
+fields), `bool | PostgresUrl`, and any of them as `Annotated[X, Between(low, high)]` or
+`Annotated[X, Matching(pattern, words)]`. A value from TOML has a type already and is taken
+strictly; one from the environment or a flag is text.
 """
 
 import re
@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+from latency_budget.storage.postgres_url import PostgresUrl
 
 _SHOWN_CHARS: Final = 60
 """Longest quotation of a wrong value: enough to find it, not enough to bury the message."""
@@ -43,6 +45,8 @@ def read_value(kind: Any, value: object, *, is_text: bool) -> Any:
     if get_origin(kind) is Annotated:
         inner, *rules = get_args(kind)
         return _check(rules, inner, value, is_text=is_text)
+    if kind == bool | PostgresUrl:
+        return _read_switch_or_url(value, is_text)
     if get_origin(kind) in (Union, types.UnionType):
         return _read_optional(kind, value, is_text=is_text)
     if get_origin(kind) is Literal:
@@ -130,6 +134,17 @@ def _read_bool(value: object, is_text: bool) -> bool:
     if is_text and str(value).lower() in ("false", "0", "no", "off"):
         return False
     raise WrongValueError(f"must be true or false, not {shown(value)}")
+
+
+def _read_switch_or_url(value: object, is_text: bool) -> bool | PostgresUrl:
+    try:
+        return _read_bool(value, is_text)
+    except WrongValueError:
+        pass
+    try:
+        return PostgresUrl(value if isinstance(value, str) else "")
+    except ValueError as error:  # the value is not repeated: it may hold a password
+        raise WrongValueError(f"{error}, or true or false") from None
 
 
 def _read_int(value: object, is_text: bool) -> int:

@@ -152,9 +152,9 @@ async def _serve(
     tls: ssl.SSLContext | None,
 ) -> int:
     stages = Stages(config, ModelStore(), clock)
-    store = _store(config.latency_budget)
-    exporter = _exporter(config)
     port = listener.getsockname()[1]
+    store = _store(config.latency_budget, port)
+    exporter = _exporter(config)
     access = Authenticator(config, KeyFile(keys_path()), clock, local_key=make_local_key(port))
     tools = ServerTools(config, clock)
     recorder = _recorder(config, clock)
@@ -261,12 +261,13 @@ async def _watch_descriptors() -> None:
         await asyncio.sleep(DESCRIPTORS_EVERY_S)
 
 
-def _store(settings: LatencySettings) -> TurnStore | None:
+def _store(settings: LatencySettings, port: int) -> TurnStore | None:
     """Started store of turns; None where turns are not stored."""
-    if not settings.store:
+    if settings.store is False:
         return None
     store = TurnStore(
-        turn_store_path(),
+        turn_store_path() if settings.store is True else settings.store,
+        replica=settings.replica or f"{socket.gethostname()}:{port}",
         max_turns=settings.store_turns,
         max_days=settings.store_days,
     )

@@ -88,7 +88,8 @@ def measure_store(clock: Clock, folder: Path, rounds: int = ROUNDS) -> tuple[flo
     for place, name in enumerate(TURN):
         ledger.add(Mark(TurnId(1), name, place * 20_000_000))
     stored = StoredTurn(TurnEntry(SessionId("bench"), ledger.record()), unix_ns())
-    store = TurnStore(folder / "turns.sqlite")
+    path = folder / "turns.sqlite"
+    store = TurnStore(path)
     started_ns = clock.now_ns()
     for _ in range(rounds):
         store.add(stored)
@@ -96,7 +97,7 @@ def measure_store(clock: Clock, folder: Path, rounds: int = ROUNDS) -> tuple[flo
     store.start()
     store.close(60.0)
     written_ns = clock.now_ns()
-    size = store.path.stat().st_size / rounds
+    size = path.stat().st_size / rounds
     return (added_ns - started_ns) / rounds / 1e3, (written_ns - added_ns) / rounds / 1e3, size
 
 

@@ -128,7 +128,7 @@ def _head(report: Report) -> Html:
 
 def _name(report: Report) -> str:
     source = report.source
-    return source.path if source.session is None else f"session {source.session}"
+    return source.name if source.session is None else f"session {source.session}"
 
 
 def _header(report: Report) -> Html:
@@ -261,7 +261,7 @@ def _histogram(report: Report) -> Html:
         bins = bins_of(run, until_ms)
         name = f"{label}Turns by the time until the answer's first sound, at the {side}"
         rows = [(each.label, f"{each.turns}", f"{each.late}") for each in bins if each.turns]
-        counted = table(f"{label}{source.path}", ("wait", "turns", "of them late"), rows)
+        counted = table(f"{label}{source.name}", ("wait", "turns", "of them late"), rows)
         parts += [
             tag("figure", histogram(bins, limits, name), tag("figcaption", f"{name}.")),
             tag("details", tag("summary", f"{label}The bars as a table"), counted),
@@ -372,8 +372,8 @@ def _comparison(report: Report) -> Html:
     return joined(
         [
             tag("p", tag("strong", found.verdict), class_="verdict"),
-            tag("p", f"First: {report.source.path}, {found.num_first} turns."),
-            tag("p", f"Second: {report.other.path}, {found.num_second} turns."),
+            tag("p", f"First: {report.source.name}, {found.num_first} turns."),
+            tag("p", f"Second: {report.other.name}, {found.num_second} turns."),
             table(
                 f"{found.measure} of both runs",
                 ("", "first", "second", "change", "95 % interval"),

@@ -1,4 +1,7 @@
-"""Reader of turns from a file: a session's trace or a store, distinguished by its first bytes."""
+"""Reader of turns: of a session's trace, or of a store in a file or a PostgreSQL database.
+
+Files are distinguished by their first bytes.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,8 +10,11 @@ from typing import Final
 from latency_budget.account.ledger import records_of
 from latency_budget.account.turn import SessionId
 from latency_budget.account.turn_record import TurnRecord
+from latency_budget.storage.database import Place, StoreError
 from latency_budget.storage.history import TurnEntry
-from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
+from latency_budget.storage.open_database import place_of
+from latency_budget.storage.postgres_url import PostgresUrl
+from latency_budget.storage.store_query import TurnFilter, read_turns
 
 from .trace import MAX_LINE_CHARS, Trace, TraceError, read_trace
 
@@ -20,14 +26,15 @@ MAX_READ: Final = 20_000
 
 
 class SourceError(Exception):
-    """The file has no turns to report. The message has its name and the reason."""
+    """The source has no turns to report. The message has its name and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Turns of a file."""
+    """Turns of a trace or a store."""
 
-    path: str
+    name: str
+    """Path of the file, or address of the database without credentials."""
     session: str | None
     """Session of the trace, or the one that was selected."""
     entries: tuple[TurnEntry, ...]
@@ -42,34 +49,37 @@ class Source:
         return [entry.record for entry in self.entries]
 
 
-def read_source(path: str, wanted: TurnFilter | None = None) -> Source:
+def read_source(source: str | Place, wanted: TurnFilter | None = None) -> Source:
     """Read the turns of a trace, or the selected ones of a store. Raises SourceError."""
     wanted = wanted or TurnFilter()
     try:
-        with Path(path).open("rb") as file:
+        place = place_of(source) if isinstance(source, str) else source
+        if isinstance(place, PostgresUrl):
+            return _store(place, wanted)
+        with place.open("rb") as file:
             is_store = file.read(len(SQLITE_HEAD)) == SQLITE_HEAD
-        return _store(path, wanted) if is_store else _trace(path, wanted)
+        return _store(place, wanted) if is_store else _trace(place, wanted)
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}") from None
+        raise SourceError(f"{place}: {error.strerror}") from None
     except TraceError as error:
-        raise SourceError(f"{path}: {error}") from None
-    except StoreError as error:
+        raise SourceError(f"{place}: {error}") from None
+    except (StoreError, ValueError) as error:
         raise SourceError(str(error)) from None
 
 
-def _store(path: str, wanted: TurnFilter) -> Source:
+def _store(place: Place, wanted: TurnFilter) -> Source:
     bounded = wanted if wanted.max_turns else replace(wanted, max_turns=MAX_READ + 1)
-    found = read_turns(Path(path), bounded)
+    found = read_turns(place, bounded)
     if not found:
-        raise SourceError(f"{path}: no turn in it is as asked for")
+        raise SourceError(f"{place}: no turn in it is as asked for")
     entries = tuple(stored.entry for stored in found)
     if wanted.max_turns or len(found) <= MAX_READ:
-        return Source(path, wanted.session, entries)
+        return Source(str(place), wanted.session, entries)
     doubt = f"only the newest {MAX_READ} turns were read; --last N takes more"
-    return Source(path, wanted.session, entries[1:], (doubt,))
+    return Source(str(place), wanted.session, entries[1:], (doubt,))
 
 
-def _trace(path: str, wanted: TurnFilter) -> Source:
+def _trace(path: Path, wanted: TurnFilter) -> Source:
     if replace(wanted, max_turns=None) != TurnFilter():
         raise SourceError(
             f"{path}: a trace is one session's; only a store has turns to choose from"
@@ -83,12 +93,12 @@ def _trace(path: str, wanted: TurnFilter) -> Source:
     doubt = f"the first {dropped} records of the session are not in this trace"
     newest = records[-wanted.max_turns :] if wanted.max_turns else records
     entries = tuple(TurnEntry(session, record) for record in newest)
-    return Source(path, session, entries, (doubt,) if dropped else (), is_trace=True)
+    return Source(str(path), session, entries, (doubt,) if dropped else (), is_trace=True)
 
 
-def _read(path: str) -> Trace:
+def _read(path: Path) -> Trace:
     try:
-        with Path(path).open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8") as file:
             # Bounded, because a file that is no trace may be one endless line.
             return read_trace(iter(lambda: file.readline(MAX_LINE_CHARS + 1), ""))
     except UnicodeDecodeError:

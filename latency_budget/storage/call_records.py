@@ -1,13 +1,12 @@
 """Call detail records in the store: parties, times, outcome and quality of finished calls."""
 
-import sqlite3
 from dataclasses import asdict, dataclass, fields
-from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.account.clock import iso_of
 
-from .store_query import connected
+from .database import Place, StoreConnection
+from .store_query import NO_LIMIT, by_column, connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,14 @@ class CallRecord:
     """Frames that arrived after they were given up, or twice."""
     answered_by: str = ""
     """Answerer of an outbound call: "human", "machine", "menu"; empty where that is not known."""
+    replica: str = ""
+    """Name of the server that had the call; empty in rows of versions that kept none."""
 
 
 _COLUMNS: Final = tuple(each.name for each in fields(CallRecord))
 
 
-def insert_call(connection: sqlite3.Connection, record: CallRecord) -> None:
+def insert_call(connection: StoreConnection, record: CallRecord) -> None:
     """Add a call. The caller commits."""
     holes = ", ".join("?" * len(_COLUMNS))
     connection.execute(
@@ -57,15 +58,22 @@ def insert_call(connection: sqlite3.Connection, record: CallRecord) -> None:
 
 
 def read_calls(
-    path: Path, *, max_calls: int, before_row: int | None = None
+    place: Place, *, max_calls: int, before_row: int | None = None, replica: str | None = None
 ) -> list[tuple[int, CallRecord]]:
     """The newest `max_calls` calls, oldest first, each with its row. `before_row`: only calls that
-    were stored before it. Blocks. Raises StoreError."""
-    newest = 2**63 - 1 if before_row is None else before_row
-    with connected(path) as connection:
-        rows = connection.execute(
-            "SELECT * FROM calls WHERE id < ? ORDER BY id DESC LIMIT ?", (newest, max_calls)
-        ).fetchall()
+    were stored before it; `replica`: only calls of the server of this name. Blocks. Raises
+    StoreError."""
+    where = "id < ?"
+    values: list[object] = [NO_LIMIT if before_row is None else before_row]
+    if replica is not None:
+        where += " AND replica = ?"
+        values.append(replica)
+    with connected(place) as connection:
+        rows = by_column(
+            connection.execute(
+                f"SELECT * FROM calls WHERE {where} ORDER BY id DESC LIMIT ?", (*values, max_calls)
+            )
+        )
     return [(row["id"], CallRecord(*(row[name] for name in _COLUMNS))) for row in reversed(rows)]
 
 

@@ -1,24 +1,21 @@
 """Reader of the turn store, for other processes and for threads beside the writer."""
 
 import contextlib
-import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import StageTime
 
-from .store_schema import MIGRATIONS, StoredTurn, stored_turns
+from .database import Place, StoreConnection, StoreError, StoreRows
+from .open_database import database_at
+from .postgres_url import INSTALL_POSTGRES
+from .store_schema import StoredTurn, stored_turns
 
-BUSY_MS: Final = 2000
-
-
-class StoreError(Exception):
-    """The store can't be read. The message has the reason and the remedy."""
+NO_LIMIT: Final = 2**63 - 1
 
 
 class WindowError(ValueError):
@@ -31,6 +28,8 @@ class TurnFilter:
 
     session: str | None = None
     profile: str | None = None
+    replica: str | None = None
+    """Only turns of the server of this name."""
     since_unix_ns: int | None = None
     until_unix_ns: int | None = None
     """End of the period, exclusive."""
@@ -44,41 +43,52 @@ class TurnFilter:
         wanted = [
             ("turns.session = ?", self.session),
             ("profile = ?", self.profile),
+            ("turns.replica = ?", self.replica),
             ("at_unix_ns >= ?", self.since_unix_ns),
             ("at_unix_ns < ?", self.until_unix_ns),
             ("turns.id < ?", self.before_row),
         ]
         used = [(condition, value) for condition, value in wanted if value is not None]
-        text = " AND ".join(condition for condition, _ in used) or "1"
+        text = " AND ".join(condition for condition, _ in used) or "1 = 1"
         return text, [value for _, value in used]
 
 
-def read_turns(path: Path, wanted: TurnFilter | None = None) -> list[StoredTurn]:
+def read_turns(place: Place, wanted: TurnFilter | None = None) -> list[StoredTurn]:
     """The turns of a store, oldest first. Blocks: some 20 us a turn. Raises StoreError."""
     wanted = wanted or TurnFilter()
     where, values = wanted.where()
-    limit = -1 if wanted.max_turns is None else wanted.max_turns
+    limit = NO_LIMIT if wanted.max_turns is None else wanted.max_turns
     chosen = f"SELECT turns.id FROM turns WHERE {where} ORDER BY turns.id DESC LIMIT ?"
-    with connected(path) as connection:
-        rows = connection.execute(
-            "SELECT turns.*, agent, fingerprint FROM turns"
-            f" JOIN sessions ON sessions.id = turns.session WHERE turns.id IN ({chosen})"
-            " ORDER BY turns.id",
-            (*values, limit),
-        ).fetchall()
+    with connected(place) as connection:
+        rows = by_column(
+            connection.execute(
+                "SELECT turns.*, agent, fingerprint FROM turns"
+                f" JOIN sessions ON sessions.id = turns.session WHERE turns.id IN ({chosen})"
+                " ORDER BY turns.id",
+                (*values, limit),
+            )
+        )
         stages: dict[int, dict[Stage, StageTime]] = {}
-        for row in connection.execute(
-            f"SELECT * FROM stages WHERE turn_id IN ({chosen})", (*values, limit)
+        for turn_id, stage, spent_ns, exposed_ns in connection.execute(
+            f"SELECT turn_id, stage, spent_ns, exposed_ns FROM stages WHERE turn_id IN ({chosen})",
+            (*values, limit),
         ):
-            time = StageTime(row["spent_ns"], row["exposed_ns"])
-            stages.setdefault(row["turn_id"], {})[Stage(row["stage"])] = time
+            stages.setdefault(turn_id, {})[Stage(stage)] = StageTime(spent_ns, exposed_ns)
         actions: dict[int, list[ActionTaken]] = {}
-        for row in connection.execute(
-            f"SELECT * FROM actions WHERE turn_id IN ({chosen})", (*values, limit)
+        for turn_id, action, predicted_ms, saved_ms in connection.execute(
+            "SELECT turn_id, action, predicted_ms, saved_ms FROM actions"
+            f" WHERE turn_id IN ({chosen})",
+            (*values, limit),
         ):
-            taken = ActionTaken(Action(row["action"]), row["predicted_ms"], row["saved_ms"])
-            actions.setdefault(row["turn_id"], []).append(taken)
+            taken = ActionTaken(Action(action), predicted_ms, saved_ms)
+            actions.setdefault(turn_id, []).append(taken)
         return stored_turns(rows, stages, actions)
+
+
+def by_column(rows: StoreRows) -> list[dict[str, Any]]:
+    """The rows with the names of their columns."""
+    names = [column[0] for column in rows.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def unix_ns_of(text: str) -> int:
@@ -102,28 +112,22 @@ def unix_ns_of(text: str) -> int:
 
 
 @contextlib.contextmanager
-def connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection with one snapshot of the file. Raises StoreError."""
-    if not path.is_file():
-        raise StoreError(f"{path}: there is no store; a server that keeps turns makes one")
+def connected(place: Place) -> Iterator[StoreConnection]:
+    """A read-only connection with one snapshot of the store. Raises StoreError."""
     try:
-        connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_MS / 1e3
-        )
-        with contextlib.closing(connection):
-            connection.row_factory = sqlite3.Row
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version != len(MIGRATIONS):
-                raise StoreError(
-                    f"{path}: its tables are of version {version}, and this program reads version "
-                    f"{len(MIGRATIONS)}; a server of this version brings older ones up to date"
-                )
-            connection.execute("BEGIN")
+        database = database_at(place)
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{place}: this needs {error.name}: {INSTALL_POSTGRES}") from None
+    try:
+        with contextlib.closing(database.connect_reader()) as connection:
             yield connection
-    except sqlite3.Error as error:
-        raise StoreError(f"{path}: not readable as a store of turns ({error})") from error
-    except WindowError:
+    except (StoreError, WindowError):
         raise
     except (ValueError, KeyError, TypeError, IndexError) as error:
         # a damaged page: a text that is none, JSON cut off, a stage that does not exist
-        raise StoreError(f"{path}: not readable as a store of turns (it is damaged)") from error
+        raise StoreError(f"{place}: not readable as a store of turns (it is damaged)") from error
+    except Exception as error:
+        if not database.is_from_driver(error):
+            raise
+        reason = database.explain(error)
+        raise StoreError(f"{place}: not readable as a store of turns ({reason})") from error

@@ -1,13 +1,12 @@
 """Schema of the turn store: tables, migrations, and conversion between turns and rows.
 
-The `user_version` of a file is the number of `MIGRATIONS` applied to it. The writer applies the
-others in one transaction when it opens an older file; a file of a newer program is left as it is.
-Never change a migration that was released: add one.
+A store's version is the number of `MIGRATIONS` that were applied to it. The writer applies the
+others in one transaction when it opens an older one; the tables of a newer program are left as they
+are. Never change a migration that was released: add one. The statements are SQLite's;
+`postgres_database.py` says how PostgreSQL has them.
 """
 
-import contextlib
 import json
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,6 +17,7 @@ from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import SessionId, Span, Stage, TurnId
 from latency_budget.account.turn_record import Origin, StageTime, TurnRecord
 
+from .database import StoreConnection
 from .history import TurnEntry
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -108,6 +108,11 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     ),
     ("ALTER TABLE calls ADD COLUMN answered_by TEXT NOT NULL DEFAULT ''",),
     ("ALTER TABLE turns ADD COLUMN withdrawn INTEGER NOT NULL DEFAULT 0",),
+    (
+        "ALTER TABLE turns ADD COLUMN replica TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE calls ADD COLUMN replica TEXT NOT NULL DEFAULT ''",
+        "CREATE INDEX turns_replica ON turns (replica, at_unix_ns)",
+    ),
 )
 
 _PLAIN: Final = (
@@ -124,11 +129,14 @@ _MARKS: Final = {name.value: name for name in MarkName}
 
 
 class NewerStoreError(Exception):
-    """The file was written by a newer version of the program."""
+    """The tables are those of a newer version of the program."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"it is of a newer version ({version}; this one knows {newest_version()})")
 
 
 class MigrationError(Exception):
-    """The migrations are wrong, and not the file: they fail on an empty one too."""
+    """The migrations are wrong, and not the database: they fail on an empty one too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,53 +151,25 @@ class StoredTurn:
     """Fingerprint of the settings at the time."""
     row: int = 0
     """Grows with every turn that is stored; 0 before it is."""
+    replica: str = ""
+    """Name of the server that had the turn; empty in rows of versions that kept none."""
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the tables up to date. `connection` is in autocommit mode.
-
-    Raises NewerStoreError, MigrationError, and sqlite3.Error: of the latter, `SQLITE_ERROR` says
-    that the tables are not those of the file's version.
-    """
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > len(MIGRATIONS):
-        raise NewerStoreError(
-            f"it is of a newer version ({version}; this one knows {len(MIGRATIONS)})"
-        )
-    if version == len(MIGRATIONS):
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        _apply(connection, version)
-    except BaseException as error:
-        connection.execute("ROLLBACK")
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
-            _check_migrations()
-        raise
-    connection.execute("COMMIT")
+def newest_version() -> int:
+    """Version of the tables that this program writes and reads."""
+    return len(MIGRATIONS)
 
 
-def _apply(connection: sqlite3.Connection, version: int) -> None:
-    for statements in MIGRATIONS[version:]:
-        for statement in statements:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+def statements_from(version: int) -> list[str]:
+    """Statements that bring tables of this version up to date; 0: none are there."""
+    return [statement for statements in MIGRATIONS[version:] for statement in statements]
 
 
-def _check_migrations() -> None:
-    """Raise MigrationError where they fail on an empty file."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as empty:
-        try:
-            _apply(empty, 0)
-        except sqlite3.Error as error:
-            raise MigrationError(f"its tables can't be brought up to date: {error}") from None
-
-
-def insert(connection: sqlite3.Connection, stored: StoredTurn) -> None:
+def insert(connection: StoreConnection, stored: StoredTurn) -> None:
     """Add a turn. The caller commits."""
     entry, record = stored.entry, stored.entry.record
     connection.execute(
-        "INSERT OR IGNORE INTO sessions VALUES (?, ?, ?, ?)",
+        "INSERT INTO sessions VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (entry.session, stored.agent, stored.fingerprint, stored.at_unix_ns),
     )
     values: dict[str, Any] = {
@@ -200,45 +180,57 @@ def insert(connection: sqlite3.Connection, stored: StoredTurn) -> None:
         "total_ms": entry.budget.total_ms,
         "widened_ms": entry.budget.widened_ms,
         "origin": record.origin.value,
-        **{name: getattr(record, name) for name in _PLAIN},
+        **{name: _number(name, getattr(record, name)) for name in _PLAIN},
         "reply_s": entry.reply_s,
         "caller_text": _storable(entry.caller_text),
         "agent_text": _storable(entry.agent_text),
         "detail": _detail(entry),
+        "replica": stored.replica,
     }
     columns, holes = ", ".join(values), ", ".join("?" * len(values))
-    cursor = connection.execute(
-        f"INSERT INTO turns ({columns}) VALUES ({holes})", tuple(values.values())
+    connection.execute(f"INSERT INTO turns ({columns}) VALUES ({holes})", tuple(values.values()))
+    _insert_parts(
+        connection,
+        "stages",
+        [(stage.value, time.spent_ns, time.exposed_ns) for stage, time in record.stages.items()],
     )
-    connection.executemany(
-        "INSERT INTO stages VALUES (?, ?, ?, ?)",
-        [
-            (cursor.lastrowid, stage.value, time.spent_ns, time.exposed_ns)
-            for stage, time in record.stages.items()
-        ],
+    _insert_parts(
+        connection,
+        "actions",
+        [(taken.action.value, taken.predicted_ms, taken.saved_ms) for taken in record.actions],
     )
-    connection.executemany(
-        "INSERT INTO actions VALUES (?, ?, ?, ?)",
-        [
-            (cursor.lastrowid, taken.action.value, taken.predicted_ms, taken.saved_ms)
-            for taken in record.actions
-        ],
-    )
+
+
+def _insert_parts(
+    connection: StoreConnection, table: str, rows: Sequence[tuple[str, float, float | None]]
+) -> None:
+    """Add rows that belong to the turn that was added last, in one statement: each is a round trip
+    where the database is on another machine."""
+    if rows:
+        holes = ", ".join(["(last_insert_rowid(), ?, ?, ?)"] * len(rows))
+        values = [value for row in rows for value in row]
+        connection.execute(f"INSERT INTO {table} VALUES {holes}", values)
+
+
+def _number(name: str, value: Any) -> Any:
+    """A flag as the number that its column holds; another value as it is."""
+    return int(value) if name in _FLAGS else value
 
 
 def stored_turns(
-    rows: Iterable[sqlite3.Row],
+    rows: Iterable[Mapping[str, Any]],
     stages: Mapping[int, Mapping[Stage, StageTime]],
     actions: Mapping[int, Sequence[ActionTaken]],
 ) -> list[StoredTurn]:
-    """Turns of rows of `turns` joined with `sessions`, with their stages and actions by row."""
+    """Turns of rows of `turns` joined with `sessions`, by column, with their stages and actions by
+    row."""
     return [
         _stored_turn(row, stages.get(row["id"], {}), actions.get(row["id"], ())) for row in rows
     ]
 
 
 def _stored_turn(
-    row: sqlite3.Row, stages: Mapping[Stage, StageTime], actions: Sequence[ActionTaken]
+    row: Mapping[str, Any], stages: Mapping[Stage, StageTime], actions: Sequence[ActionTaken]
 ) -> StoredTurn:
     detail = json.loads(row["detail"])
     plain: dict[str, Any] = {
@@ -271,7 +263,9 @@ def _stored_turn(
         reply_s=row["reply_s"],
         recording=None if recording is None else (recording[0], recording[1]),
     )
-    return StoredTurn(entry, row["at_unix_ns"], row["agent"], row["fingerprint"], row["id"])
+    return StoredTurn(
+        entry, row["at_unix_ns"], row["agent"], row["fingerprint"], row["id"], row["replica"]
+    )
 
 
 def budget_of(profile: str, total_ms: int, widened_ms: int) -> Budget:
@@ -286,8 +280,9 @@ def budget_of(profile: str, total_ms: int, widened_ms: int) -> Budget:
 
 
 def _storable(text: str) -> str:
-    """SQLite refuses half a surrogate pair, which JSON of a client may hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    """Text without what JSON of a client may hold and databases refuse: half a surrogate pair, and
+    in PostgreSQL the character NUL."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
 
 
 def _detail(entry: TurnEntry) -> str:

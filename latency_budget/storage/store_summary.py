@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 A summary of three months must not disturb the calls of this minute. Reading whole records would:
 decoding one takes some 90 us under Python's lock, and sorting a column of a large store holds that
-lock for as long as two frames of audio. So SQLite counts, and releases the lock while it works: how
-often does each time occur, rounded as an HDR histogram would? The result has at most a few thousand
-rows for each profile and stage, however many turns there are; the words and spans of a stored turn
-are never decoded. 200 000 turns took 5 s of one processor, in
+lock for as long as two frames of audio. So the database counts, without the lock (SQLite releases
+it while it works): how often does each time occur, rounded as an HDR histogram would? The result
+has at most a few thousand rows for each profile and stage, however many turns there are; the words
+and spans of a stored turn are never decoded. 200 000 turns in SQLite took 5 s of one processor, in
 which the lock was never held for longer than a thread may anyway (two-core EPYC, 2026-11-21).
 
 Times are rounded by 0.05 % at most, or half a microsecond where that is more. Those are three
@@ -20,9 +20,7 @@ and it asks for setuptools and pbr at run time and uses neither. The work left f
 SQLite's counts, is `aggregate.percentiles_ms`.
 """
 
-import sqlite3
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from latency_budget.account.clock import iso_of
@@ -31,6 +29,7 @@ from latency_budget.account.turn_record import NS_PER_MS
 from latency_budget.statistics.aggregate import Json, Times, TurnAggregate
 from latency_budget.statistics.report import report_json
 
+from .database import Place, StoreConnection
 from .store_query import TurnFilter, WindowError, connected
 
 MAX_WINDOWS: Final = 100
@@ -49,27 +48,31 @@ STEPS: Final = tuple(
 LAST_STEP_NS: Final = 10**8
 """Rounding step from 100 s on."""
 
-_IS_TIMED: Final = "answered AND (e2e_ear_ns IS NOT NULL OR e2e_server_ns IS NOT NULL)"
+_IS_TIMED: Final = "answered = 1 AND (e2e_ear_ns IS NOT NULL OR e2e_server_ns IS NOT NULL)"
 
-_COUNTED: Final = (
-    "count(*)",
-    "sum(answered)",
-    "sum(answered AND opener)",
-    "sum(answered AND cut_in)",
-    "sum(answered AND interrupted)",
-    "sum(withdrawn)",
-    f"sum({_IS_TIMED})",
-    f"sum({_IS_TIMED} AND e2e_ear_ns IS NOT NULL)",
-    f"sum({_IS_TIMED} AND ifnull(e2e_ear_ns, e2e_server_ns) - paced_ns > total_ms * {NS_PER_MS})",
+_COUNTED: Final = tuple(
+    f"count(*) FILTER (WHERE {condition})"
+    for condition in (
+        "1 = 1",
+        "answered = 1",
+        "answered = 1 AND opener = 1",
+        "answered = 1 AND cut_in = 1",
+        "answered = 1 AND interrupted = 1",
+        "withdrawn = 1",
+        _IS_TIMED,
+        f"{_IS_TIMED} AND e2e_ear_ns IS NOT NULL",
+        f"{_IS_TIMED} AND coalesce(e2e_ear_ns, e2e_server_ns) - paced_ns > total_ms * {NS_PER_MS}",
+    )
 )
 """The first fields of a `TurnAggregate`."""
 
 
 def summarize_store(
-    path: Path, wanted: TurnFilter, window_s: int | None = None, *, histograms: bool = False
+    place: Place, wanted: TurnFilter, window_s: int | None = None, *, histograms: bool = False
 ) -> Json:
-    """JSON `{session, summary, errors, profiles: {name: summary}}` of all selected turns (its
-    `max_turns` is ignored), each summary as `report.summarize` has it.
+    """JSON `{session, summary, errors, profiles: {name: summary}, replicas: {name: turns}}` of all
+    selected turns (its `max_turns` is ignored), each summary as `report.summarize` has it.
+    `replicas` are the servers with turns in the period, whichever is selected.
 
     With `window_s` also `windows: [{since, until, summary, profiles}]`, oldest first, from the
     oldest turn to the newest, those without turns included. Windows begin at whole multiples of
@@ -80,7 +83,8 @@ def summarize_store(
     """
     profiles: dict[str, TurnAggregate] = {}
     windows = []
-    with connected(path) as connection:
+    with connected(place) as connection:
+        replicas = _replicas(connection, wanted)
         if window_s is None:
             profiles = _aggregates(connection, wanted)
         else:
@@ -93,7 +97,11 @@ def summarize_store(
                 for name, aggregate in found.items():
                     profiles.setdefault(name, TurnAggregate()).add(aggregate)
     whole = _summaries(profiles)
-    answer = {**report_json(wanted.session, None, whole["summary"]), "profiles": whole["profiles"]}
+    answer = {
+        **report_json(wanted.session, None, whole["summary"]),
+        "profiles": whole["profiles"],
+        "replicas": replicas,
+    }
     if histograms:
         answer["histograms"] = _whole(profiles).histograms()
     return answer if window_s is None else {**answer, "windows": windows}
@@ -112,7 +120,7 @@ def _whole(profiles: dict[str, TurnAggregate]) -> TurnAggregate:
 
 
 def _windows(
-    connection: sqlite3.Connection, wanted: TurnFilter, window_s: int
+    connection: StoreConnection, wanted: TurnFilter, window_s: int
 ) -> list[tuple[int, int]]:
     """The windows, as `(since, until)` in ns since 1970."""
     if window_s < 1:
@@ -139,7 +147,18 @@ def _windows(
     return [(since, until) for since, until in found]
 
 
-def _aggregates(connection: sqlite3.Connection, wanted: TurnFilter) -> dict[str, TurnAggregate]:
+def _replicas(connection: StoreConnection, wanted: TurnFilter) -> dict[str, int]:
+    """Number of turns of each server in the period."""
+    period = TurnFilter(since_unix_ns=wanted.since_unix_ns, until_unix_ns=wanted.until_unix_ns)
+    where, values = period.where()
+    rows = connection.execute(
+        f"SELECT replica, count(*) FROM turns WHERE {where} GROUP BY replica ORDER BY replica",
+        values,
+    )
+    return dict(rows.fetchall())
+
+
+def _aggregates(connection: StoreConnection, wanted: TurnFilter) -> dict[str, TurnAggregate]:
     """Aggregates by profile."""
     where, values = wanted.where()
     counted = connection.execute(
@@ -161,10 +180,10 @@ def _aggregates(connection: sqlite3.Connection, wanted: TurnFilter) -> dict[str,
             getattr(found[profile], field)[time_ns] = times
     for field in ("spent", "exposed"):
         rows = connection.execute(
-            # CROSS, because the planner would rather walk through all stages there are.
+            # CROSS, because SQLite's planner would rather walk through all stages there are.
             f"SELECT profile, stage, {_rounded(f'{field}_ns')}, count(*) FROM turns"
-            " CROSS JOIN stages ON stages.turn_id = turns.id"
-            f" WHERE {where} AND {_IS_TIMED} GROUP BY 1, 2, 3",
+            f" CROSS JOIN stages WHERE stages.turn_id = turns.id AND {where} AND {_IS_TIMED}"
+            " GROUP BY 1, 2, 3",
             values,
         )
         for profile, stage, time_ns, times in rows:

@@ -69,12 +69,12 @@ def test_a_store_is_replayed_where_that_is_asked_for(
         record = chain_turn(700, pass_ms=450, number=number, actions=(did,))
         store.add(StoredTurn(TurnEntry(SessionId("s"), record), unix_ns()))
     store.close()
-    assert main([str(store.path)]) == 0
+    assert main([str(store.place)]) == 0
     assert "foresees" not in capsys.readouterr().out
-    assert main([str(store.path), "--policy"]) == 0
+    assert main([str(store.place), "--policy"]) == 0
     printed = capsys.readouterr().out
     assert "; did: skip_partials (190)" in printed
-    assert main([str(store.path), "--policy", "--json"]) == 0
+    assert main([str(store.place), "--policy", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     kept = {"action": "skip_partials", "predicted_ms": 190.0, "saved_ms": -5.0}
     assert report["turns"][0]["actions"] == [kept]

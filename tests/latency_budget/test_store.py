@@ -1,5 +1,10 @@
-"""Turns in SQLite: what goes in comes out, and nothing that is wrong with the file is felt."""
+"""Turns in SQLite and PostgreSQL: what goes in comes out, and nothing that is wrong is felt.
 
+Tests with a `place` are those of both; what only a file can suffer stands here too, and what only a
+server can in `test_postgres.py`.
+"""
+
+import contextlib
 import os
 import signal
 import sqlite3
@@ -20,10 +25,14 @@ from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.account.turn_record import TurnRecord
 from latency_budget.storage import store_schema
+from latency_budget.storage.database import Place, StoreConnection, StoreError
 from latency_budget.storage.history import TurnEntry
+from latency_budget.storage.open_database import database_at
+from latency_budget.storage.postgres_url import PostgresUrl
 from latency_budget.storage.retention import NS_PER_DAY
-from latency_budget.storage.store import MAX_WAITING, SET_ASIDE_EVERY_S, TurnStore
-from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
+from latency_budget.storage.sqlite_database import SET_ASIDE_EVERY_S
+from latency_budget.storage.store import MAX_WAITING, TurnStore
+from latency_budget.storage.store_query import TurnFilter, read_turns
 from latency_budget.storage.store_schema import MIGRATIONS, StoredTurn, budget_of
 
 NOW_NS = 1_800_000_000_000_000_000
@@ -68,95 +77,114 @@ def stored(turn: int = 1, session: str = "s1", at_unix_ns: int = NOW_NS) -> Stor
     return StoredTurn(entry, at_unix_ns, "default", "f00")
 
 
+def rows(place: Place, statement: str, *values: Any) -> list[Any]:
+    """Execute a statement in a store, and return its rows."""
+    with contextlib.closing(database_at(place).connect()) as connection:
+        found = connection.execute(statement, values)
+        return [] if found.description is None else found.fetchall()
+
+
+def address(place: Place) -> str:
+    """The place as an operator writes it."""
+    return place.reveal() if isinstance(place, PostgresUrl) else str(place)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "turns.sqlite"
 
 
 @pytest.fixture
-def store(path: Path) -> Iterator[TurnStore]:
-    with_limits = TurnStore(path, wall_ns=lambda: NOW_NS)
+def store(place: Place) -> Iterator[TurnStore]:
+    with_limits = TurnStore(place, replica="here:8080", wall_ns=lambda: NOW_NS)
     with_limits.start()
     yield with_limits
     with_limits.close()
 
 
-def test_a_turn_comes_out_as_it_went_in(store: TurnStore, path: Path) -> None:
+def test_a_turn_comes_out_as_it_went_in(store: TurnStore, place: Place) -> None:
     store.add(stored(1))
     store.add(stored(2))
     assert store.flush()
-    first, second = read_turns(path)
+    first, second = read_turns(place)
     assert first.entry == stored(1).entry
     assert second.entry == stored(2).entry
     assert (first.agent, first.fingerprint, first.at_unix_ns) == ("default", "f00", NOW_NS)
     assert first.row < second.row
+    assert first.replica == "here:8080"
     assert store.problem is None
+
+
+def test_the_file_is_private(path: Path) -> None:
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.close()
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_budget_that_was_changed_comes_out_as_it_was(store: TurnStore, path: Path) -> None:
+def test_a_budget_that_was_changed_comes_out_as_it_was(store: TurnStore, place: Place) -> None:
     budget = budget_profile("gpu-8b").with_total(700).widened(300)
     turn = TurnEntry(SessionId("s1"), record(), budget)
     store.add(StoredTurn(turn, NOW_NS))
     assert store.flush()
-    (found,) = read_turns(path)
+    (found,) = read_turns(place)
     assert found.entry.budget == budget
     assert budget_of("a profile of later days", 400, 0).name == "a profile of later days"
 
 
-def test_what_is_asked_for_is_found(store: TurnStore, path: Path) -> None:
+def test_what_is_asked_for_is_found(store: TurnStore, place: Place) -> None:
     for number in range(1, 7):
         store.add(stored(number, f"s{number % 2}", NOW_NS + number))
     assert store.flush()
 
     def turns(wanted: TurnFilter) -> list[int]:
-        return [each.entry.record.turn for each in read_turns(path, wanted)]
+        return [each.entry.record.turn for each in read_turns(place, wanted)]
 
     assert turns(TurnFilter(session="s1")) == [1, 3, 5]
     assert turns(TurnFilter(profile="embedded", max_turns=2)) == [5, 6]
     assert turns(TurnFilter(profile="cpu")) == []
     assert turns(TurnFilter(since_unix_ns=NOW_NS + 3, until_unix_ns=NOW_NS + 5)) == [3, 4]
-    newest = read_turns(path, TurnFilter(max_turns=2))
+    newest = read_turns(place, TurnFilter(max_turns=2))
     assert turns(TurnFilter(before_row=newest[0].row, max_turns=2)) == [3, 4]
 
 
-def test_old_turns_are_forgotten(path: Path) -> None:
-    store = TurnStore(path, max_turns=3, max_days=2, wall_ns=lambda: NOW_NS)
+def test_old_turns_are_forgotten(place: Place) -> None:
+    store = TurnStore(place, max_turns=3, max_days=2, wall_ns=lambda: NOW_NS)
     store.start()
     store.add(stored(1, "old", NOW_NS - 3 * NS_PER_DAY))
     for number in range(2, 7):
         store.add(stored(number))
     store.close()
-    assert [each.entry.record.turn for each in read_turns(path)] == [4, 5, 6]
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT id FROM sessions").fetchall() == [("s1",)]
-        assert connection.execute("SELECT count(DISTINCT turn_id) FROM stages").fetchone() == (3,)
+    assert [each.entry.record.turn for each in read_turns(place)] == [4, 5, 6]
+    assert rows(place, "SELECT id FROM sessions") == [("s1",)]
+    assert rows(place, "SELECT count(DISTINCT turn_id) FROM stages") == [(3,)]
     with pytest.raises(ValueError, match="at least one"):
-        TurnStore(path, max_turns=0)
+        TurnStore(place, max_turns=0)
 
 
-def test_a_killed_process_loses_only_the_newest(path: Path) -> None:
+def test_a_killed_process_loses_only_the_newest(place: Place) -> None:
     code = (
-        "import sys; from pathlib import Path; from latency_budget.storage.store import TurnStore\n"
+        "import sys; from latency_budget.storage.open_database import place_of\n"
+        "from latency_budget.storage.store import TurnStore\n"
         "from tests.latency_budget.test_store import stored\n"
-        "store = TurnStore(Path(sys.argv[1])); store.start()\n"
+        "store = TurnStore(place_of(sys.argv[1])); store.start()\n"
         "for number in range(1, 501): store.add(stored(number))\n"
         "assert store.flush(60); store.add(stored(501)); print('written', flush=True)\n"
         "import time; time.sleep(600)\n"
     )
-    command = [sys.executable, "-c", code, str(path)]
+    command = [sys.executable, "-c", code, address(place)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "written\n"
         os.kill(process.pid, signal.SIGKILL)
-    numbers = [each.entry.record.turn for each in read_turns(path)]
+    numbers = [each.entry.record.turn for each in read_turns(place)]
     assert numbers[:500] == list(range(1, 501))
-    again = TurnStore(path, wall_ns=lambda: NOW_NS)
+    again = TurnStore(place, wall_ns=lambda: NOW_NS)
     again.start()
     again.add(stored(502))
     again.close()
-    assert read_turns(path)[-1].entry.record.turn == 502
+    assert read_turns(place)[-1].entry.record.turn == 502
 
 
 @pytest.mark.parametrize("content", [b"this is no database " * 100, b"SQLite format 3\0" * 300])
@@ -174,7 +202,9 @@ def test_a_damaged_file_is_set_aside(path: Path, content: bytes) -> None:
     assert aside.read_bytes() == content
 
 
-def test_a_file_that_was_deleted_is_begun_anew(store: TurnStore, path: Path) -> None:
+def test_a_file_that_was_deleted_is_begun_anew(path: Path) -> None:
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
     store.add(stored(1))
     assert store.flush()
     for each in path.parent.iterdir():
@@ -182,10 +212,11 @@ def test_a_file_that_was_deleted_is_begun_anew(store: TurnStore, path: Path) -> 
     store.add(stored(2))
     assert store.flush()
     assert [each.entry.record.turn for each in read_turns(path)] == [2]
+    store.close()
 
 
 def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("latency_budget.storage.store.BUSY_MS", 1)
+    monkeypatch.setattr("latency_budget.storage.sqlite_database.BUSY_MS", 1)
     store = TurnStore(path, wall_ns=lambda: NOW_NS)
     store.start()
     assert store.flush()
@@ -240,44 +271,42 @@ def test_a_full_disk_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [each.entry.record.turn for each in read_turns(path)] == list(range(1, 101))
 
 
-def test_older_files_are_brought_up_to_date(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+def test_older_files_are_brought_up_to_date(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = TurnStore(place, wall_ns=lambda: NOW_NS)
     store.start()
     store.add(stored())
     store.close()
     more = (*MIGRATIONS, ("CREATE TABLE later (id INTEGER)", "INSERT INTO later VALUES (7)"))
     monkeypatch.setattr(store_schema, "MIGRATIONS", more)
-    monkeypatch.setattr("latency_budget.storage.store_query.MIGRATIONS", more)
     with pytest.raises(
         StoreError, match=f"version {len(MIGRATIONS)}, and this program reads version {len(more)}"
     ):
-        read_turns(path)
-    again = TurnStore(path, wall_ns=lambda: NOW_NS)
+        read_turns(place)
+    again = TurnStore(place, wall_ns=lambda: NOW_NS)
     again.start()
     again.add(stored(2))
     again.close()
-    assert [each.entry.record.turn for each in read_turns(path)] == [1, 2]
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT id FROM later").fetchall() == [(7,)]
+    assert [each.entry.record.turn for each in read_turns(place)] == [1, 2]
+    assert rows(place, "SELECT id FROM later") == [(7,)]
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store = TurnStore(place, wall_ns=lambda: NOW_NS)
     store.start()
     store.add(stored())
     store.close()
     more = (*MIGRATIONS, ("CREATE TABLE later (id INTEGER)", "no SQL"))
     monkeypatch.setattr(store_schema, "MIGRATIONS", more)
-    again = TurnStore(path, wall_ns=lambda: NOW_NS)
+    again = TurnStore(place, wall_ns=lambda: NOW_NS)
     again.start()
     again.add(stored(2))
     assert not again.flush()
     assert "syntax error" in (again.problem or "")
     again.close()
     monkeypatch.undo()
-    assert [each.entry.record.turn for each in read_turns(path)] == [1]
+    assert [each.entry.record.turn for each in read_turns(place)] == [1]
 
 
 def test_a_file_of_a_newer_program_is_left_alone(path: Path) -> None:
@@ -296,16 +325,16 @@ def test_a_file_of_a_newer_program_is_left_alone(path: Path) -> None:
     assert before[:16] == path.read_bytes()[:16]
 
 
-def test_words_that_no_text_can_hold(store: TurnStore, path: Path) -> None:
+def test_words_that_no_text_can_hold(store: TurnStore, place: Place) -> None:
     entry = TurnEntry(SessionId("s1"), record(), caller_text="half \ud800 a pair\0")
     store.add(StoredTurn(entry, NOW_NS))
     assert store.flush()
-    (found,) = read_turns(path)
-    assert found.entry.caller_text == "half ? a pair\0"
+    (found,) = read_turns(place)
+    assert found.entry.caller_text == "half ? a pair?"
 
 
 def test_a_turn_that_no_table_can_hold_does_not_stop_the_others(
-    store: TurnStore, path: Path
+    store: TurnStore, place: Place
 ) -> None:
     nothing: Any = None
     odd: Any = object()
@@ -316,7 +345,7 @@ def test_a_turn_that_no_table_can_hold_does_not_stop_the_others(
     store.add(StoredTurn(stored(5).entry, nothing))
     store.add(stored(6))
     assert store.flush()
-    assert [each.entry.record.turn for each in read_turns(path)] == [1, 3, 6]
+    assert [each.entry.record.turn for each in read_turns(place)] == [1, 3, 6]
     assert store.lost == 3
     assert store.problem is None
 
@@ -379,7 +408,7 @@ def test_a_page_that_is_damaged_while_the_store_is_open(
     path: Path, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite notices when it reads the page again, which may be at the next start."""
-    monkeypatch.setattr("latency_budget.storage.store.SET_ASIDE_EVERY_S", 0)
+    monkeypatch.setattr("latency_budget.storage.sqlite_database.SET_ASIDE_EVERY_S", 0)
     for start in range(2):
         store = TurnStore(path, wall_ns=lambda: NOW_NS)
         store.start()
@@ -409,7 +438,7 @@ def test_a_file_that_is_damaged_again_at_once_is_not_copied_again(
     now_ns = NOW_NS
     insert = store_schema.insert
 
-    def spoiled(connection: sqlite3.Connection, stored: StoredTurn) -> None:
+    def spoiled(connection: StoreConnection, stored: StoredTurn) -> None:
         raise DamagedIndex("database disk image is malformed")
 
     monkeypatch.setattr("latency_budget.storage.store.insert", spoiled)
@@ -508,28 +537,27 @@ def test_a_file_whose_version_was_damaged_is_set_aside(path: Path) -> None:
     store.close()
 
 
-def test_a_damaged_row_is_an_error_of_the_store(store: TurnStore, path: Path) -> None:
+def test_a_damaged_row_is_an_error_of_the_store(store: TurnStore, place: Place) -> None:
     store.add(stored())
     assert store.flush()
     for damaged in ("{", "{}", '{"incomplete": 7}'):
-        with sqlite3.connect(path) as connection:
-            connection.execute("UPDATE turns SET detail = ?", (damaged,))
+        rows(place, "UPDATE turns SET detail = ?", damaged)
         with pytest.raises(StoreError, match="damaged"):
-            read_turns(path)
+            read_turns(place)
 
 
 @pytest.mark.parametrize("ahead_days", [40, 400])
-def test_a_clock_that_steps_ahead_deletes_a_week_at_most(path: Path, ahead_days: int) -> None:
-    first = TurnStore(path, max_days=30, wall_ns=lambda: NOW_NS)
+def test_a_clock_that_steps_ahead_deletes_a_week_at_most(place: Place, ahead_days: int) -> None:
+    first = TurnStore(place, max_days=30, wall_ns=lambda: NOW_NS)
     first.start()
     for age in range(29, -1, -1):
         first.add(stored(30 - age, at_unix_ns=NOW_NS - age * NS_PER_DAY))
     first.close()
     ahead_ns = NOW_NS + ahead_days * NS_PER_DAY
     for turn in (31, 32):  # after a restart too, when there are rows of the wrong time
-        again = TurnStore(path, max_days=30, wall_ns=lambda: ahead_ns, clock=ManualClock())
+        again = TurnStore(place, max_days=30, wall_ns=lambda: ahead_ns, clock=ManualClock())
         again.start()
         again.add(stored(turn, at_unix_ns=ahead_ns))
         again.close()
-    turns = [each.entry.record.turn for each in read_turns(path)]
+    turns = [each.entry.record.turn for each in read_turns(place)]
     assert turns == [*range(7, 33)]

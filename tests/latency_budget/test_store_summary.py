@@ -1,6 +1,6 @@
 """Summaries that the store counts itself: the same as from whole records, but for rounding."""
 
-import sqlite3
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from latency_budget import budget_profile, summarize
 from latency_budget.account.turn import SessionId, Stage
 from latency_budget.account.turn_record import StageTime, TurnRecord
+from latency_budget.storage.database import Place, StoreError
 from latency_budget.storage.history import TurnEntry, aggregate_of
-from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns
-from latency_budget.storage.store_schema import StoredTurn, insert, migrate
+from latency_budget.storage.open_database import database_at
+from latency_budget.storage.store_query import TurnFilter, read_turns
+from latency_budget.storage.store_schema import StoredTurn, insert
 from latency_budget.storage.store_summary import MAX_WINDOWS, NS_PER_S, STEPS, summarize_store
-from tests.latency_budget.test_store import record, stored
+from tests.latency_budget.test_store import record, rows, stored
+from tests.support.postgres import PostgresServer
 
 TIMES_NS = st.one_of(
     st.integers(0, 3 * 10**9),
@@ -46,15 +49,13 @@ def records(draw: st.DrawFn) -> TurnRecord:
     )
 
 
-def write(path: Path, turns: Iterable[StoredTurn]) -> Path:
-    connection = sqlite3.connect(path, isolation_level=None)
-    migrate(connection)
-    connection.execute("BEGIN")
-    for each in turns:
-        insert(connection, each)
-    connection.execute("COMMIT")
-    connection.close()
-    return path
+def write(place: Place, turns: Iterable[StoredTurn]) -> Place:
+    with contextlib.closing(database_at(place).connect()) as connection:
+        connection.execute("BEGIN")
+        for each in turns:
+            insert(connection, each)
+        connection.execute("COMMIT")
+    return place
 
 
 def of(found: TurnRecord, at_unix_ns: int = 0, profile: str = "embedded") -> StoredTurn:
@@ -74,22 +75,36 @@ def assert_same(counted: Any, exact: Any) -> None:
         assert counted == exact
 
 
-@settings(max_examples=60, deadline=None)
-@given(found=st.lists(records(), max_size=12), num_cpu=st.integers(0, 4))
-def test_what_is_counted_is_what_records_give(
-    tmp_path_factory: pytest.TempPathFactory, found: list[TurnRecord], num_cpu: int
-) -> None:
-    path = tmp_path_factory.mktemp("store") / "turns.sqlite"
+def check_counts(place: Place, found: list[TurnRecord], num_cpu: int) -> None:
+    """The summary that the store counts is that of the records."""
     by_profile = {"cpu": found[:num_cpu], "embedded": found[num_cpu:]}
-    write(path, [of(each, 0, name) for name, turns in by_profile.items() for each in turns])
-    answer = summarize_store(path, TurnFilter())
-    assert list(answer) == ["session", "summary", "errors", "profiles"]
+    write(place, [of(each, 0, name) for name, turns in by_profile.items() for each in turns])
+    answer = summarize_store(place, TurnFilter())
+    assert list(answer) == ["session", "summary", "errors", "profiles", "replicas"]
     entries = {
         name: [of(each, 0, name).entry for each in turns] for name, turns in by_profile.items()
     }
     assert_same(answer["summary"], aggregate_of([*entries["cpu"], *entries["embedded"]]).summary())
     exact = {name: aggregate_of(turns).summary() for name, turns in entries.items() if turns}
     assert_same(answer["profiles"], exact)
+    assert sum(answer["replicas"].values()) == len(found)
+
+
+@settings(max_examples=60)
+@given(found=st.lists(records(), max_size=12), num_cpu=st.integers(0, 4))
+def test_what_is_counted_is_what_records_give(
+    tmp_path_factory: pytest.TempPathFactory, found: list[TurnRecord], num_cpu: int
+) -> None:
+    check_counts(tmp_path_factory.mktemp("store") / "turns.sqlite", found, num_cpu)
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(found=st.lists(records(), min_size=6, max_size=12), num_cpu=st.integers(0, 4))
+def test_what_postgres_counts_is_what_records_give(
+    postgres: PostgresServer, found: list[TurnRecord], num_cpu: int
+) -> None:
+    check_counts(postgres.new_store(), found, num_cpu)
 
 
 def test_times_keep_three_significant_digits(tmp_path: Path) -> None:
@@ -100,7 +115,7 @@ def test_times_keep_three_significant_digits(tmp_path: Path) -> None:
         assert summarize_store(path, TurnFilter())["summary"]["p50"] == shown_ms
 
 
-def test_windows_hold_every_turn_once(tmp_path: Path) -> None:
+def test_windows_hold_every_turn_once(place: Place) -> None:
     """Four hours from half past nine, none in the third: two profiles, and one window cut short."""
     half_past_nine = 9 * HOUR_NS + HOUR_NS // 2
     at = [half_past_nine, half_past_nine + 1, 10 * HOUR_NS, 12 * HOUR_NS - 1, 13 * HOUR_NS - 1]
@@ -108,11 +123,10 @@ def test_windows_hold_every_turn_once(tmp_path: Path) -> None:
         of(replace(record(n), e2e_ear_ns=(n + 1) * 10**8), time, "cpu" if n == 4 else "embedded")
         for n, time in enumerate(at)
     ]
-    path = write(tmp_path / "turns.sqlite", turns)
-    answer = summarize_store(path, TurnFilter(since_unix_ns=half_past_nine), 3600)
-    assert {key: answer[key] for key in ("session", "summary", "errors", "profiles")} == (
-        summarize_store(path, TurnFilter(since_unix_ns=half_past_nine))
-    )
+    write(place, turns)
+    answer = summarize_store(place, TurnFilter(since_unix_ns=half_past_nine), 3600)
+    without = {key: value for key, value in answer.items() if key != "windows"}
+    assert without == summarize_store(place, TurnFilter(since_unix_ns=half_past_nine))
     shown = [(w["since"][11:16], w["until"][11:16], w["summary"]["turns"], w["summary"]["p50"],
               list(w["profiles"])) for w in answer["windows"]]  # fmt: skip
     assert shown == [
@@ -121,11 +135,11 @@ def test_windows_hold_every_turn_once(tmp_path: Path) -> None:
         ("11:00", "12:00", 1, 400, ["embedded"]),
         ("12:00", "13:00", 1, 500, ["cpu"]),
     ]
-    empty = summarize_store(path, TurnFilter(until_unix_ns=12 * HOUR_NS), 600)["windows"]
+    empty = summarize_store(place, TurnFilter(until_unix_ns=12 * HOUR_NS), 600)["windows"]
     assert (len(empty), sum(w["summary"]["turns"] for w in empty)) == (15, 4)
     assert empty[-1]["until"] == "1970-01-01T12:00:00.000+00:00"
     assert [w["summary"]["p99"] for w in empty[1:3]] == [None, None]
-    assert summarize_store(path, TurnFilter(session="nobody"), 600)["windows"] == []
+    assert summarize_store(place, TurnFilter(session="nobody"), 600)["windows"] == []
 
 
 def test_windows_are_bounded(tmp_path: Path) -> None:
@@ -140,23 +154,22 @@ def test_windows_are_bounded(tmp_path: Path) -> None:
         summarize_store(path, TurnFilter(), 0)
 
 
-def test_only_what_is_wanted_is_counted(tmp_path: Path) -> None:
+def test_only_what_is_wanted_is_counted(place: Place) -> None:
     turns = [stored(n, f"s{n % 2}", n) for n in range(1, 8)]
-    path = write(tmp_path / "turns.sqlite", turns)
+    write(place, turns)
     wanted = TurnFilter(session="s1", since_unix_ns=2, until_unix_ns=7)
-    answer = summarize_store(path, wanted)
+    answer = summarize_store(place, wanted)
     assert (answer["session"], answer["summary"]["turns"]) == ("s1", 2)
-    exact = aggregate_of([each.entry for each in read_turns(path, wanted)]).summary()
+    exact = aggregate_of([each.entry for each in read_turns(place, wanted)]).summary()
     assert_same(answer["summary"], exact)
 
 
-def test_a_stage_that_was_not_stored_took_no_time(tmp_path: Path) -> None:
-    path = write(tmp_path / "turns.sqlite", [stored(1), stored(2)])
-    with sqlite3.connect(path) as connection:
-        connection.execute("DELETE FROM stages WHERE turn_id = 1 AND stage = 'tts'")
-    times = summarize_store(path, TurnFilter())["summary"]["stages"]["tts"]["spent_ms"]
+def test_a_stage_that_was_not_stored_took_no_time(place: Place) -> None:
+    write(place, [stored(1), stored(2)])
+    rows(place, "DELETE FROM stages WHERE turn_id = 1 AND stage = 'tts'")
+    times = summarize_store(place, TurnFilter())["summary"]["stages"]["tts"]["spent_ms"]
     assert (times["p50"], times["p90"]) == (0, 39)
-    exact = summarize(each.entry.record for each in read_turns(path))
+    exact = summarize(each.entry.record for each in read_turns(place))
     assert exact["stages"]["tts"]["spent_ms"] == times
 
 

@@ -55,6 +55,7 @@ const figures = new FiguresWatch(api, filters, {
   },
   onBurn: (shares) => analysis.setBurn(shares),
   onProfiles: (names) => filters.offerProfiles(names),
+  onReplicas,
   onProblem: (problem) => banner.set('failed', problem !== '', problem),
 });
 const health = new HealthWatch(onHealth);
@@ -157,6 +158,16 @@ function onHealth({ status, stages, problems, needsKey }) {
   if (status !== 'gone' && document.body.dataset.stream === 'gone') void stream.start();
 }
 
+/**
+ * The servers that share the store. Events tell of this one's turns only: those of the others are
+ * fetched with the figures.
+ * @param {string[]} names
+ */
+function onReplicas(names) {
+  filters.offerReplicas(names);
+  if (names.length > 1 && filters.isLive) void list.refresh(filters.query);
+}
+
 /** @param {Code} code */
 function onBanner(code) {
   if (code === 'lost') banner.set('lost', false);
@@ -178,7 +189,8 @@ function drawStatus() {
   const empty = find(document, '#turns-empty');
   empty.hidden = length > 0;
   empty.dataset.mood = isLoading ? 'loading' : 'empty';
-  const nothing = filters.query.session || filters.query.profile ? 'No turns like that.' : 'No turns yet.';
+  const { session, profile, replica } = filters.query;
+  const nothing = session || profile || replica ? 'No turns like that.' : 'No turns yet.';
   write(empty, isLoading ? 'Reading turns …' : problem || nothing);
   const end = isFull || (wasCut && !hasMore)
     ? `This page holds the newest ${count(MAX_ROWS)}; choose other times to see older ones.`

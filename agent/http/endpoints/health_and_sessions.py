@@ -89,9 +89,14 @@ class Endpoints:
         return JSONResponse(body, status_code=503, headers={"Retry-After": "2"})
 
     def _shown(self, text: str) -> str:
-        """Text without the directories of this machine: it is read without a key."""
+        """Text without the directories of this machine and the address of the database: it is read
+        without a key."""
         store, recorder = self._calls.store, self._calls.recorder
-        folders = [] if store is None else [store.path.parent]
+        folders = []
+        if store is not None and isinstance(store.place, Path):
+            folders.append(store.place.parent)
+        elif store is not None:
+            text = text.replace(str(store.place), "the database of turns")
         if recorder is not None:
             folders.append(recorder.directory)
         return without_folders(text, folders)

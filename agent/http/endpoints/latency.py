@@ -1,13 +1,13 @@
 """`/v1/latency/*` and `/v1/calls`: turns from memory and the store, and ended telephone calls.
 
 Without a time, a profile, a window or a page the answer comes from memory, which has the newest
-turns, those of this moment included. With one it comes from the store: SQLite is read on a thread.
+turns of this server, those of this moment included. With one, or a replica, it comes from the
+store: the database is read on a thread, and has the turns of all servers that share it.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -20,8 +20,9 @@ from latency_budget.account.clock import iso_of
 from latency_budget.account.turn import SessionId
 from latency_budget.reporting.replay import states_json
 from latency_budget.storage.call_records import call_json, read_calls
+from latency_budget.storage.database import Place, StoreError
 from latency_budget.storage.history import turns_json
-from latency_budget.storage.store_query import StoreError, TurnFilter, read_turns, unix_ns_of
+from latency_budget.storage.store_query import TurnFilter, read_turns, unix_ns_of
 from latency_budget.storage.store_schema import StoredTurn
 from latency_budget.storage.store_summary import summarize_store
 
@@ -58,8 +59,8 @@ class LatencyEndpoints:
                 found = self._calls.history.summary_json(session, histograms=histograms)
                 return JSONResponse({**found, "policy": self._policy()})
             return await self._read(
-                lambda path: JSONResponse(
-                    summarize_store(path, wanted, window_s, histograms=histograms)
+                lambda place: JSONResponse(
+                    summarize_store(place, wanted, window_s, histograms=histograms)
                 )
             )
         except (ValueError, StoreError) as error:
@@ -83,7 +84,7 @@ class LatencyEndpoints:
                 limit = wanted.max_turns or DEFAULT_PAGE
                 listed = self._calls.history.turns_json(session, max_turns=limit)
                 return JSONResponse(listed)
-            found = await self._read(lambda path: read_turns(path, wanted))
+            found = await self._read(lambda place: read_turns(place, wanted))
         except (ValueError, StoreError) as error:
             return error_response(400, str(error))
         body = turns_json(wanted.session, [stored.entry for stored in found])
@@ -117,7 +118,12 @@ class LatencyEndpoints:
                 raise StoreError(
                     "Calls are not kept here: latency_budget.store is off in the settings."
                 )
-            look = partial(read_calls, max_calls=most, before_row=before_row)
+            look = partial(
+                read_calls,
+                max_calls=most,
+                before_row=before_row,
+                replica=params.get("replica"),
+            )
             found = await self._read(look)
         except (ValueError, StoreError) as error:
             return error_response(400, str(error))
@@ -130,17 +136,17 @@ class LatencyEndpoints:
         """Calls that were refused."""
         return JSONResponse(self._calls.refusals.listing())
 
-    async def _read(self, look: Callable[[Path], Found]) -> Found:
+    async def _read(self, look: Callable[[Place], Found]) -> Found:
         """Run a query of the store on a thread."""
         store = self._calls.store
         if store is None:
             raise StoreError(
                 "Older turns are not kept here: latency_budget.store is off in the settings. Leave "
-                "out since, until, profile, window and before to get the newest ones."
+                "out since, until, profile, replica, window and before to get the newest ones."
             )
         async with self._reading:
             await asyncio.to_thread(store.flush, FLUSH_S)
-            return await asyncio.to_thread(look, store.path)
+            return await asyncio.to_thread(look, store.place)
 
 
 def error_response(status: int, message: str) -> JSONResponse:
@@ -150,8 +156,8 @@ def error_response(status: int, message: str) -> JSONResponse:
 
 
 def _needs_store(wanted: TurnFilter) -> bool:
-    limits = (wanted.profile, wanted.since_unix_ns, wanted.until_unix_ns, wanted.before_row)
-    return any(limit is not None for limit in limits)
+    in_memory = TurnFilter(session=wanted.session, max_turns=wanted.max_turns)
+    return wanted != in_memory
 
 
 def _filter(params: Mapping[str, str], max_turns: int | None) -> TurnFilter:
@@ -160,6 +166,7 @@ def _filter(params: Mapping[str, str], max_turns: int | None) -> TurnFilter:
     return TurnFilter(
         session=params.get("session"),
         profile=params.get("profile"),
+        replica=params.get("replica"),
         since_unix_ns=_time(params, "since"),
         until_unix_ns=_time(params, "until"),
         before_row=None if before is None else _whole(before, "before"),
@@ -208,4 +215,5 @@ def _kept(stored: StoredTurn) -> dict[str, Any]:
         "at": iso_of(stored.at_unix_ns),
         "agent": stored.agent,
         "config_fingerprint": stored.fingerprint,
+        "replica": stored.replica,
     }

@@ -178,7 +178,7 @@ class Metrics:
             yield _gauge("recorder_waiting_peak_seconds", text, calls.recorder.peak_waiting_s)
         if calls.store is not None:
             store = calls.store
-            text = "Turns that are not in the file yet."
+            text = "Turns that are not in the store yet."
             yield _gauge("store_turns_waiting", text, store.waiting)
             text = "The most turns that ever waited at a time."
             yield _gauge("store_turns_waiting_peak", text, store.peak_waiting)

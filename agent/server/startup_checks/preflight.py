@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from agent.stages.model_store.catalogue import (
     needed_models,
     needed_voices,
 )
+from latency_budget.storage.postgres_url import INSTALL_POSTGRES, PostgresUrl
 from llm_engine.errors import ModelError as EngineModelError
 from llm_engine.torch_extra import require_torch
 
@@ -70,6 +72,15 @@ def check_exports(config: Config) -> None:
         raise ConfigError(
             f"latency_budget.otlp_endpoint needs {' and '.join(missing)}: {INSTALL_OTEL}",
             key="latency_budget.otlp_endpoint",
+        )
+
+
+def check_store(config: Config) -> None:
+    """Check the driver of PostgreSQL. Raises ConfigError where the store needs it and it is
+    missing; contacts nothing: a database may come later."""
+    if isinstance(config.latency_budget.store, PostgresUrl) and not find_spec("psycopg"):
+        raise ConfigError(
+            f"latency_budget.store needs psycopg: {INSTALL_POSTGRES}", key="latency_budget.store"
         )
 
 

@@ -171,7 +171,7 @@ def _is_inside(name: str) -> bool:
 
 
 def turn_store_path() -> Path:
-    """Database file of the turn records."""
+    """SQLite file of the turn records."""
     return halfsec_home() / "turns.sqlite"
 
 

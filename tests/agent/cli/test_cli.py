@@ -108,7 +108,15 @@ def test_a_report_is_of_the_service_s_own_turns(tmp_path: Path) -> None:
     assert "3 turns, 3 answered" in done.stdout
     assert str(store) in (tmp_path / "report.html").read_text(encoding="utf-8")
     asked = halfsec("report", "--help", home=home)
-    assert f"default:{store}" in "".join(asked.stdout.split())
+    assert "default: the store of the settings" in " ".join(asked.stdout.split())
+    (tmp_path / "halfsec.toml").write_text(
+        '[latency_budget]\nstore = "postgresql://ana:s3cret@127.0.0.1:1/turns"'
+    )
+    gone = halfsec("report", home=home, cwd=tmp_path)
+    assert gone.returncode == 2
+    assert gone.stderr.startswith("postgresql://***@127.0.0.1:1/turns: ")
+    assert len(gone.stderr.splitlines()) == 1
+    assert "s3cret" not in gone.stderr
 
 
 def test_an_unknown_command(tmp_path: Path) -> None:

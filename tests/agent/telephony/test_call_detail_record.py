@@ -19,9 +19,9 @@ from agent.stages.registry import Stages
 from agent.telephony.carriers.phone_numbers import shown_number
 from latency_budget.account.clock import ManualClock, SystemClock, iso_of
 from latency_budget.storage.call_records import CallRecord, read_calls
+from latency_budget.storage.database import Place, StoreError
 from latency_budget.storage.retention import NS_PER_DAY
 from latency_budget.storage.store import TurnStore
-from latency_budget.storage.store_query import StoreError
 from tests.agent.telephony.carriers.test_twilio import frame
 from tests.support.fakes.stages import Calling
 from tests.support.telephony.telephony_harness import ScriptedCarrier, TelephonyHarness, play
@@ -49,6 +49,7 @@ class Kept(list[Any]):
     """In place of a store."""
 
     add = list.append
+    replica = ""
 
 
 Story = Callable[[TelephonyHarness, ScriptedCarrier], Awaitable[None]]
@@ -120,8 +121,8 @@ def test_of_a_number_two_digits_are_kept(number: str, kept: str) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> TurnStore:
-    return TurnStore(tmp_path / "turns.sqlite", max_turns=10, wall_ns=lambda: NOW_NS)
+def store(place: Place) -> TurnStore:
+    return TurnStore(place, max_turns=10, wall_ns=lambda: NOW_NS)
 
 
 def test_calls_come_back_as_they_were_stored(store: TurnStore) -> None:
@@ -129,10 +130,11 @@ def test_calls_come_back_as_they_were_stored(store: TurnStore) -> None:
     for number in range(5):
         store.add(replace(RECORD, session=f"sess_{number}", recording="a.wav"))
     store.close()
-    rows = read_calls(store.path, max_calls=3)
+    rows = read_calls(store.place, max_calls=3)
     assert [record.session for _, record in rows] == ["sess_2", "sess_3", "sess_4"]
     assert rows[0][1] == replace(RECORD, session="sess_2", recording="a.wav")
-    earlier = read_calls(store.path, max_calls=3, before_row=rows[0][0])
+    assert read_calls(store.place, max_calls=3, replica="another:8080") == []
+    earlier = read_calls(store.place, max_calls=3, before_row=rows[0][0])
     assert [record.session for _, record in earlier] == ["sess_0", "sess_1"]
 
 
@@ -142,13 +144,13 @@ def test_calls_that_are_too_old_or_too_many_are_forgotten(store: TurnStore) -> N
     store.add(replace(RECORD, ended_unix_ns=NOW_NS - 4 * NS_PER_DAY))
     store.add(RECORD)
     store.close()
-    assert len(read_calls(store.path, max_calls=100)) == 2
-    again = TurnStore(store.path, max_turns=10, wall_ns=lambda: NOW_NS)
+    assert len(read_calls(store.place, max_calls=100)) == 2
+    again = TurnStore(store.place, max_turns=10, wall_ns=lambda: NOW_NS)
     again.start()
     for _ in range(20):
         again.add(RECORD)
     again.close()
-    assert len(read_calls(store.path, max_calls=100)) == 10
+    assert len(read_calls(store.place, max_calls=100)) == 10
 
 
 def test_there_is_no_store(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Final
@@ -214,6 +215,7 @@ class _Answers:
             for turn in self._fake.turns
             if params.get("session") in (None, turn["session"])
             and params.get("profile") in (None, turn["budget"]["profile"])
+            and params.get("replica") in (None, turn["replica"])
         ]
 
     def listed(self, request: Request) -> Response:
@@ -237,6 +239,7 @@ class _Answers:
         answer: Json = {
             "summary": summary_of(found),
             "profiles": {turn["budget"]["profile"]: {} for turn in self._fake.turns},
+            "replicas": dict(Counter(turn["replica"] for turn in self._fake.turns)),
             "errors": [],
         }
         if request.query_params.get("histogram") == "1":

@@ -52,6 +52,7 @@ def turn(
         "session": session,
         "at": datetime.fromtimestamp(BEGAN_S + 20 * number, UTC).isoformat(timespec="milliseconds"),
         "agent": "default",
+        "replica": "gpu-1:8080",
         "caller_text": "",
         "agent_text": "",
         "e2e_ear_ms": wait,

@@ -112,6 +112,27 @@ def test_a_call_is_shown_while_it_happens(latency: FakeLatency, dashboard: Open)
     expect(page.locator("#live .empty")).to_be_visible()
 
 
+def test_servers_that_share_a_store_can_be_chosen(latency: FakeLatency, dashboard: Open) -> None:
+    latency.turns = [turn(1), turn(2, replica="gpu-2:8080")]
+    page = dashboard()
+    expect(page.locator(".turns-body .turn-row")).to_have_count(2)
+    page.get_by_role("combobox", name="Server").select_option("gpu-2:8080")
+    expect(page.locator(".turns-body .turn-row")).to_have_count(1)
+    assert page.url.endswith("#replica=gpu-2%3A8080")
+    latency.publish("turn", **turn(3))
+    latency.publish("turn", **turn(4, replica="gpu-2:8080"))
+    expect(page.locator(".turns-body .turn-row").first).to_contain_text("sess_one · 4")
+    expect(page.locator(".turns-body .turn-row")).to_have_count(2)
+
+
+def test_a_single_server_is_no_choice(latency: FakeLatency, dashboard: Open) -> None:
+    latency.turns = [turn(1)]
+    page = dashboard()
+    expect(page.locator(".turns-body .turn-row")).to_have_count(1)
+    latency.wait_for(lambda: bool(latency.queries(SUMMARY)), "figures")
+    expect(page.get_by_role("combobox", name="Server")).to_have_count(0)
+
+
 def since_of(query: Json) -> float:
     return float(query["since"])
 

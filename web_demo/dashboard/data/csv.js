@@ -16,7 +16,7 @@ const HEADS = [
   ...['at', 'session', 'turn', 'agent', 'profile', 'budget_ms', 'e2e_ear_ms', 'e2e_server_ms'],
   ...['e2e_raw_ms', 'within', 'cut_in', 'interrupted', 'opener', 'reply_s', 'actions'],
   ...STAGES.flatMap((stage) => [`${stage}_spent_ms`, `${stage}_exposed_ms`]),
-  ...['caller_text', 'agent_text', 'outcome'],
+  ...['caller_text', 'agent_text', 'outcome', 'replica'],
 ];
 
 /**
@@ -58,7 +58,7 @@ function turnLine(turn) {
     ...[turn.e2e_server_ms, turn.e2e_raw_ms, within, turn.cut_in, turn.interrupted, turn.opener],
     ...[turn.reply_s, (turn.actions ?? []).map(({ action }) => action).join(' ')],
     ...STAGES.flatMap((stage) => [turn.stages?.[stage]?.spent_ms, turn.stages?.[stage]?.exposed_ms]),
-    ...[turn.caller_text, turn.agent_text, turn.outcome],
+    ...[turn.caller_text, turn.agent_text, turn.outcome, turn.replica],
   ]);
 }
 

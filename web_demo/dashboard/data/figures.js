@@ -29,6 +29,7 @@ export class FiguresWatch {
    * @param {(figures: Figures) => void} listeners.onFigures
    * @param {(shares: Record<string, Share>) => void} listeners.onBurn
    * @param {(profiles: string[]) => void} listeners.onProfiles
+   * @param {(replicas: string[]) => void} listeners.onReplicas servers that share the store
    * @param {(problem: string) => void} listeners.onProblem empty when there is none
    */
   constructor(api, filters, listeners) {
@@ -115,6 +116,7 @@ export class FiguresWatch {
       windows: answer.windows ?? null,
     });
     this.listeners.onProfiles(Object.keys(answer.profiles ?? {}));
+    this.listeners.onReplicas(Object.keys(answer.replicas ?? {}).filter(Boolean));
     if (this.hasHistory) this.listeners.onBurn(await this.askBurn(signal));
   }
 

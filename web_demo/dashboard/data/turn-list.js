@@ -12,7 +12,7 @@ import { keyOf, rowOf } from './turn-row.js';
 /**
  * @typedef {import('./turn-row.js').Row} Row
  * @typedef {import('./turn-row.js').Turn} Turn
- * @typedef {{since: string, until: string, profile: string, session: string}} Wanted
+ * @typedef {{since: string, until: string, profile: string, replica?: string, session: string}} Wanted
  */
 
 /** About 300 bytes each. */
@@ -164,6 +164,7 @@ export class TurnList {
     const row = rowOf(turn);
     if (wanted.session && row.session !== wanted.session) return;
     if (wanted.profile && row.profile !== wanted.profile) return;
+    if (wanted.replica && turn.replica !== wanted.replica) return;
     const old = this.known.get(row.key);
     if (old !== undefined) {
       Object.assign(old, { ...row, atMs: row.atMs ?? old.atMs, row: row.row ?? old.row });

@@ -12,6 +12,7 @@ export const STAGES = Object.keys(STAGE_NAMES);
  * @property {number | null} [row] its place in the store
  * @property {string | null} [at] when it ended
  * @property {string | null} [agent]
+ * @property {string} [replica] the server that had it
  * @property {string} [caller_text]
  * @property {string} [agent_text]
  * @property {number | null} [e2e_ear_ms]

@@ -1,5 +1,5 @@
 /**
- * Filters of the turns: time range, profile, session. They are kept in the address after the #,
+ * Filters of the turns: time range, profile, server, session. They are kept in the address after the #,
  * with the open turn, so that a view can be bookmarked and shared.
  */
 
@@ -55,6 +55,8 @@ export class Filters {
     this.range = find(form, '#range');
     /** @private @type {HTMLSelectElement} */
     this.profile = find(form, '#profile');
+    /** @private @type {HTMLSelectElement} */
+    this.replica = find(form, '#replica');
     /** @private @type {HTMLInputElement} */
     this.session = find(form, '#session');
     /** @private @type {HTMLInputElement} */
@@ -92,7 +94,7 @@ export class Filters {
 
   /**
    * Query parameters of the server's endpoints.
-   * @returns {{since: string, until: string, profile: string, session: string}}
+   * @returns {{since: string, until: string, profile: string, replica: string, session: string}}
    */
   get query() {
     const { sinceMs, untilMs } = this.stretch;
@@ -100,6 +102,7 @@ export class Filters {
       since: String((sinceMs ?? 0) / 1000),
       until: untilMs === null ? '' : String(untilMs / 1000),
       profile: this.profile.value,
+      replica: this.replica.value,
       session: this.session.value.trim(),
     };
   }
@@ -119,15 +122,21 @@ export class Filters {
 
   /** @param {string[]} names names of the known profiles */
   offerProfiles(names) {
-    const there = [...this.profile.options].map(({ value }) => value);
-    for (const name of names) {
-      if (!there.includes(name)) this.profile.append(new Option(name, name));
-    }
+    offer(this.profile, names);
+  }
+
+  /**
+   * Servers that share the store. Only one: there is nothing to choose.
+   * @param {string[]} names
+   */
+  offerReplicas(names) {
+    offer(this.replica, names);
+    find(this.form, 'label:has(#replica)').hidden = this.replica.options.length < 3 && !this.replica.value;
   }
 
   /** @param {boolean} on true when the server can filter by time and profile */
   enableHistory(on) {
-    for (const control of [this.range, this.profile, this.since, this.until]) {
+    for (const control of [this.range, this.profile, this.replica, this.since, this.until]) {
       control.disabled = !on;
     }
   }
@@ -160,7 +169,8 @@ export class Filters {
    * @returns {boolean} true when the query changed
    */
   readAddress() {
-    const controls = [this.range, this.since, this.until, this.profile, this.session];
+    const { range: time, since, until, profile: budget, replica: server, session } = this;
+    const controls = [time, since, until, budget, server, session];
     const before = controls.map(({ value }) => value).join('\n');
     const written = new URLSearchParams(location.hash.slice(1));
     const range = written.get('range') ?? DEFAULT_RANGE;
@@ -170,6 +180,10 @@ export class Filters {
     const profile = written.get('profile') ?? '';
     if (profile) this.offerProfiles([profile]);
     this.profile.value = profile;
+    const replica = written.get('replica') ?? '';
+    if (replica) offer(this.replica, [replica]);
+    this.replica.value = replica;
+    this.offerReplicas([]);
     this.session.value = written.get('session') ?? '';
     this.showCustom();
     return before !== controls.map(({ value }) => value).join('\n');
@@ -188,6 +202,7 @@ export class Filters {
       since: isCustom ? this.since.value : '',
       until: isCustom ? this.until.value : '',
       profile: this.profile.value,
+      replica: this.replica.value,
       session: this.session.value.trim(),
       turn,
     };
@@ -195,6 +210,18 @@ export class Filters {
     const target = `${location.pathname}${location.search}${written.size ? `#${written}` : ''}`;
     if (how === 'push') history.pushState(null, '', target);
     else history.replaceState(null, '', target);
+  }
+}
+
+/**
+ * Add the names that are not there yet.
+ * @param {HTMLSelectElement} select
+ * @param {string[]} names
+ */
+function offer(select, names) {
+  const there = [...select.options].map(({ value }) => value);
+  for (const name of names) {
+    if (!there.includes(name)) select.append(new Option(name, name));
   }
 }
 

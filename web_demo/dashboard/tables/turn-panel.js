@@ -196,6 +196,7 @@ function facts(turn) {
     ['Ended', atMs === null ? null : dayAndTime(atMs)],
     ['Call', turn.session],
     ['Agent', agent],
+    ['Server', turn.replica ?? ''],
     ['Budget', profile && `${profile}${widened ? `, widened by ${milliseconds(widened)}` : ''}`],
     ['At the server', turn.e2e_server_ms == null ? null : milliseconds(turn.e2e_server_ms)],
     ['At the ear', turn.e2e_ear_ms == null ? null : milliseconds(turn.e2e_ear_ms)],

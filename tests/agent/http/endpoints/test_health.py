@@ -18,6 +18,7 @@ from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
 from agent.turn_taking.end_of_turn_model import WORDS_RULE
 from latency_budget.account.clock import SystemClock
+from latency_budget.storage.postgres_url import PostgresUrl
 from latency_budget.storage.store import TurnStore
 
 
@@ -106,3 +107,24 @@ async def test_a_store_that_cannot_be_written_is_named_without_its_directory(
     assert body["status"] == "degraded"
     assert "turns.sqlite can't be written" in body["store"]
     assert str(tmp_path) not in str(body)
+
+
+async def test_a_database_that_is_gone_is_told_without_its_address(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg")
+    store = TurnStore(PostgresUrl("postgresql://ana:s3cret@127.0.0.1:1/turns"))
+    store.start()
+    assert store.flush()
+    async with served(tmp_path, store) as http:
+        body = (await http.get("/readyz")).json()
+        older = await http.get("/v1/latency/turns?since=0")
+        metrics = (await http.get("/metrics")).text
+    store.close()
+    assert body["status"] == "degraded"
+    assert body["store"] == (
+        "the database of turns can't be written: nothing listens at its address; it is tried again"
+    )
+    assert older.status_code == 400
+    assert "postgresql://***@127.0.0.1:1/turns" in older.json()["error"]["message"]
+    assert "halfsec_store_ok 0.0" in metrics
+    for told in (str(body), older.text, metrics):
+        assert not any(secret in told for secret in ("ana", "s3cret"))

@@ -94,7 +94,7 @@ async def test_the_summary_by_windows_of_time(http: httpx.AsyncClient, store: Tu
     for number in range(1, 6):
         store.add(stored(number, at_unix_ns=number * 10**9))
     found = (await http.get("/v1/latency/summary?window=2")).json()
-    assert list(found) == ["session", "summary", "errors", "profiles", "windows"]
+    assert list(found) == ["session", "summary", "errors", "profiles", "replicas", "windows"]
     assert [window["summary"]["turns"] for window in found["windows"]] == [1, 2, 2]
     assert found["windows"][1]["since"] == "1970-01-01T00:00:02.000+00:00"
     assert found["windows"][1]["profiles"]["embedded"]["stages"]["tts"]["spent_ms"]["p50"] == 39
@@ -223,7 +223,7 @@ async def test_turns_of_an_older_version_have_no_marks(
 ) -> None:
     store.add(stored())
     assert await asyncio.to_thread(store.flush)
-    with sqlite3.connect(store.path) as connection:
+    with sqlite3.connect(str(store.place)) as connection:
         connection.execute(
             "UPDATE turns SET detail = json_remove(detail, '$.marks', '$.recording')"
         )

@@ -1,0 +1,29 @@
+"""The database of a place: which of the two a store is in."""
+
+from pathlib import Path
+
+from .database import Place, StoreDatabase
+from .postgres_url import PostgresUrl, is_postgres
+from .sqlite_database import SqliteDatabase
+
+
+def database_at(place: Place) -> StoreDatabase:
+    """The database at a path or address. Opens nothing. Raises ModuleNotFoundError for PostgreSQL
+    without its driver."""
+    if isinstance(place, PostgresUrl):
+        # Here, because importing the driver takes 0.1 s and 22 MB.
+        from .postgres_database import PostgresDatabase
+
+        return PostgresDatabase(place)
+    return SqliteDatabase(place)
+
+
+def place_of(text: str) -> Place:
+    """The place that an operator wrote. Raises ValueError for an invalid address, without
+    repeating it."""
+    if not is_postgres(text):
+        return Path(text)
+    try:
+        return PostgresUrl(text)
+    except ValueError as error:
+        raise ValueError(f"the address of a PostgreSQL database {error}") from None
