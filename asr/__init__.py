@@ -54,8 +54,8 @@ from asr.stream.utterance import ListenerConfig
 from .errors import AudioError, BufferFullError, ModelError
 
 if TYPE_CHECKING:
-    from asr.contract import check_recognizer
     from asr.audio.files import read_blocks, read_file
+    from asr.contract import check_recognizer
     from asr.recognition.whisper import WhisperTranscriber, WindowPolicy
     from asr.speech_detection.turn_model import TurnModel
     from asr.stream.streaming import AsrEvent, StreamingConfig, StreamingTranscriber

@@ -87,7 +87,7 @@ def find_plugin(kind: PluginKind, reference: PluginReference) -> Plugin:
     names = ", ".join(plugin.name for plugin in installed) or "none"
     raise PluginError(
         f"There is no {kind} plug-in {reference.name!r}, which {kind.setting} = "
-        f"\"{reference}\" asks for; installed are: {names}. Install the package that brings it "
+        f'"{reference}" asks for; installed are: {names}. Install the package that brings it '
         f"into this environment (it has an entry point in {kind.group}), or, if a path is meant, "
         f"write ./{reference}"
     )

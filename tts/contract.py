@@ -111,9 +111,7 @@ def _word_times(voice: Voice) -> None:
 
 
 def _repeated(voice: Voice) -> None:
-    first, second = (
-        [chunk.text_span for chunk in _spoken(voice, TWO_SENTENCES)] for _ in range(2)
-    )
+    first, second = ([chunk.text_span for chunk in _spoken(voice, TWO_SENTENCES)] for _ in range(2))
     require(first == second, f"the spans are {first}, then {second}")
 
 
@@ -139,8 +137,6 @@ def _odd(voice: Voice) -> None:
             require(chunk.text_span == (0, len(text)), f"{text!r} has the span {chunk.text_span}")
 
 
-def _spoken(
-    voice: Voice, text: str, first_char: int = 0, speed: float = 1.0
-) -> list[SpeechChunk]:
+def _spoken(voice: Voice, text: str, first_char: int = 0, speed: float = 1.0) -> list[SpeechChunk]:
     span = (first_char, first_char + len(text))
     return list(voice.synthesize(SpeakablePiece(text, span, 0), speed))

@@ -73,9 +73,7 @@ def _checked(kind: PluginKind, options: argparse.Namespace) -> Iterator[CheckRes
         import tts
         from tts.contract import voice_checks
 
-        yield from voice_checks(
-            tts.load_voice(name, store.directory, threads=config.tts.threads)
-        )
+        yield from voice_checks(tts.load_voice(name, store.directory, threads=config.tts.threads))
     elif kind == PluginKind.RECOGNIZER:
         import asr
         from asr.contract import recognizer_checks
@@ -125,7 +123,10 @@ def _parser() -> argparse.ArgumentParser:
         help="what it brings, where there are several of this name",
     )
     parser.add_argument(
-        "--speech", type=Path, metavar="FILE", help="an utterance for a recognizer; default: English"
+        "--speech",
+        type=Path,
+        metavar="FILE",
+        help="an utterance for a recognizer; default: English",
     )
     settings_arguments.add_arguments(parser)
     return parser

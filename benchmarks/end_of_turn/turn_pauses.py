@@ -27,8 +27,8 @@ from asr.__main__ import models_dir
 from asr.audio.files import read_file
 from asr.audio.samples import Pcm, ms_from_samples, samples_from_ms
 from asr.errors import AudioError, ModelError
-from asr.recognition.transcripts import DecodeJob, Hypothesis
 from asr.load import load_recognizer
+from asr.recognition.transcripts import DecodeJob, Hypothesis
 from asr.speech_detection.endpointing import (
     EndpointingConfig,
     SilenceGrew,

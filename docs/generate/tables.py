@@ -11,7 +11,6 @@ from agent.turn_taking.end_of_turn_model import EAGERNESS, SILENCE, shipped_scor
 from latency_budget.account.budget import PROFILES
 from latency_budget.account.turn import Stage
 
-
 _DOCS: Final = Path(__file__).resolve().parents[1]
 
 

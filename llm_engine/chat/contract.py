@@ -114,7 +114,7 @@ async def _two(model: ChatModel) -> None:
 
 async def _broken_off(model: ChatModel) -> None:
     async with aclosing(checked_reply(model, ReplyRequest((_SYSTEM, _HELLO)))) as pieces:
-        await anext(pieces)
+        require(await anext(pieces, None) is not None, "the reply is empty")
     require(_words(await _reply(model, (_SYSTEM, _HELLO))), "the next reply has no text")
 
 

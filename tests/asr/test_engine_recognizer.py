@@ -21,7 +21,7 @@ from asr.recognition.engine_recognizer import EngineRecognizer
 from engine_plugins.contract import ContractError
 from tests.support.plugins import Install
 
-pytest_plugins = ["tests.support.plugins"]
+pytest_plugins = ["tests.support.plugin_fixtures"]
 
 
 class ScriptedEngine:
@@ -29,7 +29,9 @@ class ScriptedEngine:
 
     languages = ("en", "de")
 
-    def __init__(self, text: str = "Hello there, you.", words: Sequence[RecognizedWord] = ()) -> None:
+    def __init__(
+        self, text: str = "Hello there, you.", words: Sequence[RecognizedWord] = ()
+    ) -> None:
         self.heard: list[tuple[int, TranscriptionOptions]] = []
         self._result = RawTranscript(text, words, avg_logprob=-0.5)
 

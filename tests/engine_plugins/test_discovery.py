@@ -1,6 +1,7 @@
 """Plug-ins of installed packages: found by name, and what is said of those that can't be used."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,9 @@ from engine_plugins.discovery import (
     load_plugin,
 )
 from engine_plugins.reference import PluginReference
-from pathlib import Path
 from tests.support.plugins import Install
 
-pytest_plugins = ["tests.support.plugins"]
+pytest_plugins = ["tests.support.plugin_fixtures"]
 
 VOICES = PluginKind.VOICE.group
 
@@ -76,7 +76,11 @@ def test_two_plugins_of_one_name(install: Install) -> None:
 @pytest.mark.parametrize(
     ("entry", "source", "said"),
     [
-        ("m:Hum", "import no_such_runtime", "No module named 'no_such_runtime'. Repair the package"),
+        (
+            "m:Hum",
+            "import no_such_runtime",
+            "No module named 'no_such_runtime'. Repair the package",
+        ),
         ("m:Hum", "raise RuntimeError('no\\nGPU')", "can't be imported: RuntimeError: no GPU. Rep"),
         ("m:Hum", "raise SystemExit('no licence')", "can't be imported: SystemExit: no licence"),
         ("m:Hmu", HUM, "can't be imported: AttributeError: module 'm' has no attribute 'Hmu'"),
@@ -85,12 +89,14 @@ def test_two_plugins_of_one_name(install: Install) -> None:
         ("m:Hum", "def Hum(a, b): raise OSError('no file')", "can't load 'low': OSError: no file."),
         ("m:Hum", "def Hum(a, b): return 3", "makes a int, which lacks `rate_hz` and `speak()`"),
         ("m:Hum", HUM.replace("rate_hz", "hz"), "makes a Hum, which lacks `rate_hz`: see"),
-        ("m:Hum", HUM.replace("def speak", "speak = 3; def say"), "which lacks `speak()`: see"),
+        (
+            "m:Hum",
+            HUM.replace("def speak", "speak = 3\n\n        def say"),
+            "which lacks `speak()`: see",
+        ),
     ],
 )
-def test_a_plugin_that_cannot_be_used(
-    install: Install, entry: str, source: str, said: str
-) -> None:
+def test_a_plugin_that_cannot_be_used(install: Install, entry: str, source: str, said: str) -> None:
     install("mine", VOICES, f"hum = {entry}", source)
     text = problem()
     assert said in text

@@ -1,39 +1,37 @@
 """Packages with plug-ins, installed for one test as pip would leave them: modules, metadata, entry
 points."""
 
+import importlib
 import sys
-from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
 
-import pytest
 
-Install = Callable[..., None]
+@dataclass
+class Install:
+    """Installs packages: `install("mine", "halfsec.voices", "hum = mine_voice:load", source)`."""
 
+    site: Path
+    """Directory of the path of imports."""
+    before: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
 
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Installs a package: `install("mine", "halfsec.voices", "hum = mine_voice:load", source)`.
-
-    The module of the entry point has this source. A package may be installed again with another
-    entry point.
-    """
-    site = tmp_path / "site-packages"
-    site.mkdir()
-    monkeypatch.syspath_prepend(site)
-    before = set(sys.modules)
-
-    def installed(package: str, group: str, entry: str, source: str = "") -> None:
-        metadata = site / f"{package.replace('-', '_')}-1.0.dist-info"
+    def __call__(self, package: str, group: str, entry: str, source: str = "") -> None:
+        """Install a package whose entry point's module has this source, or add an entry point to
+        it."""
+        metadata = self.site / f"{package.replace('-', '_')}-1.0.dist-info"
         metadata.mkdir(exist_ok=True)
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        about = f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+        (metadata / "METADATA").write_text(about)
         with (metadata / "entry_points.txt").open("a") as file:
             file.write(f"[{group}]\n{entry}\n")
         module = entry.partition("=")[2].partition(":")[0].strip()
-        (site / f"{module}.py").write_text(dedent(source))
+        (self.site / f"{module}.py").write_text(dedent(source))
+        importlib.invalidate_caches()
 
-    yield installed
-    for name in set(sys.modules) - before:
-        path = getattr(sys.modules[name], "__file__", None)
-        if path is not None and Path(path).is_relative_to(site):
-            del sys.modules[name]
+    def forget(self) -> None:
+        """Remove the packages' modules from those that are imported."""
+        for name in set(sys.modules) - self.before:
+            path = getattr(sys.modules[name], "__file__", None)
+            if path is not None and Path(path).is_relative_to(self.site):
+                del sys.modules[name]

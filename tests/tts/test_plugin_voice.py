@@ -14,7 +14,7 @@ from tts import RawSpeech, VoiceError
 from tts.voice import PostprocessedVoice
 from tts.voices.plugin import CheckedEngine
 
-pytest_plugins = ["tests.support.plugins"]
+pytest_plugins = ["tests.support.plugin_fixtures"]
 
 SOURCE = """
     from tests.tts.test_voice import HummingEngine

@@ -5,7 +5,7 @@ import pytest
 from agent.__main__ import main
 from tests.support.plugins import Install
 
-pytest_plugins = ["tests.support.plugins"]
+pytest_plugins = ["tests.support.plugin_fixtures"]
 
 ECHO = """
     class Echo:
@@ -38,9 +38,7 @@ def test_one_that_keeps_its_contract(install: Install, capsys: pytest.CaptureFix
     assert capsys.readouterr().out.startswith("mine: as a chat:\n")
 
 
-def test_one_that_breaks_its_contract(
-    install: Install, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_that_breaks_its_contract(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     broken = ECHO.replace("async def reply", "def reply")
     install("mine", "halfsec.chats", "mine = mine_chat:Echo", broken)
     assert main(["check-plugin", "mine:"]) == 1
@@ -77,7 +75,7 @@ def test_without_a_name_it_lists_what_is_installed(
     assert main(["check-plugin"]) == 0
     out = capsys.readouterr().out
     assert "halfsec.recognizers: none\n" in out
-    assert 'tts.voice = "mine:..."   the voice plug-in \'mine\' (mine_voice:Hum of mine 1.0)' in out
+    assert "tts.voice = \"mine:...\"   the voice plug-in 'mine' (mine_voice:Hum of mine 1.0)" in out
     assert "(this name can't be used: see the guide)" in out
 
 

@@ -15,7 +15,7 @@ from agent.stages.model_store.catalogue import ModelStore, ModelStoreError, need
 from tests.agent.config.test_remote_models import never
 from tests.support.plugins import Install
 
-pytest_plugins = ["tests.support.plugins"]
+pytest_plugins = ["tests.support.plugin_fixtures"]
 
 ALL = {"asr.model": "mine:tiny", "tts.voice": "mine:low", "llm_engine.model": "mine:/models/x.bin"}
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,10 @@ from tests.support.models import model_path
 
 WEATHER: dict[str, Any] = {
     "type": "function",
-    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+    },
 }
 
 
@@ -83,11 +85,17 @@ async def _broken_arguments(request: ReplyRequest) -> AsyncIterator[str | ToolCa
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (_not_async, "replies in text: TypeError: reply() returned coroutine, and must be an async"),
+        (
+            _not_async,
+            "replies in text: TypeError: reply() returned coroutine, and must be an async",
+        ),
         (_plain, "replies in text: TypeError: reply() returned generator, and must be an async"),
         (_number, "replies in text: TypeError: reply() yielded int, and must yield str or"),
         (_nothing, "replies in text: the reply has no text"),
-        (_other_tool, "takes tools, and calls only those: it calls 'strike', which was not offered"),
+        (
+            _other_tool,
+            "takes tools, and calls only those: it calls 'strike', which was not offered",
+        ),
         (_broken_arguments, "takes tools, and calls only those: arguments '{' are no JSON object"),
     ],
 )

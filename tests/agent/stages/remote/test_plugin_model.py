@@ -1,7 +1,6 @@
 """Chat models of plug-ins behind the chat port: replies, tools, faults, recovery."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -23,7 +22,7 @@ from tests.agent.stages.remote.test_remote_chat import HI, WEATHER, failure, rep
 from tests.agent.stages.test_chat_contract import EchoChat
 from tests.support.plugins import Install
 
-pytest_plugins = ["tests.support.plugins"]
+pytest_plugins = ["tests.support.plugin_fixtures"]
 
 Piece = str | int | ToolCall | Exception | Callable[[], Awaitable[Any]]
 SECRET = "sk-very-secret"
@@ -164,10 +163,11 @@ async def test_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_model, "RECOVERY_S", 0.01)
     async with talking((OSError(),), (OSError(),), ("Hello",)) as (chat, model, source):
         await failure(chat)
-        watching = asyncio.ensure_future(source.watch())  # noqa: TID251
-        while source.problem is not None:
-            await asyncio.sleep(0.01)
-        watching.cancel()
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+            watching = group.create_task(source.watch())
+            while source.problem is not None:
+                await asyncio.sleep(0.01)
+            watching.cancel()
         assert len(model.requests) == 3
         assert model.requests[-1].max_tokens == 1
 
