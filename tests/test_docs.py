@@ -60,7 +60,7 @@ OTHER_COMMANDS: Final = frozenset(
 """Commands of others in blocks of bash. Options of theirs are not checked."""
 
 
-OTHER_MODULES: Final = frozenset({"llama_cpp"})
+OTHER_MODULES: Final = frozenset({"kokoro_onnx", "llama_cpp", "moonshine_voice"})
 """Modules of others that need not be installed here: of the example engines."""
 
 

@@ -1,6 +1,6 @@
 """Voices: the interface, and the postprocessing of an engine's samples into a piece's audio.
 
-An engine (hibari, Piper, a plug-in's) turns one line of plain words into samples; that is all that differs.
+An engine (hibari, Piper, a plug-in) turns one line of plain words into samples; no more differs.
 `PostprocessedVoice` does the rest the same way for every engine: normalize the piece, go through it
 sentence by sentence, trim the silence, set the level, add the pause that the punctuation asks for,
 and map each chunk and each word to the characters of the reply.

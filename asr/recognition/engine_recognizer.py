@@ -6,6 +6,7 @@ for what tokens are used for outside of an engine: counting, and asking for thei
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -169,6 +170,5 @@ def _divided(texts: Sequence[str], num_samples: int) -> list[tuple[int, int]]:
     for text in texts:
         edges.append(edges[-1] + len(text))
     return [
-        (num_samples * first // total, num_samples * end // total)
-        for first, end in zip(edges, edges[1:], strict=False)
+        (num_samples * first // total, num_samples * end // total) for first, end in pairwise(edges)
     ]

@@ -166,11 +166,7 @@ def test_the_contract_names_what_is_broken() -> None:
     with pytest.raises(ContractError) as caught:
         asr.check_recognizer(Forgetful(), noise(2))
     broken = {each.check: each.problem for each in caught.value.broken}
-    assert "gives 'Bye', the first gave 'Hello'" in str(
-        broken["speech gives words, the same ones each time"]
-    ) or "gives 'Hello', the first gave 'Bye'" in str(
-        broken["speech gives words, the same ones each time"]
-    )
+    assert "the first gave" in broken["speech gives words, the same ones each time"]
     assert "can be warmed" not in broken
 
 

@@ -1,5 +1,4 @@
-"""The service with recognizer, language model and voice of another package: nothing of halfsec's own
-hears, thinks or speaks."""
+"""The service with recognizer, language model and voice of another package."""
 
 import asyncio
 from collections.abc import AsyncIterator

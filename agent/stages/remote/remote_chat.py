@@ -1,8 +1,9 @@
 """Conversations of the calls with a language model on another server, or of a plug-in.
 
-The server (`ReplySource`) is stateless: each request has the whole history, which is kept here as text. A
-conversation prefills it all the same: the caller's words are sent ahead, as a request of one token,
-while they are being spoken, so that the server's prefix cache has them when the reply is asked for.
+The server (any `ReplySource`) is stateless: each request has the whole history, which is kept here
+as text. A conversation prefills it all the same: the caller's words are sent ahead, as a request of
+one token, while they are being spoken, so that the server's prefix cache has them when the reply is
+asked for.
 
 Where a reply fails before its first token and there is a smaller model in this process, that one
 answers in its place, with the same history; so it does while the server is known to fail, and where

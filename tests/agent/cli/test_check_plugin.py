@@ -1,4 +1,4 @@
-"""`halfsec check-plugin`: what it lists, what it checks, what it says of a name that means nothing."""
+"""`halfsec check-plugin`: lists, checks, and names that mean nothing."""
 
 import pytest
 

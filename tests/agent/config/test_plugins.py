@@ -45,7 +45,7 @@ def test_models_beside_it_are_of_this_process(key: str) -> None:
 
 
 def test_it_has_no_drafts() -> None:
-    with pytest.raises(ConfigError, match="drafts .* and llm_engine.model is of a plug-in"):
+    with pytest.raises(ConfigError, match=r"drafts .* and llm_engine\.model is of a plug-in"):
         config(**{"llm_engine.draft_model": "smollm2-135m-instruct"})
 
 

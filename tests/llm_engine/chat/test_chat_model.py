@@ -87,14 +87,14 @@ async def _broken_arguments(request: ReplyRequest) -> AsyncIterator[str | ToolCa
     [
         (
             _not_async,
-            "replies in text: TypeError: reply() returned coroutine, and must be an async",
+            "replies in text: TypeError: reply() returned coroutine, and must be",
         ),
         (_plain, "replies in text: TypeError: reply() returned generator, and must be an async"),
         (_number, "replies in text: TypeError: reply() yielded int, and must yield str or"),
         (_nothing, "replies in text: the reply has no text"),
         (
             _other_tool,
-            "takes tools, and calls only those: it calls 'strike', which was not offered",
+            "takes tools, and calls only those: it calls 'strike', which was not",
         ),
         (_broken_arguments, "takes tools, and calls only those: arguments '{' are no JSON object"),
     ],

@@ -145,7 +145,7 @@ async def test_what_was_said_before_a_fault_stays_said() -> None:
 @pytest.mark.parametrize("script", [(hang,), ("Hello ", hang)])
 async def test_one_that_hangs_is_given_up(script: Sequence[Piece]) -> None:
     async with talking(script, timeout_s=0.1) as (chat, model, source):
-        with pytest.raises(StageError, match="sent nothing for 0.1 s"):
+        with pytest.raises(StageError, match=r"sent nothing for 0\.1 s"):
             await reply(chat)
         assert model.ended == ["reply"]
         assert source.problem == "the chat plug-in 'mine' sent nothing for 0.1 s"
@@ -165,7 +165,7 @@ async def test_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
         await failure(chat)
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             watching = group.create_task(source.watch())
-            while source.problem is not None:
+            while source.problem is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             watching.cancel()
         assert len(model.requests) == 3
