@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from .reference import NAME, RESERVED, PluginReference, parse_plugin
+from .reference import NAME, RESERVED, PluginReference
 
 GUIDE: Final = "docs/how-to/engines.md"
 
@@ -128,13 +128,6 @@ def require_members(owner: str, engine: object, members: Mapping[str, Member]) -
 def usable_name(name: str) -> bool:
     """True if the settings can name a plug-in so."""
     return bool(NAME.fullmatch(name)) and name not in RESERVED
-
-
-def plugin_of(kind: PluginKind, name: str) -> Plugin | None:
-    """The plug-in that a setting means, without importing it; None for names of other things.
-    Raises PluginError."""
-    reference = parse_plugin(name)
-    return None if reference is None else find_plugin(kind, reference)
 
 
 def said(error: BaseException) -> str:

@@ -66,6 +66,25 @@ def test_the_engine_of_five_minutes_and_the_one_that_fails() -> None:
         silent["test_the_contract"]()
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("examples")
+def test_the_recognizer() -> None:
+    moonshine: Any = pytest.importorskip("moonshine_voice")
+    if not Path(moonshine.get_model_path("tiny-en"), "encoder_model.ort").exists():
+        pytest.skip("this version comes without its model")
+    assert len(asr.check_recognizer(asr.load_recognizer("moonshine:"))) == 9
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("examples")
+def test_the_voice() -> None:
+    pytest.importorskip("kokoro_onnx")
+    folder = model_path("kokoro")
+    with np.load(folder / "voices.bin") as voices:
+        name = next(iter(voices))
+    assert len(tts.check_voice(tts.load_voice(f"kokoro:{folder}/{name}", folder))) == 9
+
+
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.usefixtures("examples")
