@@ -12,7 +12,7 @@ recognized.
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -51,8 +51,11 @@ def recognizer_checks(
         from asr.audio.files import read_file
 
         speech = read_file(SAMPLE)
-    if not hasattr(recognizer, "transcribe"):
-        recognizer = EngineRecognizer(recognizer, type(recognizer).__name__)
+    if hasattr(recognizer, "transcribe"):
+        made: Recognizer = cast(Recognizer, recognizer)
+    else:
+        engine = cast(RecognitionEngine, recognizer)
+        made = EngineRecognizer(engine, type(recognizer).__name__)
     checks: dict[str, Callable[[Recognizer, Pcm], None]] = {
         "names its languages": _languages,
         "can be warmed": lambda recognizer, _: recognizer.warm(),
@@ -64,9 +67,7 @@ def recognizer_checks(
         "takes a language and a prompt": _options,
         f"takes {LONGEST_S} s at once": _longest,
     }
-    yield from run_checks(
-        (name, partial(check, recognizer, speech)) for name, check in checks.items()
-    )
+    yield from run_checks((name, partial(check, made, speech)) for name, check in checks.items())
 
 
 def _languages(recognizer: Recognizer, speech: Pcm) -> None:

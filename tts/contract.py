@@ -12,7 +12,7 @@ synthesized.
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -41,9 +41,12 @@ def check_voice(voice: Voice | SynthesisEngine) -> list[CheckResult]:
 
 def voice_checks(voice: Voice | SynthesisEngine) -> Iterator[CheckResult]:
     """Run the contract check by check."""
-    if not hasattr(voice, "synthesize"):
+    if hasattr(voice, "synthesize"):
+        made: Voice = cast(Voice, voice)
+    else:
         name = type(voice).__name__
-        voice = PostprocessedVoice(CheckedEngine(voice, name), name)
+        engine = CheckedEngine(cast(SynthesisEngine, voice), name)
+        made = PostprocessedVoice(engine, name)
     checks: dict[str, Callable[[Voice], None]] = {
         "has a name and a rate": _name_and_rate,
         "can be warmed": lambda voice: voice.warm(),
@@ -55,7 +58,7 @@ def voice_checks(voice: Voice | SynthesisEngine) -> Iterator[CheckResult]:
         "nothing to say is silence": _nothing,
         "odd text is no error": _odd,
     }
-    yield from run_checks((name, partial(check, voice)) for name, check in checks.items())
+    yield from run_checks((name, partial(check, made)) for name, check in checks.items())
 
 
 def _name_and_rate(voice: Voice) -> None:

@@ -8,9 +8,12 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
+import asr
 import llm_engine
+import tts
 from engine_plugins.contract import ContractError
 from engine_plugins.discovery import PluginKind, installed_plugins
 from tests.support.models import model_path
