@@ -12,6 +12,7 @@ from agent.errors import ConfigError
 from agent.http.openai.models import ModelList
 from agent.server.startup_checks.preflight import check_models, gpu_problem
 from agent.stages.model_store.catalogue import ModelStore, ModelStoreError, needed_models
+from latency_budget.account.budget import PROFILES
 from tests.agent.config.test_remote_models import never
 from tests.support.plugins import Install
 
@@ -53,7 +54,8 @@ def test_a_gpu_of_a_recognizer_is_its_own_business() -> None:
     assert gpu_problem(config(**{"asr.device": "cuda"})) is None
 
 
-def test_no_preset_names_a_plugin() -> None:
+def test_every_preset_has_a_budget_and_names_no_plugin() -> None:
+    assert set(PRESETS) == set(PROFILES)
     for name in PRESETS:
         made = load_config({"agent.preset": name})
         assert needed_models(made)[1] == made.asr.model

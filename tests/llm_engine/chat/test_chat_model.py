@@ -37,6 +37,7 @@ def test_a_small_model_passes_the_contract() -> None:
 
 
 @pytest.mark.models
+@pytest.mark.slow
 def test_the_engine_passes_the_contract() -> None:
     path = model_path("smollm2-135m-instruct") / "SmolLM2-135M-Instruct.Q4_1.gguf"
     model = llm_engine.load_chat(path, ChatModelOptions(context=1024))
