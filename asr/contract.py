@@ -54,8 +54,7 @@ def recognizer_checks(
     if hasattr(recognizer, "transcribe"):
         made: Recognizer = cast(Recognizer, recognizer)
     else:
-        engine = cast(RecognitionEngine, recognizer)
-        made = EngineRecognizer(engine, type(recognizer).__name__)
+        made = EngineRecognizer(recognizer, type(recognizer).__name__)
     checks: dict[str, Callable[[Recognizer, Pcm], None]] = {
         "names its languages": _languages,
         "can be warmed": lambda recognizer, _: recognizer.warm(),

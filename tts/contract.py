@@ -45,8 +45,7 @@ def voice_checks(voice: Voice | SynthesisEngine) -> Iterator[CheckResult]:
         made: Voice = cast(Voice, voice)
     else:
         name = type(voice).__name__
-        engine = CheckedEngine(cast(SynthesisEngine, voice), name)
-        made = PostprocessedVoice(engine, name)
+        made = PostprocessedVoice(CheckedEngine(voice, name), name)
     checks: dict[str, Callable[[Voice], None]] = {
         "has a name and a rate": _name_and_rate,
         "can be warmed": lambda voice: voice.warm(),
