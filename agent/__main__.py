@@ -26,10 +26,16 @@ _FORWARDED: Final[dict[str, tuple[str, str]]] = {
     "replay": ("agent.cli.replay", "take the decisions of a recorded call again and compare"),
     "train-heads": ("llm_engine.training.train_heads", "train draft heads for a language model"),
     "report": ("agent.cli.report", "show where the time of recorded calls went"),
+    "check-plugin": (
+        "agent.cli.check_plugin",
+        "check a recognizer, voice or chat model of another package",
+    ),
 }
 """Subcommands that parse their own arguments: name -> (module with `main(argv)`, help line)."""
 
-_OWN_PACKAGES: Final = frozenset({"agent", "asr", "llm_engine", "tts", "latency_budget"})
+_OWN_PACKAGES: Final = frozenset(
+    {"agent", "asr", "engine_plugins", "llm_engine", "tts", "latency_budget"}
+)
 """Packages whose error messages are written for the user. Errors of other packages are printed with
 their class name."""
 

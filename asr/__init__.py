@@ -20,6 +20,12 @@ from asr.audio.samples import (
     samples_from_ms,
 )
 from asr.load import load_end_of_turn_model, load_recognizer, load_voice_detector
+from asr.recognition.engine import (
+    RawTranscript,
+    RecognitionEngine,
+    RecognizedWord,
+    RecognizerOptions,
+)
 from asr.recognition.final_reuse import FinalReuse
 from asr.recognition.recognizer import (
     AS_LOADED,
@@ -49,6 +55,7 @@ from .errors import AudioError, BufferFullError, ModelError
 
 if TYPE_CHECKING:
     from asr.audio.files import read_blocks, read_file
+    from asr.contract import check_recognizer
     from asr.recognition.whisper import WhisperTranscriber, WindowPolicy
     from asr.speech_detection.turn_model import TurnModel
     from asr.stream.streaming import AsrEvent, StreamingConfig, StreamingTranscriber
@@ -60,6 +67,7 @@ _LAZY = {
     "TurnModel": "speech_detection.turn_model",
     "WhisperTranscriber": "recognition.whisper",
     "WindowPolicy": "recognition.whisper",
+    "check_recognizer": "contract",
     "read_blocks": "audio.files",
     "read_file": "audio.files",
 }
@@ -89,7 +97,11 @@ __all__ = [
     "ModelError",
     "PartialTranscript",
     "Pcm",
+    "RawTranscript",
+    "RecognitionEngine",
+    "RecognizedWord",
     "Recognizer",
+    "RecognizerOptions",
     "Resampler",
     "SilenceGrew",
     "SileroVad",
@@ -108,6 +120,7 @@ __all__ = [
     "VoiceDetector",
     "WhisperTranscriber",
     "WindowPolicy",
+    "check_recognizer",
     "float32_to_pcm16",
     "last_voiced_sample",
     "level_of",

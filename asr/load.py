@@ -1,14 +1,22 @@
 """Loaders of the models of speech recognition: the one place that knows which engines exist.
 
-Each returns the interface that its callers are typed against. A second engine is a class with
-these members, and a line here that tells it from the first by its files.
+Each returns the interface that its callers are typed against. Recognizers of other packages are
+plug-ins: nothing here changes for one.
 """
 
 from pathlib import Path
+from typing import Final
 
+from asr.errors import ModelError
+from asr.recognition.engine import RecognizerOptions
 from asr.recognition.recognizer import Recognizer
 from asr.speech_detection.end_of_turn import EndOfTurnModel
 from asr.speech_detection.vad import SileroVad, VoiceDetector
+from engine_plugins.discovery import Member, PluginError, PluginKind, load_plugin
+from engine_plugins.reference import PluginReference, parse_plugin
+
+ENGINE_MEMBERS: Final[dict[str, Member]] = {"languages": "attribute", "recognize": "method"}
+"""Members of a `RecognitionEngine`."""
 
 
 def load_recognizer(
@@ -21,10 +29,13 @@ def load_recognizer(
 ) -> Recognizer:
     """Load the recognizer whose files lie at `path`; blocks for 0.5 s and more.
 
-    The one kind is a directory with a CTranslate2 Whisper. `language` (a code like "de") is for
-    multilingual models; the others know only English. Raises ModelError when a file is missing or
-    damaged, naming it, or when the model can't be run as asked.
+    A directory holds a CTranslate2 Whisper; a string like "NAME:ARGUMENT" means a plug-in.
+    `language` (a code like "de") is for multilingual models; the others know only English. Raises
+    ModelError when a file is missing or damaged, naming it, or when the model can't be run as
+    asked.
     """
+    if isinstance(path, str) and (plugin := parse_plugin(path)) is not None:
+        return _plugin(plugin, RecognizerOptions(threads, device, compute_type, language))
     from asr.recognition.whisper import WhisperTranscriber
 
     return WhisperTranscriber.load(
@@ -44,3 +55,13 @@ def load_end_of_turn_model(path: Path | str, *, threads: int = 1) -> EndOfTurnMo
     from asr.speech_detection.turn_model import TurnModel
 
     return TurnModel.load(path, threads=threads)
+
+
+def _plugin(reference: PluginReference, options: RecognizerOptions) -> Recognizer:
+    from asr.recognition.engine_recognizer import EngineRecognizer
+
+    try:
+        engine = load_plugin(PluginKind.RECOGNIZER, reference, options, ENGINE_MEMBERS)
+    except PluginError as error:
+        raise ModelError(str(error)) from error
+    return EngineRecognizer(engine, str(reference))

@@ -13,8 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from llm_engine.chat.chat_model import ChatModel, ChatModelOptions, ReplyRequest
+    from llm_engine.chat.contract import check_chat
     from llm_engine.chat.conversation import Conversation
+    from llm_engine.chat.load import load_chat
     from llm_engine.chat.template import ChatMessage
+    from llm_engine.chat.tool_calls import ToolCall
     from llm_engine.core.metrics import EngineStats
     from llm_engine.core.output import FinishReason, TokenChunk, Usage
     from llm_engine.structured_output.grammar import Grammar
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BackendName",
     "ChatMessage",
+    "ChatModel",
+    "ChatModelOptions",
     "Conversation",
     "DeviceLostError",
     "Engine",
@@ -43,10 +49,14 @@ __all__ = [
     "MemoryShortageError",
     "ModelError",
     "Precision",
+    "ReplyRequest",
     "RequestError",
     "SamplingParams",
     "TokenChunk",
+    "ToolCall",
     "Usage",
+    "check_chat",
+    "load_chat",
 ]
 
 # Read once, when torch is first loaded: threads of a matrix product that wait for each other give
@@ -57,6 +67,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 _MODULES = {
     "BackendName": "config",
     "ChatMessage": "chat.template",
+    "ChatModel": "chat.chat_model",
+    "ChatModelOptions": "chat.chat_model",
     "Conversation": "chat.conversation",
     "DeviceLostError": "errors",
     "Engine": "engine",
@@ -68,10 +80,14 @@ _MODULES = {
     "MemoryShortageError": "errors",
     "ModelError": "errors",
     "Precision": "config",
+    "ReplyRequest": "chat.chat_model",
     "RequestError": "errors",
     "SamplingParams": "config",
     "TokenChunk": "core.output",
+    "ToolCall": "chat.tool_calls",
     "Usage": "core.output",
+    "check_chat": "chat.contract",
+    "load_chat": "chat.load",
 }
 
 

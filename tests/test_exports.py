@@ -10,15 +10,17 @@ import pytest
 PUBLIC = {
     "agent.client": ["connect"],
     "agent.tools": ["ToolError", "tool"],
-    "asr": ["StreamingTranscriber"],
-    "llm_engine": ["Engine"],
-    "tts": ["Voice"],
+    "asr": ["RecognitionEngine", "StreamingTranscriber", "check_recognizer"],
+    "llm_engine": ["ChatModel", "Engine", "check_chat", "load_chat"],
+    "tts": ["SynthesisEngine", "Voice", "check_voice"],
 }
 HEAVY = {"torch", "ctranslate2", "onnxruntime", "transformers", "faster_whisper", "piper", "hibari"}
 
 NOT_WITH = {
     "latency_budget": HEAVY | {"numpy", "asyncio"},
     "agent.turn_taking.machine": HEAVY,
+    "engine_plugins.discovery": HEAVY | {"numpy", "asyncio"},
+    "llm_engine.chat.chat_model": HEAVY | {"numpy"},
     "agent.config.layers": HEAVY | {"numpy", "asyncio"},
     "agent.__main__": HEAVY | {"numpy", "asyncio", "huggingface_hub"},
     "asr": {"torch", "transformers", "piper"},

@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PACKAGES = ("agent", "asr", "llm_engine", "tts", "latency_budget", "benchmarks")
+PACKAGES = (
+    "agent", "asr", "engine_plugins", "llm_engine", "tts", "latency_budget", "benchmarks",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PACKAGES)

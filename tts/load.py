@@ -1,17 +1,20 @@
 """Loader of voices by name: the one place that knows which engines exist.
 
-The names are "hibari", its variants, and Piper voices of the models directory.
+The names are "hibari", its variants, Piper voices of the models directory, and "NAME:ARGUMENT" for
+voices of other packages, which are plug-ins: nothing here changes for one.
 """
 
 from pathlib import Path
 
-from tts.voices.engine import VoiceError
+from engine_plugins.reference import parse_plugin
+from tts.voices.engine import VoiceError, VoiceOptions
 
 from .voice import PostprocessedVoice, Voice
 
 
 def load_voice(name: str, models_dir: Path, *, threads: int = 1) -> Voice:
-    """Load a voice by name: "hibari", or a Piper voice by its folder in `models_dir` or its file.
+    """Load a voice by name: "hibari", a Piper voice by its folder in `models_dir` or its file, or a
+    plug-in's by "NAME:ARGUMENT".
 
     `threads` are ONNX Runtime's; one is right beside other models on few cores. Reading the model
     takes 0.5-1 s and blocks. Raises `VoiceError` when there is no such voice, saying which exist.
@@ -21,11 +24,15 @@ def load_voice(name: str, models_dir: Path, *, threads: int = 1) -> Voice:
     if name == "hibari" or name.startswith("hibari-"):
         from tts.voices.hibari import HibariEngine
 
-        return PostprocessedVoice(HibariEngine(name, threads=threads))
+        return PostprocessedVoice(HibariEngine(name, threads=threads), name)
+    if (plugin := parse_plugin(name)) is not None:
+        from tts.voices.plugin import load_plugin_engine
+
+        return PostprocessedVoice(load_plugin_engine(plugin, VoiceOptions(threads)), name)
     if model := _piper_model(name, models_dir):
         from tts.voices.piper import PiperEngine
 
-        return PostprocessedVoice(PiperEngine(name, model, threads=threads))
+        return PostprocessedVoice(PiperEngine(name, model, threads=threads), name)
     known = ", ".join(available_voices(models_dir))
     raise VoiceError(f"there is no voice {name!r} in {models_dir}. Voices that exist: {known}")
 

@@ -1,6 +1,6 @@
 """Voices: the interface, and the postprocessing of an engine's samples into a piece's audio.
 
-An engine (hibari, Piper) turns one line of plain words into samples; that is all that differs.
+An engine (hibari, Piper, a plug-in) turns one line of plain words into samples; no more differs.
 `PostprocessedVoice` does the rest the same way for every engine: normalize the piece, go through it
 sentence by sentence, trim the silence, set the level, add the pause that the punctuation asks for,
 and map each chunk and each word to the characters of the reply.
@@ -54,8 +54,8 @@ class SpeechChunk:
 
 
 class Voice(Protocol):
-    """Interface of a voice. Any thread may own one, one thread at a time. `load_voice` makes them;
-    `tests/tts/test_voice.py` is the contract."""
+    """Interface of a voice. Any thread may own one, one thread at a time. `load_voice` makes them,
+    `tts.check_voice` is the contract."""
 
     @property
     def name(self) -> str:
@@ -83,13 +83,15 @@ class Voice(Protocol):
 class PostprocessedVoice:
     """A `Voice` from any engine."""
 
-    def __init__(self, engine: SynthesisEngine) -> None:
+    def __init__(self, engine: SynthesisEngine, name: str = "") -> None:
+        """`name`: how the voice was loaded; empty: the engine's class."""
         self._engine = engine
+        self._name = name or type(engine).__name__
         self._voice_gain_db: float | None = None
 
     @property
     def name(self) -> str:
-        return self._engine.name
+        return self._name
 
     @property
     def rate_hz(self) -> int:

@@ -28,6 +28,7 @@ from agent.server.startup_checks.preflight import (
     gpu_problem,
     missing_exports,
     otel_is_disabled,
+    plugins,
     shortfalls,
     torch_problem,
 )
@@ -41,6 +42,8 @@ from agent.stages.model_store.catalogue import (
 from agent.telephony.outbound.transfer import TwilioTransfer
 from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
+from engine_plugins.discovery import PluginError
+from engine_plugins.reference import is_plugin
 from latency_budget.account.clock import SystemClock
 from latency_budget.host import available_mb, memory_mb, missing_instructions, usable_cores
 from latency_budget.storage.database import StoreError
@@ -148,7 +151,7 @@ def _machine() -> Iterator[Finding]:
 
 def _packages(config: Config) -> Iterator[Finding]:
     voices = {config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)}
-    needs_piper = any(not voice.startswith("hibari") for voice in voices)
+    needs_piper = any(not (voice.startswith("hibari") or is_plugin(voice)) for voice in voices)
     for name in _PACKAGES:
         try:
             yield Finding(name, importlib.metadata.version(name), "ok")
@@ -281,6 +284,11 @@ def _models(config: Config) -> Iterator[Finding]:
             remedy = f"halfsec serve fetches them first, or: {remedy}" if can_start else remedy
         problem = short[reference].problem or "not on this machine"
         yield Finding(reference, problem, "note" if can_start else "WRONG", remedy)
+    for name, plugin in plugins(config):
+        if isinstance(plugin, PluginError):
+            yield Finding(name, str(plugin), "WRONG")
+        else:
+            yield Finding(name, f"{plugin}", "ok", f"does it work? halfsec check-plugin {name}")
 
 
 def _model_server(config: Config) -> Finding:

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
 from agent.errors import ConfigError
+from engine_plugins.reference import is_plugin
 
 from .auto_preset import AUTO, PresetChoice
 from .presets import DEFAULT_PRESET, PRESETS, REMOTE_PRESET
@@ -101,8 +102,8 @@ def load_config(
     if preset != AUTO:
         return _build([*_from_preset(preset), *given])
     given = [each for each in given if each.path != "agent.preset"]
-    if _has_remote_model(given):
-        origin = f"{CHOSEN}the language model is on another server"
+    if (where := _model_elsewhere(given)) is not None:
+        origin = f"{CHOSEN}the language model is {where}"
         chosen = [_Assignment("agent", "preset", REMOTE_PRESET, origin)]
         return _build([*_from_preset(REMOTE_PRESET), *chosen, *given])
     num_calls = _build([*_from_preset(DEFAULT_PRESET), *given]).agent.max_sessions
@@ -115,10 +116,13 @@ def load_config(
     return _build([*_from_preset(choice.preset), *chosen, *given])
 
 
-def _has_remote_model(given: list[_Assignment]) -> bool:
-    """True if the model that counts, the last one, is on another server."""
+def _model_elsewhere(given: list[_Assignment]) -> str | None:
+    """Where the model that counts, the last one, is computed; None: by the engine of this
+    process."""
     models = [str(each.value) for each in given if each.path == "llm_engine.model"]
-    return bool(models) and is_remote(models[-1])
+    if models and is_remote(models[-1]):
+        return "on another server"
+    return "of a plug-in" if models and is_plugin(models[-1]) else None
 
 
 def _from_file(text: str, name: str) -> list[_Assignment]:
@@ -250,26 +254,28 @@ def _check_remote(settings: LlmSettings, origins: Mapping[str, str]) -> None:
     """Raise ConfigError for a reference to another server that is not one, and for models beside it
     that must be in this process. The value is not repeated: it may hold a password."""
     for name in ("small_model", "draft_model"):
-        if is_remote(getattr(settings, name)):
+        if is_remote(getattr(settings, name)) or is_plugin(getattr(settings, name)):
             key = f"llm_engine.{name}"
             raise ConfigError(
                 f"{key} ({origins[key]}) must be a model of this process: it answers where another "
                 "one can't.",
                 key=key,
             )
-    if not is_remote(settings.model):
+    if settings.is_own:
         return
-    key = "llm_engine.model"
-    try:
-        parse_remote(settings.model)
-    except ValueError as error:
-        raise ConfigError(f"{key} {error} ({origins[key]}).", key=key) from None
+    where = "of a plug-in"
+    if is_remote(settings.model):
+        where, key = "on another server", "llm_engine.model"
+        try:
+            parse_remote(settings.model)
+        except ValueError as error:
+            raise ConfigError(f"{key} {error} ({origins[key]}).", key=key) from None
     for name in ("draft_model", "draft_heads"):
         if getattr(settings, name):
             key = f"llm_engine.{name}"
             raise ConfigError(
                 f"{key} ({origins[key]}) drafts for a model of this process, and llm_engine.model "
-                "is on another server.",
+                f"is {where}.",
                 key=key,
             )
 

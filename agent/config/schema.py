@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 from agent.session.api.settings import MAX_BUDGET_MS, MAX_PACE_MS, MIN_BUDGET_MS
+from engine_plugins.reference import is_plugin
 from latency_budget.account.budget import TARGET_MS
 from latency_budget.storage.postgres_url import PostgresUrl
 
@@ -124,7 +125,8 @@ class AsrSettings:
     """`[asr]`: speech to text."""
 
     model: str = "whisper-tiny.en"
-    """A name in models.toml, a directory with a CTranslate2 Whisper, or a Hugging Face id."""
+    """A name in models.toml, a directory with a CTranslate2 Whisper, or a Hugging Face id. Or a
+    recognizer of another package, like "plugin:argument"."""
     threads: Threads = 2
     """Processor threads of the recognizer."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -152,7 +154,8 @@ class LlmSettings:
 
     model: str = "smollm2-135m-instruct"
     """A name in models.toml, a GGUF file, a Hugging Face directory, or a Hugging Face id. Or a
-    model of another server with OpenAI's API, like "openai:http://gpu-box:8000/v1#qwen3-8b"."""
+    model of another server with OpenAI's API, like "openai:http://gpu-box:8000/v1#qwen3-8b", or of
+    another package, like "plugin:argument"."""
     dtype: Literal["int8", "int4", "float32", "bfloat16", "fp8"] = "int8"
     """Number format of the linear layers. int4 keeps GPTQ, AWQ and Q4_0 models as they are, and
     rounds half of the weights of others, which makes tokens a fifth to a third quicker. float32 is
@@ -236,8 +239,8 @@ class LlmSettings:
     """With a model of another server: fields added to every request, a table like
     { chat_template_kwargs = { enable_thinking = false } }."""
     remote_timeout_s: Annotated[float, Between(0.5, 60)] = 8.0
-    """With a model of another server: longest wait for the first token, and between two. Then
-    `small_model` answers, or the caller hears an apology. Longer than 20 s: the turn is over
+    """With a model of another server or package: longest wait for the first token, and between two.
+    Then `small_model` answers, or the caller hears an apology. Longer than 20 s: the turn is over
     before."""
 
     @property
@@ -247,13 +250,19 @@ class LlmSettings:
 
     @property
     def remote(self) -> RemoteModel | None:
-        """The model on another server; None where this process computes it."""
+        """The model on another server; None for any other."""
         return parse_remote(self.model) if is_remote(self.model) else None
 
     @property
+    def is_own(self) -> bool:
+        """True if the engine of this process computes `model`: it is neither on another server nor
+        of a plug-in."""
+        return not (is_remote(self.model) or is_plugin(self.model))
+
+    @property
     def has_engine(self) -> bool:
-        """True if this process computes a language model."""
-        return not is_remote(self.model) or bool(self.small_model)
+        """True if the engine of this process computes a language model."""
+        return self.is_own or bool(self.small_model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +270,8 @@ class TtsSettings:
     """`[tts]`: text to speech."""
 
     voice: str = "hibari"
-    """"hibari", a Piper voice of models.toml, or the path of a Piper voice's .onnx file."""
+    """"hibari", a Piper voice of models.toml, or the path of a Piper voice's .onnx file. Or a voice
+    of another package, like "plugin:argument"."""
     threads: Threads = 1
     """Processor threads of the voice. Beside a busy language model a second thread slows both down
     on two cores."""

@@ -13,6 +13,7 @@ import tts
 from agent.config.auto_preset import SMALLER
 from agent.config.schema import Config
 from agent.stages.model_store.catalogue import ModelStore
+from engine_plugins.reference import is_plugin
 from latency_budget.account.clock import Clock
 
 from .fault_injection import Rehearsal, SlowBackend, SlowRecognizer, SlowVoice
@@ -39,8 +40,9 @@ class Loading:
 
     def recognizer(self) -> asr.Recognizer:
         settings = self._config.asr
+        name = settings.model
         recognizer = asr.load_recognizer(
-            self._models.locate(settings.model),
+            name if is_plugin(name) else self._models.locate(name),
             threads=settings.threads,
             compute_type=settings.compute_type,
             device=settings.device,

@@ -22,7 +22,10 @@ from agent.session.api.settings import TurnDetection
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, VoicePort
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.remote.model_server import ModelServer, server_options
+from agent.stages.remote.plugin_model import PluginModel
 from agent.stages.remote.remote_chat import SmallModel, remote_chat_factory
+from agent.stages.remote.reply_source import ReplySource
+from engine_plugins.reference import is_plugin
 from latency_budget.account.clock import Clock
 
 from .llm_chat import ChatFactory, chat_factory
@@ -64,13 +67,13 @@ class Stages:
         self.llm: ModelThread[llm_engine.Engine] = ModelThread(
             "llm", load.engine, llm_engine.Engine.close
         )
-        """The language model of this process. Not started where it is on another server."""
+        """The engine of this process. Not started where the language model is another one."""
         self.small_llm: ModelThread[llm_engine.Engine] | None = None
         """The smaller model, where there is one."""
         if config.llm_engine.small_model:
             self.small_llm = ModelThread("small llm", load.small_engine, llm_engine.Engine.close)
         self.remote_llm = _remote_llm(config, clock)
-        """The server of the language model, where it is not in this process."""
+        """The language model, where it is on another server or of a plug-in."""
         self._open_chat = self._chat_factory()
         self._voices: dict[str, VoiceStage] = {}
         kept = [*config.agent.openers, *config.tool_waits]
@@ -224,9 +227,13 @@ class Stages:
         }
 
 
-def _remote_llm(config: Config, clock: Clock) -> ModelServer | None:
+def _remote_llm(config: Config, clock: Clock) -> ReplySource | None:
     """Raises ConfigError where a variable with a secret is not set."""
-    model = config.llm_engine.remote
+    settings = config.llm_engine
+    if is_plugin(settings.model):
+        options = llm_engine.ChatModelOptions(settings.threads, settings.context)
+        return PluginModel(settings.model, options, settings.remote_timeout_s)
+    model = settings.remote
     if model is None:
         return None
     return ModelServer(model, server_options(config, os.environ), clock)
@@ -235,7 +242,7 @@ def _remote_llm(config: Config, clock: Clock) -> ModelServer | None:
 def _on_gpu(config: Config) -> set[str]:
     """Names of the stages that load on the GPU."""
     settings = config.llm_engine
-    engines = {"small llm", *(() if settings.remote else ("llm",))} if settings.on_gpu else set()
+    engines = {"small llm", *(("llm",) if settings.is_own else ())} if settings.on_gpu else set()
     return engines | ({"asr"} if config.asr.device == "cuda" else set())
 
 

@@ -1,7 +1,7 @@
 """Interface of a speech recognizer: what every caller of a recognizer is typed against.
 
-`asr.load_recognizer` makes one. A second engine is a class with these members and a line in
-`asr/load.py`; it must pass `tests/asr/test_recognizer_contract.py`.
+`asr.load_recognizer` makes one, `asr.check_recognizer` is the contract. Engines of other packages
+have a smaller interface (`engine.py`), of which `EngineRecognizer` makes this one.
 """
 
 from collections.abc import Iterator

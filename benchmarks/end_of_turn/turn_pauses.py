@@ -27,8 +27,8 @@ from asr.__main__ import models_dir
 from asr.audio.files import read_file
 from asr.audio.samples import Pcm, ms_from_samples, samples_from_ms
 from asr.errors import AudioError, ModelError
+from asr.load import load_recognizer
 from asr.recognition.transcripts import DecodeJob, Hypothesis
-from asr.recognition.whisper import WhisperTranscriber
 from asr.speech_detection.endpointing import (
     EndpointingConfig,
     SilenceGrew,
@@ -89,11 +89,11 @@ class Models:
     def __init__(self, folder: Path, *, words: bool) -> None:
         self.vad = SileroVad.load(folder / "silero-vad" / "silero_vad.onnx")
         whisper = folder / "whisper-tiny.en"
-        self._whisper = WhisperTranscriber.load(whisper, threads=1) if words else None
+        self._recognizer = load_recognizer(whisper, threads=1) if words else None
         self.turn = TurnModel.load(folder / "smart-turn" / "smart-turn-v3.2-cpu.onnx")
 
     def words(self, pcm: Pcm) -> Hypothesis:
-        return self._whisper.transcribe(pcm) if self._whisper is not None else Hypothesis("")
+        return Hypothesis("") if self._recognizer is None else self._recognizer.transcribe(pcm)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     load_jiwer()  # missing, it is reported before the models are loaded
     store = ModelStore()
     try:
-        recognizer = asr.WhisperTranscriber.load(store.locate("whisper-tiny.en"))
+        recognizer = asr.load_recognizer(store.locate("whisper-tiny.en"))
         names = options.voices or tts.available_voices(store.directory)
         voices = [tts.load_voice(name, store.directory) for name in names]
 

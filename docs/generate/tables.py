@@ -1,18 +1,29 @@
-"""Small tables from the code inside written pages, where a page says `<!-- generate: NAME -->`."""
+"""Small tables from the code inside written pages, where a page says `<!-- generate: NAME -->`, and
+programs, where it says `<!-- file: PATH -->`."""
 
 import math
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 from agent.turn_taking.end_of_turn_model import EAGERNESS, SILENCE, shipped_score
 from latency_budget.account.budget import PROFILES
 from latency_budget.account.turn import Stage
 
+_DOCS: Final = Path(__file__).resolve().parents[1]
+
 
 def filled(text: str) -> str:
-    """A page with its tables. Raises KeyError for a name that does not exist."""
+    """A page with its tables and programs. Raises KeyError for a table and OSError for a file that
+    does not exist."""
+    text = re.sub(r"<!-- file: ([\w./]+) -->", lambda found: _program(found[1]), text)
     return re.sub(r"<!-- generate: (\w+) -->", lambda found: "\n".join(_TABLES[found[1]]()), text)
+
+
+def _program(path: str) -> str:
+    """A program of this folder as a block of code."""
+    return f"```python\n{(_DOCS / path).read_text(encoding='utf-8').rstrip()}\n```"
 
 
 def _waits() -> Iterator[str]:

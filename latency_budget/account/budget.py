@@ -260,13 +260,28 @@ _GPU_70B = Budget(
         _TRANSPORT,
     ),
 )
+_REMOTE = Budget(
+    "remote",
+    TARGET_MS,
+    (
+        _CAPTURE,
+        Allowance(Stage.ENDPOINT, 100, "as on the embedded models"),
+        Allowance(Stage.ASR, 150, "as on the embedded models"),
+        Allowance(Stage.LLM_PREFILL, 60, "estimate: a near network; the words were sent ahead"),
+        Allowance(Stage.LLM_CLAUSE, 70, "estimate: a clause of 5 tokens at 14 ms a token"),
+        _TOOL,
+        Allowance(Stage.TTS, 40, "as on the embedded models"),
+        _PACING,
+        _TRANSPORT,
+    ),
+)
 
 PROFILES: Mapping[str, Budget] = MappingProxyType(
     {
         budget.name: budget
         for budget in (
             *(EMBEDDED, _EMBEDDED_HALF_BILLION, _EMBEDDED_BILLION),
-            *(_CPU, _GPU_4B, _GPU_8B, _GPU_70B),
+            *(_CPU, _REMOTE, _GPU_4B, _GPU_8B, _GPU_70B),
         )
     }
 )

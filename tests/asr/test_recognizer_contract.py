@@ -14,6 +14,7 @@ from asr import (
     TranscriptionOptions,
     VadState,
     VoiceDetector,
+    check_recognizer,
     load_end_of_turn_model,
     load_recognizer,
     load_voice_detector,
@@ -45,6 +46,10 @@ def test_speech_gives_the_same_words_each_time(recognizer: Recognizer, speech: P
     assert first.tokens
     assert first.audio_s == pytest.approx(len(speech) / RATE_HZ)
     assert recognizer.transcribe(speech, fallback=False).text == first.text
+
+
+def test_the_contract_that_comes_with_halfsec(recognizer: Recognizer, speech: Pcm) -> None:
+    assert len(check_recognizer(recognizer, speech)) == 9
 
 
 @pytest.mark.parametrize("num_samples", [0, 1, RATE_HZ // 25])

@@ -35,7 +35,7 @@ class SlowEngine(HummingEngine):
 
 def test_a_row_adds_up() -> None:
     clock = ManualClock()
-    voice = PostprocessedVoice(SlowEngine(clock))
+    voice = PostprocessedVoice(SlowEngine(clock), "humming")
     sentences = ("Hello there.", "One. Two.")
     heard: list[int] = []
 
@@ -55,7 +55,7 @@ def test_a_row_adds_up() -> None:
 
 
 def test_without_a_recognizer_there_is_no_error_rate() -> None:
-    rows = compare([PostprocessedVoice(HummingEngine())], sentences=("Hello.",))
+    rows = compare([PostprocessedVoice(HummingEngine(), "humming")], sentences=("Hello.",))
     assert rows[0].word_error_rate is None
     assert "humming" in table(rows)
     assert table(rows).splitlines()[1].endswith("-")

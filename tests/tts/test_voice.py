@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 from tests.support.models import model_path
-from tts import SpeakablePiece, SpeechChunk, Voice, VoiceError, available_voices, load_voice
+from tts import (
+    SpeakablePiece,
+    SpeechChunk,
+    Voice,
+    VoiceError,
+    available_voices,
+    check_voice,
+    load_voice,
+)
 from tts.loudness import TARGET_DBFS, active_dbfs
 from tts.onnx_session import open_session
 from tts.text.normalize import spoken_words
@@ -22,7 +30,6 @@ from tts.word_times import PhonemeGroup
 class HummingEngine:
     """60 ms of tone a letter, between silences, of changing loudness; tells durations."""
 
-    name = "humming"
     rate_hz = 16_000
 
     def __init__(self) -> None:
@@ -43,7 +50,6 @@ class HummingEngine:
 
 
 class BrokenEngine:
-    name = "broken"
     rate_hz = 16_000
 
     def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
@@ -89,6 +95,10 @@ def voice(request: pytest.FixtureRequest) -> Voice:
 
 def speak(voice: Voice, text: str, first_char: int = 0) -> list[SpeechChunk]:
     return list(voice.synthesize(piece(text, first_char)))
+
+
+def test_the_contract_that_comes_with_halfsec(voice: Voice) -> None:
+    assert len(check_voice(voice)) == 9
 
 
 TWO_SENTENCES = "Sure, that's $29.99 on **Friday**. What time works for you? "
@@ -201,7 +211,7 @@ def test_sentences_are_parted_between_tokens() -> None:
 
 def test_a_voice_that_raises_is_a_voice_error() -> None:
     with pytest.raises(VoiceError, match=r"broken could not speak .*: no weights$"):
-        speak(PostprocessedVoice(BrokenEngine()), "Hello.")
+        speak(PostprocessedVoice(BrokenEngine(), "broken"), "Hello.")
 
 
 def test_a_voice_that_is_silent_says_so_when_warmed() -> None:

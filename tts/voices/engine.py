@@ -22,14 +22,23 @@ class RawSpeech:
     """Samples of each stretch of phonemes between two blanks; empty where they are unknown."""
 
 
-class SynthesisEngine(Protocol):
-    """Interface of a synthesis engine: the part of a voice that differs between engines."""
+@dataclass(frozen=True, slots=True)
+class VoiceOptions:
+    """Settings of `[tts]` that an engine is loaded with."""
 
-    name: str
-    """Name by which the voice was loaded."""
-    rate_hz: int
-    """Sample rate of the output."""
+    threads: int = 1
+
+
+class SynthesisEngine(Protocol):
+    """Interface of a synthesis engine: the part of a voice that differs between engines, and what a
+    voice plug-in makes. One thread at a time calls it. `tts.check_voice` is the contract."""
+
+    @property
+    def rate_hz(self) -> int:
+        """Sample rate of the output, 8000 to 48000."""
+        ...
 
     def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
-        """Synthesize one sentence of plain words. May raise anything; may return no samples."""
+        """Synthesize one sentence of plain words. `speed` 2 is twice the voice's own speed. May
+        raise anything; may return no samples."""
         ...

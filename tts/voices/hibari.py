@@ -39,7 +39,6 @@ class HibariEngine:
 
     def __init__(self, name: str, *, threads: int) -> None:
         """Raises `VoiceError` for a voice that is not on this machine."""
-        self.name = name
         voice = name.removeprefix("hibari").removeprefix("-") or hibari.voices.DEFAULT
         if voice not in hibari.voices.VOICES:
             known = ", ".join(f"hibari-{known}" for known in hibari.voices.VOICES)

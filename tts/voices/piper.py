@@ -27,7 +27,6 @@ class PiperEngine:
 
     def __init__(self, name: str, model: Path, *, threads: int) -> None:
         """Raises `VoiceError` when the extra is not installed or the model cannot be read."""
-        self.name = name
         self._piper = _import_piper()
         try:
             settings = json.loads(Path(f"{model}.json").read_text(encoding="utf-8"))

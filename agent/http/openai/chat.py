@@ -40,6 +40,7 @@ class ChatCompletions:
     def __init__(self, config: Config, stages: Stages) -> None:
         settings = config.llm_engine
         self._stages = stages
+        self._is_remote = settings.remote is not None
         self._limits = tool_limits_of(settings)
         self._bodies = JsonBodies()
         self._turns = asyncio.Semaphore(config.agent.max_sessions)
@@ -51,7 +52,10 @@ class ChatCompletions:
 
     async def serve(self, request: Request) -> Response:
         if self._stages.remote_llm is not None:
-            return refused(RefusedError(501, "model", "is on another server, which has this API"))
+            where = "on another server, which has this API"
+            if not self._is_remote:
+                where = "of a plug-in, which this API does not reach"
+            return refused(RefusedError(501, "model", f"is {where}"))
         if self._stages.status != "ready":
             return refused(RefusedError(503, "model", "is still loading; try again shortly"))
         try:

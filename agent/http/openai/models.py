@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from agent.config.remote_models import is_remote, shown_model
 from agent.config.schema import Config
+from engine_plugins.reference import parse_plugin
 
 from .chat_request import MAX_MODEL_CHARS
 
@@ -55,6 +56,8 @@ def _shown(model: str) -> str:
     private; of one on another server its name there."""
     if is_remote(model):
         return shown_model(model)
+    if (plugin := parse_plugin(model)) is not None:
+        return f"{plugin.name}:{PurePath(plugin.argument).name}"
     path = PurePath(model)
     return path.name if path.is_absolute() or model.startswith(("~", ".")) else model
 

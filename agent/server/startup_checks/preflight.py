@@ -21,6 +21,8 @@ from agent.stages.model_store.catalogue import (
     needed_models,
     needed_voices,
 )
+from engine_plugins.discovery import Plugin, PluginError, PluginKind, find_plugin
+from engine_plugins.reference import is_plugin, parse_plugin
 from latency_budget.storage.postgres_url import INSTALL_POSTGRES, PostgresUrl
 from llm_engine.errors import ModelError as EngineModelError
 from llm_engine.torch_extra import require_torch
@@ -43,12 +45,33 @@ class Shortfall:
 
 
 def shortfalls(config: Config, store: ModelStore) -> Iterator[Shortfall]:
-    """Models that are missing, damaged or unknown, in the order of a turn. Loads nothing."""
+    """Models that are missing, damaged or unknown, in the order of a turn; then plug-ins that are
+    not installed. Loads nothing."""
     voices = needed_voices(config)
     for reference in needed_models(config):
         short = _voice if reference in voices else _model
         if (found := short(reference, store)) is not None:
             yield found
+    for name, plugin in plugins(config):
+        if isinstance(plugin, PluginError):
+            yield Shortfall(name, f"{plugin}.", False)
+
+
+def plugins(config: Config) -> Iterator[tuple[str, Plugin | PluginError]]:
+    """Plug-ins that the settings name, each with what the name means or why it means nothing.
+    Imports none."""
+    voices = [config.tts.voice, *(each.voice for each in config.agents.values() if each.voice)]
+    named = [
+        (PluginKind.RECOGNIZER, config.asr.model),
+        (PluginKind.CHAT, config.llm_engine.model),
+        *((PluginKind.VOICE, voice) for voice in dict.fromkeys(voices)),
+    ]
+    for kind, name in named:
+        if (reference := parse_plugin(name)) is not None:
+            try:
+                yield name, find_plugin(kind, reference)
+            except PluginError as error:
+                yield name, error
 
 
 def check_models(config: Config, store: ModelStore) -> None:
@@ -142,7 +165,7 @@ def gpu_problem(config: Config) -> tuple[str, str] | None:
         except EngineModelError as error:
             key = "device" if settings.device == "cuda" else "dtype"
             return f"llm_engine.{key}", str(error)
-    if config.asr.device == "cuda":
+    if config.asr.device == "cuda" and not is_plugin(config.asr.model):
         import ctranslate2
 
         if not ctranslate2.get_cuda_device_count():

@@ -26,6 +26,7 @@ from agent.config.home import halfsec_home
 from agent.config.schema import Config
 from agent.config.suggestions import nearest
 from agent.errors import HalfsecError
+from engine_plugins.reference import is_plugin
 
 CATALOGUE_PATH: Final = Path(__file__).with_name("models.toml")
 
@@ -219,23 +220,24 @@ def load_catalogue(home: Path) -> dict[str, Model]:
 
 
 def needed_models(config: Config) -> list[str]:
-    """Models that the settings need, by name, path or hub id, in the order of a turn."""
+    """Models that the settings need, by name, path or hub id, in the order of a turn. Those of
+    plug-ins are their business."""
     return [
         "silero-vad",
-        config.asr.model,
+        *([] if is_plugin(config.asr.model) else [config.asr.model]),
         "smart-turn",
-        *([] if config.llm_engine.remote else [config.llm_engine.model]),
+        *([config.llm_engine.model] if config.llm_engine.is_own else []),
         *filter(None, (config.llm_engine.small_model, config.llm_engine.draft_model)),
         *needed_voices(config),
     ]
 
 
 def needed_voices(config: Config) -> list[str]:
-    """Voices that the settings need, by name or path."""
+    """Voices that the settings need, by name or path, without those of plug-ins."""
     voices = [config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)]
     # hibari's other voices ("hibari-emma") are its package's business.
     voices = ["hibari" if voice.startswith("hibari-") else voice for voice in voices]
-    return list(dict.fromkeys(voices))
+    return list(dict.fromkeys(voice for voice in voices if not is_plugin(voice)))
 
 
 class ModelStore:

@@ -43,6 +43,7 @@ from .completion_chunks import (
     usage_of,
 )
 from .event_stream import MAX_EVENT_BYTES, MalformedStreamError, SseReader
+from .reply_source import ServerError
 
 CONNECT_TIMEOUT_S: Final = 2.0
 """Time for a connection. In a network it takes a millisecond, around the world 0.3 s with TLS.
@@ -99,23 +100,6 @@ REJECTED: Final = frozenset((400, 413, 422))
 _log = logging.getLogger(__name__)
 
 
-class ServerError(Exception):
-    """A request that failed. The message is the predicate of a sentence about the server."""
-
-    def __init__(
-        self,
-        reason: str,
-        kind: Literal["broken", "passing", "full", "late", "rejected"] = "broken",
-        retry_after_s: float = 0.0,
-    ) -> None:
-        """`kind`: "passing" may work at once if it is tried again, "full" after `retry_after_s`;
-        "late" missed a deadline that it does not know of; "rejected" blames the request."""
-        super().__init__(reason)
-        self.reason = reason
-        self.kind = kind
-        self.retry_after_s = retry_after_s
-
-
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """How a server is asked."""
@@ -167,7 +151,9 @@ def _check_secret(setting: str, variable: str, value: str | None) -> None:
 
 
 class ModelServer:
-    """One model of a server. Belongs to one event loop; shared by all calls."""
+    """A `ReplySource`: one model of a server. Belongs to one event loop; shared by all calls."""
+
+    subject = "The model server"
 
     def __init__(self, model: RemoteModel, options: ServerOptions, clock: Clock) -> None:
         self.model = model

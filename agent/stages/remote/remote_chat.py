@@ -1,8 +1,9 @@
-"""Conversations of the calls with a language model on another server.
+"""Conversations of the calls with a language model on another server, or of a plug-in.
 
-The server is stateless: each request has the whole history, which is kept here as text. A
-conversation prefills it all the same: the caller's words are sent ahead, as a request of one token,
-while they are being spoken, so that the server's prefix cache has them when the reply is asked for.
+The server (any `ReplySource`) is stateless: each request has the whole history, which is kept here
+as text. A conversation prefills it all the same: the caller's words are sent ahead, as a request of
+one token, while they are being spoken, so that the server's prefix cache has them when the reply is
+asked for.
 
 Where a reply fails before its first token and there is a smaller model in this process, that one
 answers in its place, with the same history; so it does while the server is known to fail, and where
@@ -43,7 +44,7 @@ from llm_engine.chat.thinking import ThoughtReader
 
 from .completion_chunks import CallAssembler, Chunk
 from .event_stream import MalformedStreamError
-from .model_server import ModelServer, ServerError
+from .reply_source import ReplySource, ServerError
 from .text_history import TextHistory
 
 PREVIEW_EVERY_S: Final = 0.3
@@ -73,12 +74,13 @@ class SmallModel:
 
 
 class RemoteChat:
-    """A `ChatPort`: one conversation with a model on another server. It does not score the end of
-    messages: no such server returns the probabilities of a prompt. One event loop."""
+    """A `ChatPort`: one conversation with a model on another server, or of a plug-in. It does not
+    score the end of messages: no such model returns the probabilities of a prompt. One event
+    loop."""
 
     def __init__(
         self,
-        server: ModelServer,
+        server: ReplySource,
         clock: Clock,
         sampling: llm_engine.SamplingParams,
         history: TextHistory,
@@ -180,7 +182,7 @@ class RemoteChat:
         if failure is None:
             return
         if small is None or recorder.has_begun:
-            raise StageError("llm", f"The model server {failure.reason}.") from failure
+            raise StageError("llm", f"{self._server.subject} {failure.reason}.") from failure
         tokens = self._by_small(small, turn, deadline_ns, max_tokens, on_mark, tools)
         async with aclosing(tokens):
             async for token in tokens:
@@ -351,7 +353,7 @@ class RemoteChat:
         try:
             written = await self._server.complete(prompt, max_tokens)
         except ServerError as error:
-            raise StageError("llm", f"The model server {error.reason}.") from error
+            raise StageError("llm", f"{self._server.subject} {error.reason}.") from error
         return completed(checked(written, found), found)
 
     # --- the smaller model ---
@@ -455,7 +457,7 @@ def _num_rounds(messages: Sequence[ChatMessage]) -> int:
 
 
 def remote_chat_factory(
-    server: ModelServer,
+    server: ReplySource,
     clock: Clock,
     sampling: llm_engine.SamplingParams,
     context_tokens: int,
@@ -463,7 +465,7 @@ def remote_chat_factory(
     condensing: Condensing,
     small: SmallModel | None = None,
 ) -> Callable[[str, Sequence[ChatMessage]], ChatPort]:
-    """Chats with the model of a server; `small` stands in for it where it fails."""
+    """Chats with the model of a source; `small` stands in for it where it fails."""
 
     def open_chat(instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         history = TextHistory(instructions, examples, context_tokens)

@@ -23,13 +23,16 @@ from agent.session.ports.stage_ports import (
 )
 from agent.stages.llm_chat import ChatFactory, chat_factory
 from agent.stages.model_thread import ModelThread
+from agent.stages.remote.plugin_model import PluginModel
 from agent.stages.remote.remote_chat import remote_chat_factory
 from agent.stages.tool_call_adapter import NO_LIMITS
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
+from llm_engine.chat.chat_model import ChatModelOptions
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.engine import Engine
+from tests.llm_engine.chat.test_chat_model import EchoModel
 from tests.support.fakes.llm_models import save_tiny_model
 from tests.support.service.model_servers import chat_endpoint, model_server
 
@@ -125,17 +128,24 @@ class EchoChat:
     async def close(self) -> None: ...
 
 
-@pytest.fixture(params=["engine", "remote", "echo"])
+@pytest.fixture(params=["engine", "remote", "plugin", "echo"])
 async def open_chat(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ChatFactory]:
     if request.param == "echo":
         yield EchoChat
+        return
+    sampling = SamplingParams(temperature=0.0, max_tokens=8)
+    if request.param == "plugin":
+        plugin = PluginModel("echo:", ChatModelOptions(), 60.0)
+        plugin._model = EchoModel()
+        yield remote_chat_factory(
+            plugin, SystemClock(), sampling, 4096, NO_LIMITS, condensing="quotes"
+        )
         return
     save_tiny_model(tmp_path, "qwen3", num_hidden_layers=2, head_dim=16)
     stage: ModelThread[Engine] = ModelThread(
         "llm", lambda: Engine.load(tmp_path, EngineConfig(num_threads=1)), Engine.close
     )
     await stage.start()
-    sampling = SamplingParams(temperature=0.0, max_tokens=8)
     if request.param == "engine":
         yield chat_factory(stage, SystemClock(), sampling, condensing="quotes")
     else:
