@@ -175,6 +175,7 @@ def _add_doctor(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 
 def _serve(options: argparse.Namespace) -> int:
+    from agent.calls.state_store.load import check_state_store
     from agent.cli.models import fetch_missing
     from agent.cli.settings_arguments import flags_of
     from agent.config.sources import read_config
@@ -206,6 +207,7 @@ def _serve(options: argparse.Namespace) -> int:
     tls = None if certificate is None else server_context(certificate)
     check_exports(config)
     check_store(config)
+    check_state_store(config)
     check_remote(config)
     check_torch(config)
     check_gpu(config)

@@ -82,6 +82,10 @@ class RevokedKeyError(Exception):
     """The key that authenticated the call has been revoked."""
 
 
+class CallTakenOverError(Exception):
+    """Another server goes on with the call. Not a fault."""
+
+
 class StoppingError(Exception):
     """The server stops and ends the call. Not a fault of the peer's."""
 

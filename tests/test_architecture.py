@@ -32,7 +32,7 @@ LAYERS = {
         "stages/tool_call_adapter",
         "stages/remote",
         "client observability session/context stages telephony/media",
-        "http tools",
+        "http tools calls/state_store",
         "http/auth session/response",
         "client/simulated_caller http/hardening http/openai server/startup_checks session",
         "calls",
@@ -88,9 +88,12 @@ MAX_ENTRIES = 16
 PURE = {
     "agent": "errors",
     "agent/calls": "recording_timeline rejections suspended",
+    "agent/calls/state_store": "memory store",
     "agent/client/simulated_caller": "ducking",
     "agent/codec": "*",
-    "agent/config": "access layers local_urls presets remote_models schema tools values",
+    "agent/config": (
+        "access layers local_urls presets remote_models schema state_address tools values"
+    ),
     "agent/http": "peer_address",
     "agent/http/auth": "client_secrets principal throttle",
     "agent/http/hardening": "address_limits leaky_bucket",

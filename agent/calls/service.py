@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from starlette.types import Scope
 
@@ -41,14 +41,21 @@ from agent.tools.server_tools import ServerTools
 from agent.turn_taking.end_of_turn import IdleRules
 from latency_budget.account.budget import Budget, budget_profile
 from latency_budget.account.clock import Clock, unix_ns
+from latency_budget.account.turn import SessionId
 from latency_budget.statistics.report import turn_json
 from latency_budget.storage.history import TurnEntry
 
 from .call import ActiveCall
+from .fleet_lines import FleetLines
+from .fleet_tokens import FleetTokens
 from .registry import CallRegistry
-from .session_start import SessionStart
+from .session_start import SessionStart, resumed_start
+from .state_store.store import StateStore
 from .stream_tokens import CallTokens
 from .suspended import GiveWay
+
+if TYPE_CHECKING:
+    from .state_writer import FleetCalls, TakenOverCall
 
 CLIENT_LEFT: Final = "the client hung up"
 """Reason of the end of a call; logged only, never sent."""
@@ -64,6 +71,8 @@ TIME_IS_UP: Final = f"the session {EXPIRED}"
 REVOKED: Final = "the key of this call was revoked"
 
 STOPPED: Final = "the server is being stopped"
+
+ELSEWHERE: Final = "the call goes on at another server"
 
 FAILED: Final = "internal error"
 
@@ -184,6 +193,8 @@ class AdmittedCall:
     start: SessionStart
     rules: CallPolicy
     recording: RecordingPort
+    taken_over: "TakenOverCall | None" = None
+    """The call as another server left it; None for a call that begins here."""
 
 
 class CallService:
@@ -197,6 +208,7 @@ class CallService:
         clock: Clock,
         access: Authenticator,
         tools: ServerTools,
+        state_store: StateStore,
     ) -> None:
         self._config = config
         self._tools = tools
@@ -209,6 +221,11 @@ class CallService:
         self._by_address = CallsByAddress(config.access)
         self.tokens: Final = CallTokens(clock)
         """Reserved lines of telephone calls that are on their way."""
+        self.state_store: Final = state_store
+        self.fleet_tokens: Final = FleetTokens(state_store)
+        self._fleet_lines = FleetLines(state_store)
+        self.fleet: Final = _fleet_calls(state_store, config.agent.resume_s)
+        """Calls in the store of the fleet; None where they are not shared."""
         preset = config.agent.preset
         own, phone = config.agent, config.telephony
         self.socket_rules: Final = CallPolicy(
@@ -272,19 +289,44 @@ class CallService:
             call, reservation, principal, start, rules, call.recording or NO_RECORDING
         )
 
+    def admit_taken_over(
+        self, principal: Principal, scope: Scope, taken_over: "TakenOverCall"
+    ) -> AdmittedCall:
+        """Take a line for a call of another server, as `admit` does. It ends when it would have
+        ended there."""
+        head = taken_over.state.head
+        limit_s = max(1, head.expires_at_unix_s - unix_ns() // 10**9)
+        start = resumed_start(self._config, taken_over.state)
+        call = self._calls.admit(SessionId(head.session_id), start.agent)
+        by_address = self._by_address if _is_stranger(principal) else None
+        reservation = LineReservation(
+            call, principal.key_id, scope, self._calls, self._num_held, by_address
+        )
+        rules = replace(self.socket_rules, limit_s=limit_s)
+        recording = call.recording or NO_RECORDING
+        return AdmittedCall(call, reservation, principal, start, rules, recording, taken_over)
+
     async def hold(self, held: AdmittedCall, carrier: CallTransport) -> None:
         """Run the session to the end of the call."""
         call = held.call
         last: tuple[Notice, ...] = ()
         code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
         try:
+            if not await self._fleet_lines.take(held.principal, call.session_id):
+                code, reason = errors.CLOSE_OVERLOADED, LINES_OF_KEY.message
+                return
             session = await self._session(held, carrier)
+            if held.taken_over is not None:
+                session.restore(held.taken_over.state.session)
             async with asyncio.timeout(held.rules.limit_s):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
                     group.create_task(carrier.serve(session))
                     group.create_task(self._end_when_revoked(held.principal))
                     group.create_task(self._end_when_stopping())
+                    if self._fleet_lines.counts(held.principal):
+                        lines = self._fleet_lines.hold(held.principal, call.session_id)
+                        group.create_task(lines)
         except errors.StageError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
             code, reason = errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
@@ -303,6 +345,8 @@ class CallService:
             held.reservation.leave()
             _log_end(call, code, reason)
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
+            if code != errors.CLOSE_TAKEN_OVER:  # then it is the other server's
+                await self._fleet_lines.release(held.principal, call.session_id)
 
     def _num_lacking_of_key(self, principal: Principal, num_kept: int) -> int:
         """Lines that the principal's key lacks for one more call, counted as in
@@ -392,7 +436,9 @@ def close_for(group_error: ExceptionGroup[Exception], call: ActiveCall) -> tuple
     if over is not None:
         if others is not None:
             _log.error("session %s failed at its end", call.session_id, exc_info=others)
-        return errors.CLOSE_NORMAL, str(over.exceptions[0])
+        return errors.CLOSE_NORMAL, str(_first_of(over))
+    if group_error.subgroup(errors.CallTakenOverError) is not None:
+        return errors.CLOSE_TAKEN_OVER, ELSEWHERE
     if group_error.subgroup(errors.StoppingError) is not None:
         return errors.CLOSE_DRAINING, STOPPED
     if group_error.subgroup(errors.SilentCallError) is not None:
@@ -405,11 +451,26 @@ def close_for(group_error: ExceptionGroup[Exception], call: ActiveCall) -> tuple
         return errors.CLOSE_POLICY, "the client does not read what it is sent"
     bad, others = group_error.split(StreamError)
     if bad is not None and others is None:
-        problem = one_line(bad.exceptions[0])
+        problem = one_line(_first_of(bad))
         _log.warning("call %s: the carrier's stream: %s", call.session_id, problem)
         return errors.CLOSE_POLICY, problem
     _log.error("session %s failed", call.session_id, exc_info=group_error)
     return errors.CLOSE_INTERNAL, FAILED
+
+
+def _first_of(group: BaseExceptionGroup[Exception]) -> BaseException:
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
+
+
+def _fleet_calls(store: StateStore, resume_s: int) -> "FleetCalls | None":
+    if not (store.is_shared and resume_s):
+        return None
+    from .state_writer import FleetCalls  # only here: what it imports is large
+
+    return FleetCalls(store, resume_s)
 
 
 def _log_end(call: ActiveCall, code: int, reason: str) -> None:

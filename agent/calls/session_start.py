@@ -1,7 +1,7 @@
 """Initial agent and settings of a session, with the session that a client secret binds."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from agent.config.schema import AgentProfile, Config
 from agent.http.auth.principal import Principal, agent_for
@@ -11,6 +11,9 @@ from agent.realtime.protocol.fixed_fields import fixed_fields
 from agent.realtime.protocol.session_update import merge_session
 from agent.session.api.settings import SessionSettings
 from agent.session.response.opening_clause import shaped
+
+if TYPE_CHECKING:
+    from .call_state import CallState
 
 NO_AGENT: Final = HttpRefusal(
     403, "None of the agents that this key is for is here.", "insufficient_permissions"
@@ -57,3 +60,12 @@ def session_start(
     settings = merge_session(settings, Fields(bound, "session"))
     model = bound.get("model") or wanted or agent
     return SessionStart(agent, profile, settings, str(model), fixed_fields(bound))
+
+
+def resumed_start(config: Config, state: "CallState") -> SessionStart:
+    """Initial state for a call that another server began. An agent that is not in these settings is
+    replaced by the default one, but for its instructions."""
+    agent, profile = config.profile(state.head.agent)
+    profile = shaped(profile, by_clause=config.agent.first_clause)
+    settings = state.session.settings
+    return SessionStart(agent, profile, settings, state.head.model, frozenset(state.head.fixed))

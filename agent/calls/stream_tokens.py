@@ -2,7 +2,7 @@
 
 import secrets
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -55,6 +55,8 @@ class _Issued:
     token: str
     call: ExpectedCall
     until_ns: int
+    is_published: bool = False
+    """Other servers can find it."""
 
 
 class CallTokens:
@@ -84,6 +86,30 @@ class CallTokens:
         until_ns = self._clock.now_ns() + int(life_s * 1e9)
         self._issued[digest_of(token)] = _Issued(token, call, until_ns)
         return token
+
+    def adopt(self, token: str, call: ExpectedCall, life_s: float) -> None:
+        """Know a token that another server issued and this one has claimed."""
+        until_ns = self._clock.now_ns() + int(life_s * 1e9)
+        self._issued[digest_of(token)] = _Issued(token, call, until_ns)
+
+    def unpublished(self) -> Iterator[tuple[str, ExpectedCall, float]]:
+        """Tokens that other servers can't find, with their calls and their life in s. They count as
+        published from then on."""
+        now_ns = self._clock.now_ns()
+        for each in self._usable():
+            if not each.is_published:
+                each.is_published = True
+                yield each.token, each.call, (each.until_ns - now_ns) / 1e9
+
+    def claimed(self, token: str) -> None:
+        """Note that other servers can't find the token any more."""
+        if (issued := self._issued.get(digest_of(token))) is not None:
+            issued.is_published = False
+
+    def is_published(self, token: str) -> bool:
+        """True if other servers can find the token."""
+        issued = self._issued.get(digest_of(token))
+        return issued is not None and issued.is_published
 
     def issued_for(self, principal: Principal, carrier: str, call_id: str) -> str | None:
         """Token that was already issued for this call to this principal; None: none."""

@@ -1,15 +1,21 @@
 """`halfsec keys`: make, list and revoke the keys that open the server."""
 
 import argparse
+import asyncio
 import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from agent.calls.state_store.load import open_state_store
+from agent.calls.state_store.store import StateStoreError
+from agent.config.sources import read_config
 from agent.errors import HalfsecError
+from agent.http.auth.fleet_access import FleetAccess
 from agent.http.auth.keys import Key, KeyFile, keys_path
 from agent.http.auth.principal import KeyLimits
-from latency_budget.account.clock import unix_ns
+from latency_budget.account.clock import SystemClock, unix_ns
 
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 _LIFETIME: Final = re.compile(r"([1-9][0-9]{0,4})([mhd])")
@@ -41,7 +47,12 @@ def main(options: argparse.Namespace) -> int:
     if options.action == "add":
         return _add(file, options)
     if options.action == "revoke":
+        named = [key for key in file.read() if options.name in (key.name, key.token_id)]
         left = file.revoke(options.name)
+        if (problem := asyncio.run(_revoke_elsewhere(key.key_id for key in named))) is not None:
+            print(f"Revoked on this machine only: {problem}.", file=sys.stderr)
+            print("Revoke it on the other machines too.", file=sys.stderr)
+            return 1
         print(f"Revoked. A server that runs takes notice within seconds. Keys left: {left}.")
         if not left:
             print(
@@ -53,6 +64,23 @@ def main(options: argparse.Namespace) -> int:
     for line in _listing(keys):
         print(line)
     return 0
+
+
+async def _revoke_elsewhere(key_ids: Iterable[str]) -> str | None:
+    """Tell the other servers of the fleet. Returns the problem; None where there is none."""
+    try:
+        store = open_state_store(read_config(), SystemClock())
+    except HalfsecError as error:
+        return f"the settings can't be read, so other servers are not known ({error.message})"
+    try:
+        if store.is_shared:
+            for key_id in key_ids:
+                await FleetAccess(store).revoke(key_id)
+    except StateStoreError as error:
+        return str(error)
+    finally:
+        await store.close()
+    return None
 
 
 def _add(file: KeyFile, options: argparse.Namespace) -> int:

@@ -37,6 +37,7 @@ from .schema import (
     Config,
     LlmSettings,
 )
+from .state_address import parse_state_store
 from .suggestions import nearest, nearest_setting
 from .telephony import TelephonySettings
 from .tools import MCP_PREFIX, PHONE_PREFIX, PHONE_TOOLS, McpSettings
@@ -225,6 +226,7 @@ def _build(assignments: list[_Assignment]) -> Config:
             "llm_engine.max_tokens must be below llm_engine.context: the reply has to fit into it.",
             key="llm_engine.max_tokens",
         )
+    _check_state_store(sections["agent"].state_store, origins)
     _check_remote(sections["llm_engine"], origins)
     _refuse_unused(sections["llm_engine"], origins)
     telephony = sections["telephony"]
@@ -248,6 +250,16 @@ def _refuse_keyless(telephony: TelephonySettings, profiles: Mapping[str, AgentPr
             "into server_tools of the agent that calls.",
             key="telephony.on_menu",
         )
+
+
+def _check_state_store(value: str, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for an address that is not one. The value is not repeated: it may hold a
+    password."""
+    key = "agent.state_store"
+    try:
+        parse_state_store(value)
+    except ValueError as error:
+        raise ConfigError(f"{key} {error} ({origins[key]}).", key=key) from None
 
 
 def _check_remote(settings: LlmSettings, origins: Mapping[str, str]) -> None:

@@ -20,6 +20,7 @@ from latency_budget.storage.postgres_url import PostgresUrl
 from .access import AccessSettings
 from .presets import DEFAULT_PRESET
 from .remote_models import RemoteModel, is_remote, parse_remote, shown_model
+from .state_address import shown_state_store
 from .telephony import TelephonySettings
 from .tools import McpSettings, ToolTimeout
 from .values import Between, Matching
@@ -64,6 +65,11 @@ class ServiceSettings:
     resume_s: Annotated[int, Between(0, 3600)] = 60
     """Seconds for which a call is kept for a client whose connection broke; 0: it ends with the
     connection. Only clients that offer `halfsec.v1` can resume."""
+    state_store: str = "memory"
+    """Where the state of calls is kept, with one-time tokens, answers to webhooks, and revoked
+    keys. "memory": in this process, and ends with it. A Redis that several servers share, like
+    "redis://HOST:6379/0?prefix=halfsec:" (rediss:// with TLS): a call outlives its server; needs
+    the extra `redis`. Each fleet on one Redis needs a prefix of its own."""
     drain_s: Annotated[int, Between(0, 3600)] = 30
     """Seconds for which calls may go on after SIGTERM."""
     allowed_origins: tuple[str, ...] = ()
@@ -439,6 +445,8 @@ class Config:
                     yield self._effective(f"{group}.{name}.{key}", value)
 
     def _effective(self, key: str, value: object) -> EffectiveSetting:
+        if key == "agent.state_store":  # it may hold a password
+            value = shown_state_store(str(value))
         return EffectiveSetting(key, value, self.origins.get(key, "default"))
 
     def fingerprint(self) -> str:

@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 from typing import Final
 
 from starlette.requests import Request
@@ -16,10 +17,12 @@ from agent import errors
 from agent.calls.registry import CallRegistry, save_trace
 from agent.calls.service import AdmittedCall, CallService
 from agent.calls.session_start import session_start
+from agent.calls.state_store.store import StateStoreError, UnreadableStateError
 from agent.config.schema import Config
 from agent.errors import CLOSE_TIMEOUT_S
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.refusal import STOPPING, HttpRefusal, shown, turn_away
+from agent.realtime.protocol.ids import CountingIds
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.settings import SessionSettings
 from latency_budget.account.clock import Clock
@@ -28,6 +31,11 @@ from .beta_refusal import CLOSE_REASON, REFUSAL, asks_for_beta
 from .resume_tokens import ResumeTokens
 from .socket import PROTOCOLS, CallSocket
 from .transport import NOTHING_TO_RESUME, RealtimeTransport, Resuming
+
+STORE_FAILS: Final = "the state of calls can't be reached now; try again"
+
+MAX_REASON_BYTES: Final = 123
+"""Longest reason of a close that fits into its frame."""
 
 SOCKET_WANTED: Final = HttpRefusal(
     426, "A line is free. Calls are WebSockets: ask for an upgrade.", "upgrade_required"
@@ -76,31 +84,57 @@ class RealtimeSocket:
         if start.model != start.agent:
             asked = shown(start.model)
             _log.info("call %s asks for %s: %s answers", held.call.session_id, asked, start.agent)
-        socket = self._socket_of(websocket)
+        await self._hold(held, self._socket_of(websocket))
+
+    async def _hold(self, held: AdmittedCall, socket: CallSocket) -> None:
+        """Serve an admitted call from its first socket on."""
+        resuming = self._resuming(held, socket)
         try:
             await socket.accept(*PROTOCOLS)
             async with asyncio.TaskGroup() as group:
                 group.create_task(socket.attend())
-                await self._service.hold(held, self._carrier(held, socket))
+                await self._service.hold(held, self._carrier(held, socket, resuming))
         finally:
             held.reservation.leave()
+            if resuming is not None and resuming.writer is not None:
+                await resuming.writer.close(keeps=True)  # unless the transport has, at its end
         await save_trace(held.call, self._config.agent.trace_dir)
 
-    def _carrier(self, held: AdmittedCall, socket: CallSocket) -> RealtimeTransport:
+    def _resuming(self, held: AdmittedCall, socket: CallSocket) -> Resuming | None:
+        wait_s = self._config.agent.resume_s
+        if not (socket.is_extended and wait_s):
+            return None
+        writer = None
+        if held.taken_over is not None:
+            writer = held.taken_over.writer
+        elif self._service.fleet is not None:
+            writer = self._service.fleet.begin(
+                held.call.session_id, held.start, held.reservation.key_id, held.rules.limit_s
+            )
+        return Resuming(self._tokens, wait_s, writer)
+
+    def _carrier(
+        self, held: AdmittedCall, socket: CallSocket, resuming: Resuming | None
+    ) -> RealtimeTransport:
         start = held.start
-        resuming = Resuming(self._tokens, self._config.agent.resume_s)
-        can_resume = socket.is_extended and resuming.wait_s > 0
+        # Ids of another server's events and items are not given out again.
+        seed = "" if held.taken_over is None else f"{secrets.token_hex(4)}_"
         protocol = RealtimeProtocol(
-            start.settings, model=start.model, extensions=socket.is_extended, fixed=start.fixed
+            start.settings,
+            model=start.model,
+            extensions=socket.is_extended,
+            new_id=CountingIds(seed),
+            fixed=start.fixed,
         )
         return RealtimeTransport(
             held.call,
             held.reservation,
             self._calls,
             protocol,
-            resuming if can_resume else None,
+            resuming,
             socket,
             self._clock,
+            held.taken_over,
         )
 
     def _socket_of(self, websocket: WebSocket) -> CallSocket:
@@ -118,14 +152,59 @@ class RealtimeSocket:
     async def _resume(self, websocket: WebSocket, principal: Principal, token: str) -> None:
         """A connection that resumes a call."""
         socket = self._socket_of(websocket)
-        await socket.accept(*PROTOCOLS)
         voice = self._tokens.find(token, principal.key_id) if socket.is_extended else None
+        if voice is not None and not await voice.holds():
+            voice = None
+        code, reason = errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME
+        if voice is None and socket.is_extended and self._service.fleet is not None:
+            try:
+                if await self._take_over(websocket, socket, principal, token):
+                    return
+            except StateStoreError as error:
+                _log.warning("a call can't be resumed now: %s", error)
+                code, reason = errors.CLOSE_OVERLOADED, STORE_FAILS
+            except UnreadableStateError as error:
+                _log.warning("a call can't be resumed: %s", error)
+                whole = f"the call can't be resumed here: {error}".encode()
+                reason = whole[:MAX_REASON_BYTES].decode(errors="ignore")
+        await socket.accept(*PROTOCOLS)
         if voice is None:
-            _log.info("refused to resume a call: %d", errors.CLOSE_NOT_RESUMED)
-            socket.release(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+            _log.info("refused to resume a call: %d %s", code, reason)
+            socket.release(code, reason)
         else:
             voice.come_back(socket)
         await socket.attend()
+
+    async def _take_over(
+        self, websocket: WebSocket, socket: CallSocket, principal: Principal, token: str
+    ) -> bool:
+        """Go on with a call of another server. Returns False where the token resumes none.
+
+        Raises StateStoreError, UnreadableStateError.
+        """
+        fleet, scope = self._service.fleet, websocket.scope
+        assert fleet is not None
+        found = await fleet.find(token, principal.key_id)
+        if found is None:
+            return False
+        taken_over, waiting = None, self._calls.waiting
+        refusal = self._service.refusal(principal, scope, waiting.can_give_way)
+        if refusal is None:
+            taken_over = await fleet.take_over(found)
+            if taken_over is None:
+                return False
+            refusal = STOPPING if self._calls.draining else None
+            refusal = refusal or self._service.refusal(principal, scope, waiting.give_way)
+        if refusal is not None or taken_over is None:  # the record stays, for another try
+            if taken_over is not None:
+                await taken_over.writer.close(keeps=True)
+            assert refusal is not None
+            self._service.count_load_refusal(refusal)
+            await turn_away(scope, websocket.receive, websocket.send, refusal)
+            return True
+        _log.info("call %s is taken over from another server", taken_over.state.head.session_id)
+        await self._hold(self._service.admit_taken_over(principal, scope, taken_over), socket)
+        return True
 
     async def answer(self, request: Request) -> Response:
         """The refusal that a WebSocket would get now, as plain HTTP: browsers hide that of a

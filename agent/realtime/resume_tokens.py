@@ -11,11 +11,9 @@ time: see `agent/http/auth/token_format.py`.
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from agent.http.auth.token_format import id_in, is_token, new_token
-
-PREFIX: Final = "resume_"
+from agent.http.auth.token_format import RESUME_PREFIX, id_in, is_token, new_token
 
 Holder = TypeVar("Holder")
 
@@ -40,15 +38,24 @@ class ResumeTokens(Generic[Holder]):
 
     def issue(self, holder: Holder, key_id: str) -> str:
         """Another token, for the principal with this `key_id`."""
-        token = new_token(PREFIX)
+        token = new_token(RESUME_PREFIX)
         self._known[token.token_id] = _Known(token.digest, holder, key_id)
         self._ids[holder].append(token.token_id)
         return token.text
 
+    def known(self, holder: Holder) -> list[tuple[str, bytes]]:
+        """Ids and SHA-256 digests of a holder's tokens, the newest last."""
+        return [(token_id, self._known[token_id].digest) for token_id in self._ids.get(holder, ())]
+
+    def adopt(self, holder: Holder, key_id: str, token_id: str, digest: bytes) -> None:
+        """Know a token that another server issued for the call of this holder."""
+        self._known[token_id] = _Known(digest, holder, key_id)
+        self._ids[holder].append(token_id)
+
     def find(self, text: str, key_id: str) -> Holder | None:
         """Whose token this is; None where it is unknown, used up, or not this principal's. The
         holder's others are void from then on."""
-        token_id = id_in(PREFIX, text)
+        token_id = id_in(RESUME_PREFIX, text)
         known = self._known.get(token_id)
         if not is_token(text, None if known is None else known.digest) or known is None:
             return None

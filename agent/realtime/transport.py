@@ -12,6 +12,10 @@ newest items, and how many of the client's frames were processed, so that the cl
 them were lost; `halfsec.session` with the next token. There is no response in progress then, and no
 frame of the old socket is sent again: the items show the result.
 
+In a fleet (`agent.state_store`) a call may also go on at another server, from the state that
+`agent/calls/state_writer.py` records: there it begins without a client, whose socket is the first
+one. A server that stops leaves the record to others, so that its clients resume elsewhere.
+
 A call that a client ends (any close code of its own), and one that is ended by the server, is over:
 only a connection that breaks leaves a call that waits.
 
@@ -24,7 +28,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from agent import errors
 from agent.calls.call import ActiveCall
@@ -32,7 +36,7 @@ from agent.calls.registry import CallRegistry
 from agent.calls.service import CLIENT_LEFT, CallOver, LineReservation
 from agent.errors import SlowReader
 from agent.realtime.protocol.protocol import RealtimeProtocol
-from agent.session.api.client_events import Request
+from agent.session.api.client_events import AppendAudio, Request
 from agent.session.api.server_events import Extension, Notice, Problem, Resumed, SessionCreated
 from agent.session.session import Session
 from agent.tools.server_tool import ServerTool
@@ -40,6 +44,9 @@ from latency_budget.account.clock import Clock
 
 from .resume_tokens import ResumeTokens
 from .socket import CallSocket, SocketEnd
+
+if TYPE_CHECKING:
+    from agent.calls.state_writer import CallStateWriter, Snapshot, TakenOverCall
 
 TAKEN_OVER: Final = "the call goes on at another connection"
 NOTHING_TO_RESUME: Final = "there is no call to come back to; open a new one"
@@ -54,6 +61,8 @@ class Resuming:
     tokens: "ResumeTokens[RealtimeTransport]"
     wait_s: int
     """Time in s that a call waits for its client."""
+    writer: "CallStateWriter | None" = None
+    """Records the call's state for other servers; None: there are none."""
 
 
 class RealtimeTransport:
@@ -68,8 +77,10 @@ class RealtimeTransport:
         resuming: "Resuming | None",
         socket: CallSocket,
         clock: Clock,
+        taken_over: "TakenOverCall | None" = None,
     ) -> None:
-        """`resuming`: None where the client can't resume. `socket`: the first one."""
+        """`resuming`: None where the client can't resume. `socket`: the first one. `taken_over`:
+        the call as another server left it."""
         self._call = call
         self._reservation = reservation
         self.is_extended: Final = socket.is_extended
@@ -90,6 +101,20 @@ class RealtimeTransport:
         self._received = 0
         """Frames of the client that were processed."""
         self._token_arrived = True
+        self._last_tokens: list[tuple[str, bytes]] = []
+        """Tokens at the end of `serve`: they open the call elsewhere."""
+        self._hung_up = False
+        """The client ended the call."""
+        self._writer: Final = None if resuming is None else resuming.writer
+        if taken_over is not None and resuming is not None:
+            head = taken_over.state.head
+            self._socket, self._next = None, socket
+            self._received = head.received
+            protocol.resume(head.session_id, head.expires_at_unix_s)
+            for token in head.tokens:
+                if token.token_id == taken_over.token_id:
+                    digest = bytes.fromhex(token.sha256)
+                    resuming.tokens.adopt(self, reservation.key_id, token.token_id, digest)
 
     def notify(self, notice: Notice) -> None:
         """Send a notice to the client, if it is connected."""
@@ -98,15 +123,25 @@ class RealtimeTransport:
                 self._socket.put(frame)
         if isinstance(notice, SessionCreated):
             self._tell_token()
+        if self._writer is not None and not isinstance(notice, Extension):
+            self._writer.changed()
 
     async def serve(self, session: Session) -> NoReturn:
         """Carry the call from socket to socket. Raises CallOver where the client is gone for good,
-        SlowReader where it does not read, IdleClientError where it sends nothing."""
-        socket = self._socket
-        assert socket is not None
+        SlowReader where it does not read, IdleClientError where it sends nothing,
+        CallTakenOverError where another server goes on with the call; in groups, perhaps."""
+        if self._writer is None:
+            await self._carry(session)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._writer.run(lambda: self._snapshot(session)))
+            await self._carry(session)
+
+    async def _carry(self, session: Session) -> NoReturn:
+        socket = self._socket or self._connect(session)
         try:
             while True:
                 parting = await socket.carry(lambda frame: self._take(session, frame))
+                self._hung_up = parting in (SocketEnd.HUNG_UP, SocketEnd.IDLE)
                 if self._next is None or parting is SocketEnd.HUNG_UP:
                     wait_s = self._wait_s(parting)
                     session.client_lost()
@@ -118,7 +153,12 @@ class RealtimeTransport:
         finally:
             self._is_over = True
             if self._resuming is not None:
+                self._last_tokens = self._resuming.tokens.known(self)
                 self._resuming.tokens.forget(self)
+
+    async def holds(self) -> bool:
+        """True unless another server has gone on with the call. The store is asked."""
+        return self._writer is None or await self._writer.holds()
 
     def come_back(self, socket: CallSocket) -> None:
         """Continue the call on another socket of the client."""
@@ -141,7 +181,12 @@ class RealtimeTransport:
             self._reservation.leave()
 
     async def end(self, code: int, reason: str, *last: Notice) -> None:
-        """Once `serve` has ended: send the last notices and release the sockets."""
+        """Once `serve` has ended: send the last notices and release the sockets. A call that the
+        client may resume at another server is left to that."""
+        is_left = code in (errors.CLOSE_DRAINING, errors.CLOSE_OVERLOADED)
+        is_left = is_left or (self._calls.draining and not self._hung_up)
+        if self._writer is not None and is_left:
+            await self._writer.close(keeps=True)  # before its client looks for it elsewhere
         if self._next is not None:
             self._next.release(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
         if self._socket is not None:
@@ -149,6 +194,8 @@ class RealtimeTransport:
             await self._socket.send_last(frames)
             self._socket.release(code, reason)
         self._first.release(code, reason)  # unless it has been, for another one
+        if self._writer is not None:
+            await self._writer.close(keeps=False)
 
     async def _take(self, session: Session, frame: str | bytes) -> Sequence[Request]:
         """Parse one frame. Returns its requests."""
@@ -163,6 +210,10 @@ class RealtimeTransport:
                 await session.handle(request)
                 handled.append(request)
         self._received += 1
+        if self._writer is not None and not all(
+            isinstance(request, AppendAudio) for request in handled
+        ):
+            self._writer.changed()
         return handled
 
     def _wait_s(self, parting: SocketEnd) -> int:
@@ -222,6 +273,14 @@ class RealtimeTransport:
             "resume_s": self._resuming.wait_s,
         }
         self.notify(Extension("halfsec.session", told))
+        if self._writer is not None:
+            self._writer.changed()
+
+    def _snapshot(self, session: Session) -> "Snapshot":
+        """State of the call at this moment."""
+        assert self._resuming is not None
+        tokens = self._resuming.tokens.known(self) or self._last_tokens
+        return session.state(), self._received, tokens
 
     def _state(self, state: str) -> None:
         self._call.is_waiting = state == "lost"

@@ -14,6 +14,8 @@ from agent.calls.recording import Recorder
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
 from agent.calls.session_check import check_session
+from agent.calls.state_store.memory import MemoryStateStore
+from agent.calls.state_store.store import StateStore
 from agent.config.schema import Config
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile, keys_path
@@ -59,7 +61,7 @@ class Application:
     """AudioSocket calls, which come through a port of their own."""
 
 
-def create_app(
+def create_app(  # noqa: PLR0913
     config: Config,
     stages: Stages,
     clock: Clock,
@@ -68,18 +70,22 @@ def create_app(
     access: Authenticator | None = None,
     tools: ServerTools | None = None,
     recorder: Recorder | None = None,
+    state_store: StateStore | None = None,
 ) -> Application:
     """Build the application; `agent/server/server.py` runs it. `access` defaults to an
-    authenticator of the keys in HALFSEC_HOME."""
+    authenticator of the keys in HALFSEC_HOME, `state_store` to one in memory."""
     access = access or Authenticator(config, KeyFile(keys_path()), clock)
     calls = CallRegistry(config, clock, store, exporter, recorder)
     access.on_news = calls.events.look_up
+    if state_store is None:
+        state_store = MemoryStateStore(clock)
     tools = tools or ServerTools(config, clock)
     latency = LatencyEndpoints(calls, access)
-    endpoints = Endpoints(stages, calls, access, tools, config.answering_model())
-    secrets = SecretEndpoint(config, access.secrets, clock, partial(check_session, stages))
+    endpoints = Endpoints(stages, calls, access, tools, config.answering_model(), state_store)
+    check = partial(check_session, stages)
+    secrets = SecretEndpoint(config, access.secrets, clock, check, access.publish_secret)
     visitors = OriginCheck(config.agent, config.telephony.public_host)
-    call_service = CallService(config, stages, calls, clock, access, tools)
+    call_service = CallService(config, stages, calls, clock, access, tools, state_store)
     voice = RealtimeSocket(config, calls, clock, call_service)
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),

@@ -23,6 +23,9 @@ from starlette.types import ASGIApp
 
 from agent.calls.recording import Recorder
 from agent.calls.registry import CallRegistry
+from agent.calls.state_store.load import SETTING as STATE_STORE_SETTING
+from agent.calls.state_store.load import open_state_store
+from agent.calls.state_store.store import ForeignDataError, StateStore, StoreUnavailableError
 from agent.codec.json_frame import MAX_FRAME_BYTES
 from agent.config.local_urls import page_url
 from agent.config.schema import Config, LatencySettings
@@ -151,14 +154,22 @@ async def _serve(
     started_ns: int,
     tls: ssl.SSLContext | None,
 ) -> int:
+    state_store = open_state_store(config, clock)
+    await verify_state_store(state_store)
     stages = Stages(config, ModelStore(), clock)
     port = listener.getsockname()[1]
     store = _store(config.latency_budget, port)
     exporter = _exporter(config)
-    access = Authenticator(config, KeyFile(keys_path()), clock, local_key=make_local_key(port))
+    access = Authenticator(
+        config,
+        KeyFile(keys_path()),
+        clock,
+        local_key=make_local_key(port),
+        state_store=state_store,
+    )
     tools = ServerTools(config, clock)
     recorder = _recorder(config, clock)
-    app = create_app(config, stages, clock, store, exporter, access, tools, recorder)
+    app = create_app(config, stages, clock, store, exporter, access, tools, recorder, state_store)
     calls = app.calls
     server = make_server(app.asgi, config, tls)
     stop = asyncio.Event()
@@ -197,6 +208,7 @@ async def _serve(
     forget_local_key(port)
     status = 1 if stages.status == "failed" else 0
     await stages.close()
+    await state_store.close()
     if store is not None:
         await asyncio.to_thread(store.close)
     if exporter is not None:
@@ -204,6 +216,18 @@ async def _serve(
     if recorder is not None:
         await asyncio.to_thread(recorder.close)
     return status
+
+
+async def verify_state_store(store: StateStore) -> None:
+    """Look whether the store answers; one that does not yet may do so later. Raises ConfigError
+    where it can't be used."""
+    try:
+        await store.check()
+    except StoreUnavailableError as error:
+        print(f"No call can be resumed at another server yet: {error}.", file=sys.stderr)
+    except ForeignDataError as error:
+        await store.close()
+        raise ConfigError(f"{STATE_STORE_SETTING}: {error}.", key=STATE_STORE_SETTING) from None
 
 
 def handle_signals(

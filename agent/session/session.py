@@ -19,10 +19,12 @@ from typing import Final
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import CallState
-from agent.session.api.conversation import ConversationItems
+from agent.session.api.conversation import ConversationItems, Message
 from agent.session.api.ids import Identifiers
+from agent.session.api.session_state import SessionState
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
+from agent.session.context.chat_messages import messages_of
 from agent.session.context.condensing_scheduler import IdleCondensing
 from agent.session.context.prefill_scheduler import IdlePrefill
 from agent.session.ports.stage_ports import (
@@ -60,6 +62,10 @@ from .user_items import UserItems
 STALL_NS: Final = 1_500_000_000
 """No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
 network hiccup; longer is dead air."""
+
+IDS_AHEAD: Final = 16
+"""Ids that are skipped when a call is taken over: the other server may have given out some more
+than it has recorded. Fewer could be used twice; more make longer ids, and nothing else."""
 
 _PLAIN: Final = ResponseOptions()
 
@@ -141,6 +147,8 @@ class Session:
         self._items = ReplyItems(shared.clock, self._context, self._ids, outputs)
         self._group = asyncio.TaskGroup()
         self._is_running = False
+        self._taken_over: ev.CallTakenOver | None = None
+        """The call began at another server."""
         self._responses = ResponseController(
             self._group,
             stages,
@@ -160,7 +168,9 @@ class Session:
     async def run(self) -> None:
         """Serve the call until cancelled. Raises errors that are neither the client's nor a
         stage's, and SilentCallError after too long a silence; both in groups."""
-        self._notify(say.SessionCreated(self.id, self.settings, self._options.expires_at_unix_s))
+        if self._taken_over is None:
+            expires = self._options.expires_at_unix_s
+            self._notify(say.SessionCreated(self.id, self.settings, expires))
         try:
             async with self._group as group:
                 self._is_running = True
@@ -169,7 +179,9 @@ class Session:
                 group.create_task(self._prefill.run())
                 group.create_task(self._condensing.run())
                 self._prefill.changed()
-                if self._profile.greeting and not self.settings.transcribes_only:
+                if self._taken_over is not None:
+                    self.feed(self._taken_over)
+                elif self._profile.greeting and not self.settings.transcribes_only:
                     self.say(self._profile.greeting)
         finally:
             self._log.over.settle_all()
@@ -184,6 +196,47 @@ class Session:
             self._complain(error)
         finally:
             self._request_id = None
+
+    # --- for the state store: another server goes on with the call ---
+
+    def state(self) -> SessionState:
+        """What another server needs to go on with the call."""
+        machine = self._machine
+        return SessionState(
+            self.settings,
+            tuple(self.conversation),
+            *self._ids.counts,
+            self._user_items.received_ms,
+            self._context.summary,
+            self._context.num_covered,
+            machine.answer_due,
+            machine.answers_caller,
+            self._items.state(in_progress=machine.agent is not Agent.IDLE),
+        )
+
+    def restore(self, state: SessionState) -> None:
+        """Go on with a call of another server, once, before `run`. The session was made with the
+        state's settings. Its client is lost at first; `client_back` follows.
+
+        A reply in progress ends where it was heard, and words of the caller that were not
+        transcribed are lost. Raises ClientError for items that contradict each other.
+        """
+        for item in state.items:
+            self.conversation.add(item)
+        counts = state.num_items, state.num_replies, state.num_calls
+        self._ids.skip(*(number + IDS_AHEAD for number in counts))
+        self._user_items.origin_ms = state.audio_ms
+        is_heard = False  # a reply in progress that is not there has no word yet
+        if state.reply is not None:
+            is_heard = self._items.restore(state.reply, state.settings)
+        for item in tuple(self.conversation):
+            if isinstance(item, Message) and (item.text is None or item.status == "in_progress"):
+                self.conversation.set_text(item.id, item.text or "", "incomplete", item.rounds)
+        self._context.restore(state.summary, state.num_covered)
+        messages = messages_of(self.conversation)
+        has_question = bool(messages) and messages[-1].role in ("user", "tool")
+        is_due = state.answer_due or (state.answers_caller and not is_heard)
+        self._taken_over = ev.CallTakenOver(is_due and has_question)
 
     # --- for the transport: announcements, and a connection that is lost ---
 

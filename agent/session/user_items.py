@@ -32,6 +32,8 @@ class UserItems:
         self._ids = ids
         self._log = outputs.log
         self._notify = outputs.notify
+        self.origin_ms = 0
+        """The caller's audio that another server received before this one, in ms."""
         self._items: dict[int, ItemId] = {}
         """Items of utterances whose words are not known yet, by utterance."""
         self._last_said: ItemId | None = None
@@ -48,8 +50,13 @@ class UserItems:
 
     def announce_speech(self, utterance: int, at_sample: int) -> None:
         """Send that an utterance began, at this sample of the ears' axis."""
-        started = say.SpeechStarted(self._item_of(utterance), at_sample // SAMPLES_PER_MS)
-        self._notify(started)
+        start_ms = self.origin_ms + at_sample // SAMPLES_PER_MS
+        self._notify(say.SpeechStarted(self._item_of(utterance), start_ms))
+
+    @property
+    def received_ms(self) -> int:
+        """The caller's audio received so far, in ms."""
+        return self.origin_ms + int(self._ears.received) // SAMPLES_PER_MS
 
     def reopen(self, utterance: int) -> None:
         """This utterance continues the last one that was committed."""
@@ -111,7 +118,7 @@ class UserItems:
         """Add an item for silence that a client asked to be prompted about. It is no utterance: the
         ears have heard none, and the model gets none."""
         item_id = self._ids.item()
-        end_ms = int(self._ears.received) // SAMPLES_PER_MS
+        end_ms = self.received_ms
         start_ms = max(0, end_ms - silence_ms)
         self._notify(say.SilenceTimedOut(item_id, start_ms, end_ms))
         self._add(item_id)
@@ -146,4 +153,4 @@ class UserItems:
         return item_id
 
     def _end_ms(self, utterance: int) -> int:
-        return self._ears.end_sample(utterance) // SAMPLES_PER_MS
+        return self.origin_ms + self._ears.end_sample(utterance) // SAMPLES_PER_MS

@@ -39,7 +39,7 @@ from .call_plan import planned
 from .media_session import HungUp, PhoneLine
 from .pending_streams import PendingStreams
 from .signatures import PhoneSignatures
-from .stream_auth import completed, proven
+from .stream_auth import completed, offered_tokens, proven
 from .transport import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
 
 OPEN_S: Final = 5.0
@@ -180,7 +180,11 @@ class PhoneSocket:
     ) -> None:
         """Admit and serve one call. Raises StreamError for a refused one."""
         presented = scope.get(PRESENTED_KEY)
+        await self._service.fleet_tokens.claim(
+            self._tokens, offered_tokens(carrier, started, presented)
+        )
         expected = proven(principal, carrier, started, self._tokens, presented)
+        await self._service.fleet_tokens.publish(self._tokens)  # what was another call's
         if expected is None:
             raise StreamError(NOT_AUTHENTICATED)
         principal = expected.principal

@@ -25,11 +25,18 @@ def proven(
 ) -> ExpectedCall | None:
     """The call that a stream belongs to; None for an unauthenticated stream. `principal`: result of
     the authenticator, or of a signature. `presented`: a token that came with the handshake."""
-    offered = [presented, *(started.parameters.get(name) for name in carrier.token_names)]
-    for token in filter(None, offered):
+    for token in offered_tokens(carrier, started, presented):
         if (found := tokens.redeem(token, carrier.name, started)) is not None:
             return found
     return None if principal is UNPROVEN else ExpectedCall(principal)
+
+
+def offered_tokens(
+    carrier: Carrier, started: StreamStarted, presented: str | None = None
+) -> list[str]:
+    """Tokens that a stream brings, that of the handshake first."""
+    offered = [presented, *(started.parameters.get(name) for name in carrier.token_names)]
+    return list(filter(None, offered))
 
 
 def completed(started: StreamStarted, call: ExpectedCall) -> StreamStarted:

@@ -5,16 +5,18 @@ authenticates the stream, and links it to what the webhook told of the call, suc
 further request about the same call gets the same token. A repeated signed request, from a carrier
 that lost the answer or from an attacker who recorded it, gets the first answer, whose token works
 once. That includes requests in another notation with a valid signature: with the fields in another
-order, or with a query that the carrier does not sign.
+order, or with a query that the carrier does not sign. In a fleet the answer is remembered in the
+state store, by all servers and over their restarts.
 
 If no line (place for a call) is free, the caller hears a message in the carrier's own way; an
 unauthenticated carrier gets an error, which its own debugger shows.
 """
 
 import hashlib
+import json
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -23,6 +25,7 @@ from starlette.responses import Response
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
 from agent.calls.session_start import session_start
+from agent.calls.state_store.store import StateStoreError
 from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.config.schema import Config
 from agent.http.auth.principal import Principal, principal_of
@@ -60,6 +63,9 @@ MAX_ANSWERED: Final = 4096
 """Answers to signed requests that are remembered, over all calls; then the oldest is forgotten.
 Some carriers sign no time, so that a replay of any age has a valid signature."""
 
+ANSWERED_S: Final = 7 * 86_400
+"""Time in s for which the state store of a fleet remembers an answer: some 1 kB each."""
+
 NOTED: Final = Answer("", "text/plain", 204)
 
 _log = logging.getLogger(__name__)
@@ -84,7 +90,7 @@ class _Authenticated:
         return hashlib.sha256(f"{self.carrier.key}\n".encode() + self.signed).digest()
 
 
-_Handler = Callable[[_Authenticated, Request], Answer]
+_Handler = Callable[[_Authenticated, Request], Awaitable[Answer]]
 
 
 class PhoneWebhooks:
@@ -107,6 +113,7 @@ class PhoneWebhooks:
         self._tokens = tokens
         self._signatures = signatures
         self._on_answered = on_answered
+        self._store = service.state_store
         self._answered: dict[bytes, Answer] = {}
         """Answers to signed requests, by digest."""
 
@@ -123,7 +130,10 @@ class PhoneWebhooks:
     ) -> Response:
         try:
             received = await self._authenticated(request, carrier, webhook)
-            answer = received if isinstance(received, HttpRefusal) else handler(received, request)
+            if isinstance(received, HttpRefusal):
+                answer: Answer | HttpRefusal = received
+            else:
+                answer = await handler(received, request)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         except WebhookError as error:
@@ -159,15 +169,15 @@ class PhoneWebhooks:
             return sender
         return _Authenticated(carrier, webhook, sender.principal, content, sender.signed)
 
-    def _answer(self, received: _Authenticated, request: Request) -> Answer:
+    async def _answer(self, received: _Authenticated, request: Request) -> Answer:
         """Answer a voice webhook. Raises WebhookError."""
         webhook = received.webhook
         # Carriers send a voice webhook for a caller who has hung up: Twilio after a transfer, Plivo
         # where its application has no other address for that.
         if webhook.status(received.content).is_over:
-            return self._note(received, request)
+            return await self._note(received, request)
         digest = received.digest
-        known = self._answered.get(digest) if digest else None
+        known = await self._known(digest) if digest else None
         if known is not None:
             return known
         call = webhook.read(received.content)
@@ -178,9 +188,36 @@ class PhoneWebhooks:
             self._answered[digest] = answer
             while len(self._answered) > MAX_ANSWERED:
                 del self._answered[next(iter(self._answered))]
+        await self._service.fleet_tokens.publish(self._tokens)
+        if digest and not call.transfer:
+            answer = await self._remember(digest, answer)
         return answer
 
-    def _note(self, received: _Authenticated, request: Request) -> Answer:
+    async def _known(self, digest: bytes) -> Answer | None:
+        """The answer that this request got before, at any server."""
+        known = self._answered.get(digest)
+        if known is None and self._store.is_shared:
+            try:
+                known = _answer_of(await self._store.get(_name_of(digest)))
+            except StateStoreError as error:
+                _log.warning("whether a webhook is a repeated one is known here only: %s", error)
+        return known
+
+    async def _remember(self, digest: bytes, answer: Answer) -> Answer:
+        """Keep the answer for all servers. Returns the one that counts: the first."""
+        if not self._store.is_shared:
+            return answer
+        name, text = _name_of(digest), json.dumps(asdict(answer)).encode()
+        try:
+            if await self._store.put_if_absent(name, text, ANSWERED_S):
+                return answer
+            first = _answer_of(await self._store.get(name))
+        except StateStoreError as error:
+            _log.warning("a webhook's answer is kept here only: %s", error)
+            return answer
+        return first or answer
+
+    async def _note(self, received: _Authenticated, request: Request) -> Answer:
         """Take a status. Raises WebhookError."""
         status = received.webhook.status(received.content)
         if not status.call_id:
@@ -249,6 +286,22 @@ async def _body(request: Request) -> bytes | HttpRefusal:
     except TimeoutError:
         return HttpRefusal(408, f"The body did not come within {BODY_TIMEOUT_S:g} s.", "timeout")
     return bytes(received)
+
+
+def _name_of(digest: bytes) -> str:
+    """Name of an answer in the state store."""
+    return f"webhook:{digest.hex()}"
+
+
+def _answer_of(text: bytes | None) -> Answer | None:
+    """The answer that was kept. One that can't be read counts as refused: it was answered once."""
+    if text is None:
+        return None
+    try:
+        fields = json.loads(text)
+        return Answer(str(fields["text"]), str(fields["media_type"]), int(fields["status"]))
+    except (ValueError, KeyError, TypeError):
+        return NOTED
 
 
 def _unreadable(problem: str) -> HttpRefusal:

@@ -10,6 +10,9 @@ the answer had been heard. An answer that was heard in part is not continued: th
 it was about and can ask for more. A response that the client had requested itself is not repeated:
 the client sees that it did not come. A caller who was cut off in mid-sentence and continues after
 the resumption re-opens the turn as always.
+
+A call that is taken over from another server begins in the same way: without a client, and with an
+answer that is due or not.
 """
 
 from typing import Final
@@ -46,4 +49,14 @@ def _on_client_back(s: TurnState, event: ev.ClientBack, now_ns: int) -> list[Com
     return begin_if_wanted(s, now_ns)
 
 
-HANDLERS: Final[Handlers] = {ev.ClientLost: _on_client_lost, ev.ClientBack: _on_client_back}
+def _on_call_taken_over(s: TurnState, event: ev.CallTakenOver, now_ns: int) -> list[Command]:
+    s.away = True
+    s.wanted = s.answers_caller = event.answer_due
+    return []
+
+
+HANDLERS: Final[Handlers] = {
+    ev.ClientLost: _on_client_lost,
+    ev.ClientBack: _on_client_back,
+    ev.CallTakenOver: _on_call_taken_over,
+}

@@ -165,6 +165,14 @@ class ClientBack:
 
 
 @dataclass(frozen=True, slots=True)
+class CallTakenOver:
+    """First event of a call that began at another server, and whose client is on its way here."""
+
+    answer_due: bool
+    """The caller waits for an answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class RulesChanged:
     """The client changed its turn detection."""
 
@@ -195,5 +203,6 @@ Event = (
     | WordsHeard
     | ClientLost
     | ClientBack
+    | CallTakenOver
     | RulesChanged
 )

@@ -99,6 +99,18 @@ class TurnTaking:
         return self._state.wanted
 
     @property
+    def answer_due(self) -> bool:
+        """True if a response would begin after a lost connection, whatever was heard of this
+        one."""
+        return self._state.wanted or self._state.unheard_cut
+
+    @property
+    def answers_caller(self) -> bool:
+        """True while a response that answers the caller is in progress, and has not failed."""
+        s = self._state
+        return s.answers_caller and s.agent is not Agent.IDLE and not s.apologized
+
+    @property
     def awaits_words(self) -> bool:
         """True while the transcript that would be answered next is outstanding."""
         s = self._state

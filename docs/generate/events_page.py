@@ -138,11 +138,11 @@ CLOSE_CODES: Final = (
     (1009, "A message that is too large."),
     (1011, "A fault of the server, or no answer to pings. Clients reconnect."),
     (1012, "The server stops. Clients reconnect."),
-    (1013, "A part is being restarted. Clients reconnect."),
+    (1013, "A part is being restarted, or the state of calls can't be reached. Clients reconnect."),
     (4000, "The beta dialect, behind the error event that says so."),
-    (4404, "There is no call to resume: open a new one."),
+    (4404, "There is no call to resume, or it can't be read here: open a new one."),
     (4408, "Sent by a client that gives up a connection and will resume."),
-    (4409, "The call goes on at another connection of the same client."),
+    (4409, "The call goes on at another connection of the same client, or at another server."),
 )
 """Close codes and their meaning."""
 

@@ -4,6 +4,9 @@ The key file is looked at once a second, on a thread; what `halfsec keys` change
 on. A revoked key also ends its calls, and those of the client secrets that it made: it is revoked
 because it is in the wrong hands. An expired one opens nothing new.
 
+In a fleet (`agent.state_store`) client secrets and revoked keys are those of all its servers:
+`fleet_access.py`.
+
 A server that was open while it had no key closes with the first; it never opens while it runs.
 """
 
@@ -13,10 +16,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from agent.calls.state_store.store import StateStore
 from agent.config.schema import Config
 from latency_budget.account.clock import Clock, unix_ns
 
 from .client_secrets import SECRET_PREFIX, ClientSecrets
+from .fleet_access import FleetAccess
 from .key_needed import needs_key
 from .keys import KEY_PREFIX, KeyFile, KeyFileError, KeyRing, with_default
 from .local_key import LOCAL_PREFIX
@@ -35,9 +40,20 @@ class Authenticator:
     """Authenticator of requests: keys, client secrets and web tokens. Used on the server's event
     loop only. `local_key` is the text that commands on this machine send; empty: there is none."""
 
-    def __init__(self, config: Config, keys: KeyFile, clock: Clock, *, local_key: str = "") -> None:
-        """Reads the key file. Raises KeyFileError."""
+    def __init__(
+        self,
+        config: Config,
+        keys: KeyFile,
+        clock: Clock,
+        *,
+        local_key: str = "",
+        state_store: StateStore | None = None,
+    ) -> None:
+        """Reads the key file. `state_store`: None where nothing is shared with other servers.
+        Raises KeyFileError."""
         self.secrets: Final = ClientSecrets()
+        is_shared = state_store is not None and state_store.is_shared
+        self._fleet = FleetAccess(state_store) if state_store is not None and is_shared else None
         self._settings = config.access
         self._file = keys
         self._clock = clock
@@ -64,6 +80,8 @@ class Authenticator:
         if credential.startswith(SECRET_PREFIX):
             # Also where the server is open: it would be a call without what the secret stands for.
             holder = self.secrets.find(credential, self._clock.now_ns())
+            if holder is None and self._fleet is not None:
+                holder = await self._fleet.find(credential)
             return holder if holder is not None and self.holds(holder) else None
         if credential.startswith(KEY_PREFIX):
             return self._by_key(credential) or stranger
@@ -77,6 +95,8 @@ class Authenticator:
 
     def holds(self, principal: Principal) -> bool:
         """True while the key behind a principal is not revoked."""
+        if self._fleet is not None and principal.key_id in self._fleet.revoked:
+            return False
         return not principal.key_id.startswith(FILE_KEY) or principal.key_id in self._ring
 
     async def until_revoked(self, principal: Principal) -> None:
@@ -85,7 +105,10 @@ class Authenticator:
             await self._news.wait()
 
     async def refresh(self) -> None:
-        """Take in what has become of the key file. A damaged one changes nothing."""
+        """Take in what has become of the key file, and which keys were revoked on other machines. A
+        damaged file changes nothing."""
+        if self._fleet is not None and await self._fleet.refresh():
+            self._tell()
         stamp = await asyncio.to_thread(self._file.stamp)
         if stamp == self._stamp:
             return
@@ -99,6 +122,15 @@ class Authenticator:
         if self._settings.require_key == "auto":
             self.closed = True
         _log.info("there are %d keys now", len(keys))
+        self._tell()
+
+    async def publish_secret(self, text: str, holder: Principal, life_s: int) -> None:
+        """Let the other servers of the fleet know a client secret. Raises nothing."""
+        if self._fleet is not None:
+            await self._fleet.publish(text, holder, life_s)
+
+    def _tell(self) -> None:
+        """Wake those who wait for a change of the keys."""
         news, self._news = self._news, asyncio.Event()
         news.set()
         self.on_news()
@@ -113,7 +145,8 @@ class Authenticator:
         key = self._ring.find(text, unix_ns() / 1e9)
         if key is None:
             return None
-        return self._limited(Principal(key.name, "key", key.limits, key_id=key.key_id))
+        found = Principal(key.name, "key", key.limits, key_id=key.key_id)
+        return self._limited(found) if self.holds(found) else None
 
     def _limited(self, principal: Principal) -> Principal:
         """The principal, with the common limit of calls where its key has none of its own."""

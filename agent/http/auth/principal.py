@@ -52,6 +52,37 @@ UNPROVEN: Final = Principal("a carrier without a key", "carrier")
 endpoint checks, or a token in the stream."""
 
 
+_KINDS: Final = ("open", "key", "local", "jwt", "ephemeral", "carrier")
+
+
+def principal_json(principal: Principal) -> dict[str, Any]:
+    """The principal as a JSON object, for other servers of a fleet."""
+    limits = principal.limits
+    return {
+        "name": principal.name,
+        "kind": principal.kind,
+        "max_calls": limits.max_calls,
+        "agents": list(limits.agents),
+        "dials": limits.dials,
+        "session": None if principal.session is None else dict(principal.session),
+        "key_id": principal.key_id,
+    }
+
+
+def principal_from(fields: Mapping[str, Any]) -> Principal:
+    """The principal of such an object. Raises KeyError, TypeError, ValueError."""
+    kind, max_calls, session = fields["kind"], fields["max_calls"], fields["session"]
+    if kind not in _KINDS:
+        raise ValueError(f"{kind!r} is no kind of principal")
+    limits = KeyLimits(
+        None if max_calls is None else int(max_calls),
+        tuple(str(name) for name in fields["agents"]),
+        fields["dials"] is True,
+    )
+    bound = None if session is None else dict(session)
+    return Principal(str(fields["name"]), kind, limits, bound, str(fields["key_id"]))
+
+
 def principal_of(scope: Mapping[str, Any]) -> Principal:
     """Principal of a request that passed the authentication middleware."""
     principal: Principal = scope[SCOPE_KEY]

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
+RESUME_PREFIX: Final = "resume_"
+"""Beginning of the tokens that resume calls."""
+
 MAX_TOKEN_CHARS: Final = 256
 """Ours have 60. What is longer is not hashed."""
 

@@ -45,7 +45,8 @@ class _Wish:
 
 class SecretEndpoint:
     """One instance for all requests. `check` raises ClientError for a session that could have no
-    reply: its voice is not there, or the model can't take its instructions or tools."""
+    reply: its voice is not there, or the model can't take its instructions or tools. `publish` lets
+    other servers know a secret, with its holder and life in s."""
 
     def __init__(
         self,
@@ -53,11 +54,13 @@ class SecretEndpoint:
         secrets: ClientSecrets,
         clock: Clock,
         check: Callable[[SessionSettings], Awaitable[None]],
+        publish: Callable[[str, Principal, int], Awaitable[None]],
     ) -> None:
         self._config = config
         self._secrets = secrets
         self._clock = clock
         self._check = check
+        self._publish = publish
         self._bodies = JsonBodies()
 
     async def serve(self, request: Request) -> Response:
@@ -87,6 +90,7 @@ class SecretEndpoint:
             return start
         await self._check(start.settings)
         value = self._secrets.mint(holder, wish.lifetime_s, self._clock.now_ns())
+        await self._publish(value, holder, wish.lifetime_s)
         return {
             "value": value,
             "expires_at": unix_ns() // 10**9 + wish.lifetime_s,

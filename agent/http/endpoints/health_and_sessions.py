@@ -17,6 +17,7 @@ from starlette.responses import (
 )
 
 from agent.calls.registry import CallRegistry
+from agent.calls.state_store.store import StateStore
 from agent.http.auth.authenticator import Authenticator
 from agent.stages.registry import Stages
 from agent.stages.stall_timeout import finished_on_thread
@@ -43,11 +44,13 @@ class Endpoints:
         access: Authenticator,
         tools: ServerTools | None = None,
         model: Mapping[str, str] | None = None,
+        state_store: StateStore | None = None,
     ) -> None:
         """`model`: what answers, and why, for those who ask without a key where none is needed."""
         self._stages = stages
         self._calls = calls
         self._access = access
+        self._state_store = state_store
         self._tools = tools
         self._model = dict(model or {})
 
@@ -81,6 +84,8 @@ class Endpoints:
                     if isinstance(problem, str)
                     else {each: self._shown(why) for each, why in problem.items()}
                 )
+        if self._state_store is not None and (problem := self._state_store.problem) is not None:
+            problems["state_store"] = self._shown(problem)
         if calls.store and (notice := calls.store.notice):
             problems.setdefault("store", self._shown(notice))
         body |= problems

@@ -100,6 +100,10 @@ class RealtimeProtocol:
         self._expires_at_unix_s: int | None = None
         self._responses: dict[str, ResponseEvents] = {}
 
+    def resume(self, session_id: str, expires_at_unix_s: int | None) -> None:
+        """Go on with a session that another server created."""
+        self._session_id, self._expires_at_unix_s = session_id, expires_at_unix_s
+
     def receive(self, frame: str | bytes) -> tuple[Request | Problem, ...]:
         """Parse one client frame to its requests; empty for audio without samples. Never raises for
         what the client sent."""

@@ -8,7 +8,6 @@ refused to them. One that has been used and given up they may use again: some cl
 item by deleting it and creating another under its name.
 """
 
-import itertools
 import secrets
 
 from latency_budget.account.turn import SessionId
@@ -26,9 +25,20 @@ class Identifiers:
     def __init__(self, session_id: SessionId) -> None:
         self._stem = session_id.rpartition("_")[2][:10]
         self._num_items = 0
-        self._replies = itertools.count(1)
-        self._calls = itertools.count(1)
+        self._num_replies = 0
+        self._num_calls = 0
         self._held: set[ItemId] = set()
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Ids given out so far: of items, replies and function calls."""
+        return self._num_items, self._num_replies, self._num_calls
+
+    def skip(self, num_items: int, num_replies: int, num_calls: int) -> None:
+        """Skip so many ids of each kind: another server has given them out."""
+        self._num_items += num_items
+        self._num_replies += num_replies
+        self._num_calls += num_calls
 
     def item(self) -> ItemId:
         """The next item id, held until it is released."""
@@ -50,7 +60,9 @@ class Identifiers:
 
     def call(self) -> str:
         """The next id of a function call."""
-        return f"call_{self._stem}{next(self._calls):05d}"
+        self._num_calls += 1
+        return f"call_{self._stem}{self._num_calls:05d}"
 
     def reply(self) -> str:
-        return f"resp_{self._stem}{next(self._replies):05d}"
+        self._num_replies += 1
+        return f"resp_{self._stem}{self._num_replies:05d}"

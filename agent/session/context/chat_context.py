@@ -260,6 +260,17 @@ class ChatContext:
         return done
 
     @property
+    def num_covered(self) -> int:
+        """Number of the conversation's messages that the summary stands for."""
+        return len(self._covered) if self.summary else 0
+
+    def restore(self, summary: tuple[str, ...], num_covered: int) -> None:
+        """The conversation is another server's, with this summary of its oldest messages: the model
+        takes it anew."""
+        self.summary, self._covered = summary, told(self.conversation)[:num_covered]
+        self.edited()
+
+    @property
     def _has_setting(self) -> bool:
         """True if the model has the session's instructions and tools, and no others."""
         given = (self._given_instructions, self._given_tools)

@@ -11,11 +11,14 @@ first word that was not heard (`rest`), which lies behind what was sent.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from agent.session.api.session_state import SpokenChunk
 
 FRAME_MS: Final = 100
 """Audio per frame. Larger frames make barge-in coarser, smaller ones cost a message each; stock
@@ -158,6 +161,33 @@ class Playback:
             rest.push(pcm, (start, chunk.span[1]), words)
         rest._finished = self._finished
         return rest
+
+    def spoken(self) -> tuple[SpokenChunk, ...]:
+        """All chunks so far, without their samples."""
+        return tuple(
+            SpokenChunk(
+                chunk.first_sample,
+                chunk.end_sample,
+                chunk.span,
+                tuple((word.char_end, word.end_sample) for word in chunk.words),
+            )
+            for chunk in self._chunks
+        )
+
+    @classmethod
+    def of_spoken(cls, rate_hz: int, chunks: Sequence[SpokenChunk]) -> "Playback":
+        """The playback of a reply that another server sent, of which nothing more is sent. Any of
+        it may have reached the client."""
+        playback = cls(rate_hz, lead_ms=0)
+        nothing = np.zeros(0, np.int16)
+        for chunk in chunks:
+            words = tuple(HeardWord(*word) for word in chunk.words)
+            kept = _Chunk(chunk.first_sample, chunk.end_sample, chunk.span, words, nothing, True)
+            playback._chunks.append(kept)
+        playback._num_forgotten = len(playback._chunks)
+        playback._queued = playback.sent = chunks[-1].end_sample if chunks else 0
+        playback._finished = True
+        return playback
 
     def next_due_ns(self) -> int | None:
         """Time at which `due` has the next frame, ns; None while nothing is queued."""

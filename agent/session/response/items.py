@@ -12,7 +12,14 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
 
-from agent.session.api.conversation import FunctionCall, ItemId, ItemStatus, Message, ModelCall
+from agent.session.api.conversation import (
+    FunctionCall,
+    ItemId,
+    ItemStatus,
+    Message,
+    Modality,
+    ModelCall,
+)
 from agent.session.api.ids import Identifiers
 from agent.session.api.server_events import (
     ItemDeleted,
@@ -24,15 +31,21 @@ from agent.session.api.server_events import (
     ReplyStatus,
     Usage,
 )
+from agent.session.api.session_state import ReplyState
+from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
-from agent.session.ports.playback import duration_ns
+from agent.session.ports.playback import Playback, duration_ns
 from agent.session.ports.playback_reports import PlaybackReportCheck
 from agent.turn_taking.commands import CutReason
-from latency_budget.account.clock import Clock
+from latency_budget.account.clock import Clock, Deadline
 from latency_budget.account.marks import MarkName
+from latency_budget.account.turn import TurnId
 
 from .dependencies import SessionOutputs
 from .response import Reply
+
+_OTHER_TURN: Final = TurnId(0)
+"""Turn of a response that another server gave: none of this one's."""
 
 MAX_KEPT: Final = 8
 """Limit of replies whose words can still be cut to what was heard. Clients truncate the newest."""
@@ -235,6 +248,70 @@ class ReplyItems:
             self._log.mark(reply.turn, name, at_ns)
             if name is MarkName.HEARD and reply.first_audible_sample is not None:
                 self._recording.heard(playback, reply.first_audible_sample, at_ns)
+
+    def state(self, *, in_progress: bool) -> ReplyState | None:
+        """State of the newest response; None where it has nothing in the conversation.
+        `in_progress`: it is not over yet."""
+        reply = self._newest
+        if reply is None or reply.options.out_of_band or not (reply.has_item or reply.rounds):
+            return None
+        stands_at = reply.held_at if reply.claimed_chars is None else reply.claimed_chars
+        return ReplyState(
+            reply.item_id,
+            in_progress and not reply.taken_back,
+            reply.speaks,
+            reply.text,
+            reply.first_char,
+            reply.shown_chars,
+            reply.is_complete,
+            stands_at,
+            reply.playback.rate_hz,
+            reply.playback.heard_samples(self._clock.now_ns()),
+            reply.playback.spoken(),
+            tuple(reply.rounds),
+        )
+
+    def restore(self, state: ReplyState, settings: SessionSettings) -> bool:
+        """Take over the newest response of another server. One in progress ends there: the history
+        keeps what was heard of it. Its client may still correct that. Returns whether any word of
+        it was heard."""
+        playback = Playback.of_spoken(state.rate_hz, state.chunks)
+        heard = state.stands_at
+        if heard is None:
+            is_spoken = state.speaks
+            played = playback.chars_heard(state.played_samples)
+            heard = played if is_spoken else state.shown_chars
+        heard = max(state.first_char, min(heard, len(state.text)))
+        modality: Modality = "audio" if state.speaks else "text"
+        reply = Reply(
+            _OTHER_TURN,
+            settings,
+            ResponseOptions(output_modality=modality),
+            playback,
+            Deadline(0),
+            item_id=state.item_id,
+            has_item=True,
+            text=state.text,
+            rounds=list(state.rounds),
+            first_char=state.first_char,
+            shown_chars=state.shown_chars,
+            is_complete=state.is_complete,
+            ended=True,
+            is_recorded=True,
+            claimed_chars=heard,
+        )
+        reply.claims.close()
+        if state.in_progress:
+            if state.item_id not in self._conversation and state.rounds:
+                self._make_room()
+                self._conversation.add(Message(state.item_id, "assistant", modality, None))
+            if state.item_id in self._conversation:
+                is_whole = state.is_complete and heard == len(state.text)
+                status: ItemStatus = "completed" if is_whole else "incomplete"
+                text = state.text[state.first_char : heard]
+                self._conversation.set_text(state.item_id, text, status, state.rounds)
+        self._kept[state.item_id] = reply
+        return bool(state.text[:heard].strip())
 
     def _end(
         self, reply: Reply, status: ReplyStatus, reason: ReplyReason | None, end_char: int

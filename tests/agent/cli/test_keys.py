@@ -8,6 +8,9 @@ from agent.__main__ import main
 from agent.cli.doctor import examine
 from agent.config.layers import load_config
 from agent.http.auth.keys import KeyFile
+from tests.support.service.redis_server import RedisServer
+
+pytest_plugins = ["tests.support.service.redis_fixtures"]
 
 Output = pytest.CaptureFixture[str]
 
@@ -47,6 +50,26 @@ def test_a_key_is_made_shown_once_and_taken_away(home: Path, capsys: Output) -> 
     assert "Keys left: 1" in capsys.readouterr().out
     assert main(["keys", "revoke", "ben"]) == 0
     assert "the server stays closed" in capsys.readouterr().out
+
+
+def test_a_key_is_taken_away_on_all_machines(
+    home: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, redis: RedisServer
+) -> None:
+    for name in ("ana", "ben"):
+        assert main(["keys", "add", name]) == 0
+    ana, ben = KeyFile(home / "keys.json").read()
+    monkeypatch.setenv("HALFSEC_AGENT__STATE_STORE", redis.address())
+    assert main(["keys", "revoke", "ana"]) == 0
+    revoked = redis.command("SMEMBERS", "test:revoked")
+    assert ana.key_id.encode() in revoked
+    assert ben.key_id.encode() not in revoked
+    monkeypatch.setenv("HALFSEC_AGENT__STATE_STORE", "redis://:secret@127.0.0.1:1/0")
+    capsys.readouterr()
+    assert main(["keys", "revoke", "ben"]) == 1
+    told = capsys.readouterr().err
+    assert "Revoked on this machine only" in told
+    assert "secret" not in told
+    assert KeyFile(home / "keys.json").read() == ()
 
 
 @pytest.mark.parametrize(

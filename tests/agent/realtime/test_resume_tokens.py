@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.calls.suspended import WaitingCalls
+from agent.http.auth.token_format import RESUME_PREFIX
 from agent.realtime.protocol.items import item_json
 from agent.realtime.protocol.resumed import MAX_CHARS, MAX_ITEMS
-from agent.realtime.resume_tokens import PREFIX, ResumeTokens
+from agent.realtime.resume_tokens import ResumeTokens
 from agent.session.api.conversation import ItemId, Message
 from agent.session.api.server_events import Resumed, SessionCreated
 from agent.session.api.settings import SessionSettings
@@ -16,7 +17,7 @@ from tests.support.wire.wire_frames import make, say
 def test_token_expires_when_its_successor_has_arrived() -> None:
     tokens: ResumeTokens[str] = ResumeTokens()
     first = tokens.issue("call", "key:a")
-    assert first.startswith(PREFIX)
+    assert first.startswith(RESUME_PREFIX)
     assert tokens.find(first, "key:a") == "call"
     second = tokens.issue("call", "key:a")
     assert tokens.find(first, "key:a") == "call", "the second may not have arrived"
@@ -53,7 +54,7 @@ def test_token_is_bound_to_one_key_and_one_call() -> None:
 def test_unknown_token_finds_no_call(text: str) -> None:
     tokens: ResumeTokens[str] = ResumeTokens()
     token = tokens.issue("call", "")
-    for wrong in (text, PREFIX + text, token + text, token[: -1 - len(text)]):
+    for wrong in (text, RESUME_PREFIX + text, token + text, token[: -1 - len(text)]):
         assert (tokens.find(wrong, "") == "call") == (wrong == token)
 
 

@@ -154,6 +154,7 @@ def test_each_kind_of_event_is_known() -> None:
         ev.WordsHeard: ev.WordsHeard(1, ""),
         ev.ClientLost: ev.ClientLost(unheard=True),
         ev.ClientBack: ev.ClientBack(),
+        ev.CallTakenOver: ev.CallTakenOver(answer_due=True),
     }
     assert examples.keys() == set(EVENTS)
     for event in examples.values():

@@ -10,6 +10,7 @@ from agent.observability.counters import BargeIns
 from agent.observability.live_marks import LiveMarks
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.server_events import Notice
+from agent.session.api.session_state import SessionState
 from agent.session.api.settings import SessionSettings
 from agent.session.ports.stage_ports import (
     NO_RECORDING,
@@ -60,8 +61,11 @@ class Call:
         tools: ToolsPort = NO_TOOLS,
         recording: RecordingPort = NO_RECORDING,
         told_marks: bool = False,
+        restored: SessionState | None = None,
     ) -> None:
-        """`ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
+        """`restored`: state of the session at another server.
+
+        `ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
         place of the fake ears. `told_marks`: the client hears of marks as they become known."""
         self.chat = chat
         self.ears = FakeEars()
@@ -105,7 +109,11 @@ class Call:
         )
         shared = SharedState(clock, policy or Policy({Action.OPENER}), self.counts)
         settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
+        if restored is not None:
+            settings = restored.settings
         self.session = Session(session_id, profile, settings, stages, options, outputs, shared)
+        if restored is not None:
+            self.session.restore(restored)
 
     def _open_voice(self, name: str, rate_hz: int) -> VoicePort:
         if name != "hibari":
@@ -157,6 +165,7 @@ async def call_with(  # noqa: PLR0913
     tools: ToolsPort = NO_TOOLS,
     recording: RecordingPort = NO_RECORDING,
     told_marks: bool = False,
+    restored: SessionState | None = None,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -173,6 +182,7 @@ async def call_with(  # noqa: PLR0913
         tools=tools,
         recording=recording,
         told_marks=told_marks,
+        restored=restored,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:

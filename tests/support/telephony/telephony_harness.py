@@ -14,6 +14,7 @@ from starlette.websockets import WebSocket
 
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
+from agent.calls.state_store.memory import MemoryStateStore
 from agent.calls.stream_tokens import CallTokens
 from agent.config.layers import load_config
 from agent.http.auth.authenticator import Authenticator
@@ -154,7 +155,9 @@ class TelephonyHarness:
         self.access = Authenticator(self.config, KeyFile(tmp_path / "keys.json"), clock)
         tools = ServerTools(self.config, clock)
         stages = cast(Stages, self.stages)
-        self.call_service = CallService(self.config, stages, self.calls, clock, self.access, tools)
+        self.call_service = CallService(
+            self.config, stages, self.calls, clock, self.access, tools, MemoryStateStore(clock)
+        )
         tokens, signatures = CallTokens(clock), PhoneSignatures(self.config.telephony)
         self.sockets = PhoneSocket(
             self.config, self.calls, clock, self.call_service, tokens, signatures

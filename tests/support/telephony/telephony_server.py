@@ -18,6 +18,7 @@ from twilio.request_validator import RequestValidator
 
 from agent.calls.registry import CallRegistry
 from agent.calls.service import AdmittedCall, CallService, CallTransport
+from agent.calls.state_store.store import StateStore
 from agent.config.layers import load_config
 from agent.config.schema import Config
 from agent.http.auth.authenticator import Authenticator
@@ -168,7 +169,10 @@ class ServerUnderTest:
 
 @asynccontextmanager
 async def telephony_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = SETTINGS
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: str = SETTINGS,
+    state_store: StateStore | None = None,
 ) -> AsyncIterator[ServerUnderTest]:
     """Start the application; every call ends as soon as it begins.
 
@@ -178,13 +182,18 @@ async def telephony_server(
     clock = SystemClock()
     stages = ReadyStages(config, ModelStore(tmp_path, {}), clock)
     keys = KeyFile(tmp_path / "keys.json")
-    access = Authenticator(config, keys, clock, local_key=LOCAL_KEY)
-    app = create_app(config, stages, clock, access=access)
+    access = Authenticator(config, keys, clock, local_key=LOCAL_KEY, state_store=state_store)
+    app = create_app(config, stages, clock, access=access, state_store=state_store)
     transport = httpx.ASGITransport(app.asgi)
     async with httpx.AsyncClient(transport=transport, base_url=PUBLIC) as http:
         server = ServerUnderTest(app, config, stages, keys, access, http)
 
+        of_another_server = CallService.hold
+
         async def hold(service: CallService, held: AdmittedCall, carrier: CallTransport) -> None:
+            if held.reservation._calls is not app.calls:
+                await of_another_server(service, held, carrier)
+                return
             server.held.append(held)
 
         monkeypatch.setattr(CallService, "hold", hold)

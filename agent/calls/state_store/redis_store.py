@@ -1,0 +1,269 @@
+"""State store in Redis, with redis-py's asyncio client (the extra `redis`).
+
+All names begin with the prefix of the address, and nothing else is read, written or deleted:
+several fleets, and other programs, may use one Redis. A record is a hash with its lease's token in
+the field `@lease`; what must happen in one step is a script of Lua. Works with Redis 6.2 and later,
+and with what speaks its protocol (Valkey); persistence is not needed: a store that has forgotten
+everything is filled again by the calls in progress.
+"""
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from typing import Any, Final, TypeVar, cast
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from agent.config.state_address import RedisAddress
+
+from .store import ForeignDataError, Lease, LeaseLostError, Record, StoreUnavailableError
+
+MIN_VERSION: Final = (6, 2)
+"""The first Redis with GETDEL."""
+
+MAX_CONNECTIONS: Final = 32
+"""Connections to the Redis. Each carries one command at a time, of less than a millisecond in one
+data center."""
+
+TIMEOUT_S: Final = 2.0
+"""Time limit of one command, and of a connection's beginning. A client that resumes waits for three
+of them at most."""
+
+LEASE: Final = "@lease"
+"""Field of a record with its holder's token; empty where its end was recorded."""
+
+_WRITE: Final = """
+local held = redis.call('HGET', KEYS[1], '@lease')
+if held and held ~= ARGV[1] then return -1 end
+if not held then
+  if redis.call('EXISTS', KEYS[1]) == 1 then return -2 end
+  if ARGV[3] == '0' then return 0 end
+end
+if ARGV[3] == '1' then redis.call('DEL', KEYS[1]) end
+redis.call('HSET', KEYS[1], '@lease', ARGV[1])
+local last = 4 + 2 * tonumber(ARGV[4])
+for i = 5, last, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
+for i = last + 1, #ARGV do redis.call('HDEL', KEYS[1], ARGV[i]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return 1
+"""
+
+_TAKE_OVER: Final = """
+local held = redis.call('HGET', KEYS[1], '@lease')
+if held == ARGV[1] then return 1 end
+if not held or held == '' or held ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], '@lease', ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1
+"""
+
+_END: Final = """
+if redis.call('HGET', KEYS[1], '@lease') ~= ARGV[1] then return 0 end
+redis.call('DEL', KEYS[1])
+if tonumber(ARGV[2]) > 0 then
+  redis.call('HSET', KEYS[1], '@lease', '')
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 1
+"""
+
+_TAKE_SLOT: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local holds = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if not holds and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
+redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), ARGV[1])
+redis.call('PEXPIRE', KEYS[1], 2 * tonumber(ARGV[3]))
+return 1
+"""
+
+_NOT_NOW: Final = (BusyLoadingError, ReadOnlyError, OutOfMemoryError)
+"""Refusals that pass: it loads its file, a replica is not promoted yet, memory is full."""
+
+_log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+_Argument = str | bytes | int
+
+
+class RedisStateStore:
+    """A `StateStore` in Redis. Belongs to the event loop that uses it first."""
+
+    is_shared: Final = True
+
+    def __init__(self, address: RedisAddress) -> None:
+        """Connects with the first operation."""
+        self._prefix = address.prefix
+        self._shown = address.shown
+        pool = BlockingConnectionPool.from_url(
+            address.url,
+            max_connections=MAX_CONNECTIONS,
+            timeout=TIMEOUT_S,
+            socket_timeout=TIMEOUT_S,
+            socket_connect_timeout=TIMEOUT_S,
+            # One more try, at once: connections that are kept may be broken since a restart.
+            retry=Retry(NoBackoff(), 1),
+        )
+        self._client: Redis = Redis.from_pool(pool)
+        self._scripts = {text: self._client.register_script(text) for text in _SCRIPTS}
+        self._problem: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        return self._problem
+
+    async def check(self) -> None:
+        await self._run(lambda: _awaitable(self._client.ping()))
+        try:
+            info = await self._run(lambda: self._client.info("server"))
+        except ForeignDataError:
+            return  # this user may not ask
+        check_version(str(info.get("redis_version", "")), self._shown)
+
+    async def get(self, name: str) -> bytes | None:
+        return _bytes(await self._run(lambda: self._client.get(self._key(name))))
+
+    async def put(self, name: str, value: bytes, ttl_s: float) -> None:
+        await self._run(lambda: self._client.set(self._key(name), value, px=_ms(ttl_s)))
+
+    async def put_if_absent(self, name: str, value: bytes, ttl_s: float) -> bool:
+        is_set = await self._run(
+            lambda: self._client.set(self._key(name), value, px=_ms(ttl_s), nx=True)
+        )
+        return bool(is_set)
+
+    async def take(self, name: str) -> bytes | None:
+        return _bytes(await self._run(lambda: self._client.getdel(self._key(name))))
+
+    async def delete(self, name: str) -> None:
+        await self._run(lambda: self._client.delete(self._key(name)))
+
+    async def read_record(self, name: str) -> Record | None:
+        found = await self._run(lambda: _awaitable(self._client.hgetall(self._key(name))))
+        if not found:
+            return None
+        fields = {key.decode("utf-8", "replace"): value for key, value in found.items()}
+        lease = fields.pop(LEASE, None)
+        if lease is None:
+            raise ForeignDataError(f"{self._key(name)} is no record of halfsec's")
+        return Record(lease.decode("utf-8", "replace"), fields)
+
+    async def write_record(
+        self,
+        lease: Lease,
+        changes: Mapping[str, bytes | None],
+        ttl_s: float,
+        *,
+        whole: bool = False,
+    ) -> bool:
+        values = [(name, value) for name, value in changes.items() if value is not None]
+        gone = [name for name, value in changes.items() if value is None and not whole]
+        arguments: list[_Argument] = [lease.token, _ms(ttl_s), int(whole), len(values)]
+        for name, value in values:
+            arguments += [name, value]
+        done = await self._script(_WRITE, lease.record, [*arguments, *gone])
+        if done == -1:
+            raise LeaseLostError
+        if done == -2:
+            raise ForeignDataError(f"{self._key(lease.record)} is no record of halfsec's")
+        return done == 1
+
+    async def take_over(self, lease: Lease, from_token: str, ttl_s: float) -> bool:
+        arguments: list[_Argument] = [lease.token, from_token, _ms(ttl_s)]
+        return await self._script(_TAKE_OVER, lease.record, arguments) == 1
+
+    async def end_record(self, lease: Lease, keep_s: float) -> None:
+        await self._script(_END, lease.record, [lease.token, _ms(keep_s)])
+
+    async def take_slot(self, name: str, member: str, limit: int, ttl_s: float) -> bool:
+        return await self._script(_TAKE_SLOT, name, [member, limit, _ms(ttl_s)]) == 1
+
+    async def release_slot(self, name: str, member: str) -> None:
+        await self._run(lambda: self._client.zrem(self._key(name), member))
+
+    async def add_member(self, name: str, member: str) -> None:
+        await self._run(lambda: _awaitable(self._client.sadd(self._key(name), member)))
+
+    async def members(self, name: str) -> Set[str]:
+        found = await self._run(lambda: _awaitable(self._client.smembers(self._key(name))))
+        return frozenset(each.decode("utf-8", "replace") for each in found)
+
+    async def close(self) -> None:
+        with contextlib.suppress(RedisError, OSError):
+            await self._client.aclose()
+            await self._client.connection_pool.disconnect()
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    async def _script(self, text: str, name: str, arguments: Sequence[_Argument]) -> int:
+        run = self._scripts[text]
+        return int(await self._run(lambda: run(keys=[self._key(name)], args=arguments)))
+
+    async def _run(self, operation: Callable[[], Awaitable[Result]]) -> Result:
+        """Run one operation of the client. Raises StateStoreError."""
+        try:
+            result = await operation()
+        except AuthenticationError:
+            raise self._failed(f"the Redis at {self._shown} refuses user or password") from None
+        except (RedisConnectionError, RedisTimeoutError, OSError) as error:
+            reason = f"the Redis at {self._shown} can't be reached ({_line(error)})"
+            raise self._failed(reason) from None
+        except _NOT_NOW as error:
+            raise self._failed(f"the Redis at {self._shown} can't now: {_line(error)}") from None
+        except ResponseError as error:
+            raise ForeignDataError(f"the Redis at {self._shown} refuses: {_line(error)}") from None
+        if self._problem is not None:
+            self._problem = None
+            _log.info("the Redis at %s answers again", self._shown)
+        return result
+
+    def _failed(self, reason: str) -> StoreUnavailableError:
+        if self._problem is None:
+            _log.warning("%s; calls go on, and none can be resumed meanwhile", reason)
+        self._problem = reason
+        return StoreUnavailableError(reason)
+
+
+_SCRIPTS: Final = (_WRITE, _TAKE_OVER, _END, _TAKE_SLOT)
+
+
+def check_version(version: str, shown: str) -> None:
+    """Raises ForeignDataError for a Redis that is too old."""
+    numbers = version.split(".")[:2]
+    is_known = len(numbers) == 2 and all(number.isdecimal() for number in numbers)
+    if is_known and tuple(map(int, numbers)) < MIN_VERSION:
+        least = ".".join(map(str, MIN_VERSION))
+        raise ForeignDataError(f"the Redis at {shown} is {version}; at least {least} is needed")
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _bytes(value: object) -> bytes | None:
+    return value if isinstance(value, bytes) else None
+
+
+def _awaitable(value: Any) -> Awaitable[Any]:
+    """The result of a command, which redis-py annotates for its blocking client too."""
+    return cast(Awaitable[Any], value)
+
+
+def _line(error: BaseException) -> str:
+    """First line of a message, without the arguments of the command."""
+    text = str(error).partition("\n")[0].partition(", with args")[0][:200].strip()
+    return text or type(error).__name__

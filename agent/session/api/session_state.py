@@ -1,0 +1,76 @@
+"""State of a session, as another server needs it to go on with the call.
+
+It holds what can't be computed anew: settings, items, how far ids have counted, and what the caller
+has heard of the newest reply. Token ids, caches and audio are not in it: the model reads the
+conversation once more. What the caller says at the very moment is lost.
+"""
+
+from dataclasses import dataclass
+
+from .conversation import Item, ItemId, ToolRound
+from .settings import SessionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenChunk:
+    """Speech of a part of a reply, without its samples."""
+
+    first_sample: int
+    end_sample: int
+    """Samples of the reply's playback, the second one not included."""
+    span: tuple[int, int]
+    """Characters of the reply."""
+    words: tuple[tuple[int, int], ...]
+    """Of each word the end, in characters of the reply, and the first sample after it, counted from
+    the chunk's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyState:
+    """The newest reply, which may be in progress."""
+
+    item_id: ItemId
+    in_progress: bool
+    """It is generated, spoken or played; nothing has decided yet how much of it is heard."""
+    speaks: bool
+    text: str
+    """Generated so far."""
+    first_char: int
+    """Character of the text with which the item begins."""
+    shown_chars: int
+    """Characters sent, of a reply that is not spoken."""
+    is_complete: bool
+    """The text does not grow any more."""
+    stands_at: int | None
+    """Characters heard, where that was decided or reported; None: as many as were played."""
+    rate_hz: int
+    played_samples: int
+    """Samples heard when this was recorded."""
+    chunks: tuple[SpokenChunk, ...]
+    rounds: tuple[ToolRound, ...]
+    """Rounds of server tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """Everything of a session that another server needs."""
+
+    settings: SessionSettings
+    items: tuple[Item, ...]
+    """In order."""
+    num_items: int
+    num_replies: int
+    num_calls: int
+    """Ids given out so far, of each kind."""
+    audio_ms: int
+    """The caller's audio received so far: the axis of `audio_start_ms`."""
+    summary: tuple[str, ...]
+    """Sentences that stand for the oldest messages in the model's history."""
+    num_covered: int
+    """Number of messages that they stand for."""
+    answer_due: bool
+    """The caller waits for an answer, whatever was heard."""
+    answers_caller: bool
+    """The reply in progress answers the caller: where no word of it was heard, another is due."""
+    reply: ReplyState | None
+    """None before the first."""

@@ -1,0 +1,163 @@
+"""The state of a call, written and read: everything comes back, and what can't be read is refused
+with a reason."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from agent.calls.call_state import (
+    FORMAT,
+    CallHead,
+    CallState,
+    CallStateEncoder,
+    SavedToken,
+    read_state,
+)
+from agent.calls.state_store.store import UnreadableStateError
+from agent.session.api.conversation import (
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    ItemId,
+    Message,
+    ModelCall,
+    ToolRound,
+)
+from agent.session.api.session_state import ReplyState, SessionState, SpokenChunk
+from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings, TurnDetection
+
+ROUND = ToolRound(4, 9, (ModelCall("book", '{"seat": "4A"}'),), ("done",))
+ITEMS: tuple[Item, ...] = (
+    Message(ItemId("item_1"), "system", "text", "Be brief."),
+    Message(ItemId("item_2"), "user", "audio", "Grüße \U0001f600\x00", "completed"),
+    Message(ItemId("item_3"), "user", "audio", None, "completed", ItemId("item_2")),
+    FunctionCall(ItemId("item_4"), "call_1", "weather", '{"city": "Rome"}'),
+    FunctionOutput(ItemId("item_5"), "call_1", "sunny"),
+    Message(ItemId("item_6"), "assistant", "audio", "It is", "in_progress", None, (ROUND,)),
+)
+REPLY = ReplyState(
+    ItemId("item_6"),
+    True,
+    True,
+    "It is sunny in Rome.",
+    0,
+    6,
+    False,
+    None,
+    24_000,
+    4_321,
+    (
+        SpokenChunk(0, 9_600, (0, 12), ((2, 3_000), (5, 6_000))),
+        SpokenChunk(9_600, 9_700, (12, 20), ()),
+    ),
+    (ROUND,),
+)
+
+
+def state_with(
+    detection: TurnDetection | None = None,
+    items: tuple[Item, ...] = ITEMS,
+    reply: ReplyState | None = REPLY,
+    received: int = 7,
+) -> CallState:
+    settings = SessionSettings(
+        agent="sales",
+        instructions="Sell.",
+        speed=1.5,
+        output_encoding="pcmu",
+        turn_detection=detection,
+        transcription={"model": "whisper-1"},
+        tools=({"type": "function", "name": "weather", "parameters": {"x": [1, 2.5, None]}},),
+        tool_choice={"type": "function", "name": "weather"},
+        echo={"tracing": {"workflow_name": "w"}},
+    )
+    tokens = (SavedToken("0123456789ab", "00" * 32), SavedToken("ba9876543210", "ff" * 32))
+    head = CallHead(
+        "sess_1", "sales", "gpt", ("audio", "tools"), "key:1", 1_800_000_000, received, tokens
+    )
+    session = SessionState(settings, items, 6, 2, 1, 12_345, ("They met.",), 2, True, False, reply)
+    return CallState(head, session)
+
+
+@pytest.mark.parametrize(
+    "detection",
+    [
+        None,
+        SemanticVad("low", create_response=False),
+        SemanticVad(),
+        ServerVad(),
+        ServerVad(0.7, 100, 900, 5_000, interrupt_response=False),
+    ],
+)
+def test_everything_comes_back(detection: TurnDetection | None) -> None:
+    for state in (state_with(detection), state_with(detection, (), None)):
+        fields = CallStateEncoder().fields(state)
+        assert read_state(fields) == state
+
+
+def test_items_that_stay_are_not_written_out_again() -> None:
+    encoder = CallStateEncoder()
+    first = encoder.fields(state_with())
+    changed = Message(ItemId("item_6"), "assistant", "audio", "It is sunny", "incomplete")
+    second = encoder.fields(state_with(items=(*ITEMS[1:-1], changed), received=8))
+    assert {name for name in second if second[name] is first.get(name)} == {
+        f"item:item_{number}" for number in (2, 3, 4, 5)
+    }
+    differing = {name for name in second if second[name] != first.get(name)}
+    assert differing == {"head", "order", "item:item_6"}
+    assert first.keys() - second.keys() == {"item:item_1"}
+
+
+def test_a_position_is_a_small_change() -> None:
+    encoder = CallStateEncoder()
+    first = encoder.fields(state_with())
+    second = encoder.fields(state_with(reply=replace(REPLY, played_samples=9_000)))
+    assert {name for name in second if second[name] != first[name]} == {"played"}
+
+
+@pytest.mark.parametrize("number", [FORMAT + 1, 0, "1", None])
+def test_another_version_is_refused(number: object) -> None:
+    fields = CallStateEncoder().fields(state_with())
+    head = {**json.loads(fields["head"]), "format": number}
+    with pytest.raises(UnreadableStateError, match="another version"):
+        read_state({**fields, "head": json.dumps(head).encode()})
+
+
+def test_fields_of_a_newer_version_are_passed_over() -> None:
+    state = state_with()
+    fields = CallStateEncoder().fields(state)
+    head = {**json.loads(fields["head"]), "colour": "blue"}
+    newer = {**fields, "head": json.dumps(head).encode(), "mood": b"{}"}
+    assert read_state(newer) == state
+
+
+@pytest.mark.parametrize("name", [*CallStateEncoder().fields(state_with())])
+@pytest.mark.parametrize(
+    "value", [None, b"", b"\xff", b"{}", b"[]", b"5", b'{"message": 5}', b'{"x": {}}']
+)
+def test_a_damaged_record_is_refused(name: str, value: bytes | None) -> None:
+    fields = CallStateEncoder().fields(state_with())
+    del fields[name]
+    if value is not None:
+        fields[name] = value
+    if name == "reply" and value is None:
+        assert read_state(fields).session.reply is None
+        return
+    if (name, value) == ("order", b"[]"):
+        assert read_state(fields).session.items == ()
+        return
+    with pytest.raises(UnreadableStateError):
+        read_state(fields)
+
+
+def test_half_a_character_can_not_be_written() -> None:
+    item = Message(ItemId("item_1"), "user", "text", "\ud800")
+    with pytest.raises(ValueError, match="surrogates"):
+        CallStateEncoder().fields(state_with(items=(item,)))
+
+
+def test_an_order_with_an_item_twice_is_refused() -> None:
+    fields = CallStateEncoder().fields(state_with())
+    with pytest.raises(UnreadableStateError, match="order"):
+        read_state({**fields, "order": b'["item_1", "item_1"]'})

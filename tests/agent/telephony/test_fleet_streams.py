@@ -1,0 +1,132 @@
+"""Telephone calls of a fleet: webhook and stream come to different servers, and a recorded webhook
+opens no second call anywhere, also after a restart."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from agent.calls.state_store.memory import MemoryStateStore
+from agent.calls.state_store.store import StoreUnavailableError
+from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
+from latency_budget.account.clock import SystemClock
+from tests.agent.telephony.carriers.test_twilio import start
+from tests.support.telephony.telephony_server import ServerUnderTest, telephony_server, token_in
+
+pytest_plugins = ["tests.support.telephony.phone_fixtures"]
+
+
+class FailingStore(MemoryStateStore):
+    """A store that can't be reached while `is_away`."""
+
+    is_away = False
+
+    async def get(self, name: str) -> bytes | None:
+        self._look()
+        return await super().get(name)
+
+    async def put(self, name: str, value: bytes, ttl_s: float) -> None:
+        self._look()
+        await super().put(name, value, ttl_s)
+
+    async def put_if_absent(self, name: str, value: bytes, ttl_s: float) -> bool:
+        self._look()
+        return await super().put_if_absent(name, value, ttl_s)
+
+    def _look(self) -> None:
+        if self.is_away:
+            raise StoreUnavailableError("it is away")
+
+
+class Fleet:
+    """Servers with one store."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: AsyncExitStack):
+        self.store = FailingStore(SystemClock(), is_shared=True)
+        self._tmp_path = tmp_path
+        self._monkeypatch = monkeypatch
+        self._stack = stack
+
+    async def server(self) -> ServerUnderTest:
+        """Another server, or the first one after its restart."""
+        made = telephony_server(self._tmp_path, self._monkeypatch, state_store=self.store)
+        return await self._stack.enter_async_context(made)
+
+
+@pytest.fixture
+async def fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: ServerUnderTest
+) -> AsyncIterator[Fleet]:
+    """`server`: for its environment."""
+    async with AsyncExitStack() as stack:
+        yield Fleet(tmp_path, monkeypatch, stack)
+
+
+async def closed(server: ServerUnderTest, token: str) -> int:
+    """Code with which a stream with this token ends."""
+    return (await server.stream("twilio", start(customParameters={"token": token}))).closed[0]
+
+
+async def test_a_stream_may_come_to_another_server(fleet: Fleet) -> None:
+    first, second = await fleet.server(), await fleet.server()
+    token = token_in(await first.twilio())
+    assert await closed(second, token) == CLOSE_NORMAL
+    (held,) = second.held
+    assert (held.principal.name, held.principal.kind) == ("Twilio", "carrier")
+    assert held.start.agent == "sales", "as the webhook chose"
+    for server in (first, second):
+        assert await closed(server, token) == CLOSE_POLICY
+    assert not first.held
+
+
+async def test_a_token_works_once_at_the_server_that_issued_it(fleet: Fleet) -> None:
+    first, second = await fleet.server(), await fleet.server()
+    token = token_in(await first.twilio())
+    assert await closed(first, token) == CLOSE_NORMAL
+    for server in (second, first):
+        assert await closed(server, token) == CLOSE_POLICY
+    assert (len(first.held), len(second.held)) == (1, 0)
+
+
+async def test_a_stream_of_another_call_does_not_use_the_token_up(fleet: Fleet) -> None:
+    first, second, third = [await fleet.server() for _ in range(3)]
+    token = token_in(await first.twilio())
+    for server in (second, first):
+        other = start(customParameters={"token": token}, callSid="CA" + "9" * 32)
+        assert (await server.stream("twilio", other)).closed[0] == CLOSE_POLICY
+    assert await closed(third, token) == CLOSE_NORMAL
+    assert not first.held + second.held
+
+
+async def test_a_repeated_webhook_opens_no_second_call(fleet: Fleet) -> None:
+    first, second = await fleet.server(), await fleet.server()
+    token = token_in(await first.twilio())
+    assert token_in(await second.twilio()) == token, "the first answer"
+    assert await closed(second, token) == CLOSE_NORMAL
+    restarted = await fleet.server()
+    assert token_in(await restarted.twilio()) == token
+    for server in (restarted, first, second):
+        assert await closed(server, token) == CLOSE_POLICY
+    assert (len(first.held), len(second.held), len(restarted.held)) == (0, 1, 0)
+
+
+async def test_without_its_store_a_server_takes_its_own_calls(fleet: Fleet) -> None:
+    first, second = await fleet.server(), await fleet.server()
+    fleet.store.is_away = True
+    token = token_in(await first.twilio())
+    assert token_in(await first.twilio()) == token
+    assert await closed(second, token) == CLOSE_POLICY
+    assert await closed(first, token) == CLOSE_NORMAL
+    assert await closed(first, token) == CLOSE_POLICY
+    assert (len(first.held), len(second.held)) == (1, 0)
+
+
+async def test_an_entry_of_another_version_is_no_call(fleet: Fleet) -> None:
+    first, second = await fleet.server(), await fleet.server()
+    token = token_in(await first.twilio())
+    (name,) = [each for each in fleet.store._entries if each.startswith("stream:")]
+    for damaged in (b"", b"5", b"{}", b'{"principal": {"kind": "king"}}', b"\xff"):
+        await fleet.store.put(name, damaged, 600)
+        assert await closed(second, token) == CLOSE_POLICY
+    assert not second.held
