@@ -41,9 +41,10 @@ from llm_engine.chat.summary import bounded, checked, completed, request, statem
 from llm_engine.chat.template import ChatMessage as PromptMessage
 from llm_engine.chat.thinking import ThoughtReader
 
+from .api_server import ServerError
 from .completion_chunks import CallAssembler, Chunk
 from .event_stream import MalformedStreamError
-from .model_server import ModelServer, ServerError
+from .model_server import ModelServer
 from .text_history import TextHistory
 
 PREVIEW_EVERY_S: Final = 0.3
