@@ -24,7 +24,7 @@ from agent.errors import ConfigError
 
 from .auto_preset import AUTO, PresetChoice
 from .presets import DEFAULT_PRESET, PRESETS, REMOTE_PRESET
-from .remote_models import is_remote, parse_remote
+from .remote_models import RemoteSection, is_remote, parse_remote, shown_model
 from .schema import (
     CHOSEN,
     DEFAULT_AGENT,
@@ -33,8 +33,10 @@ from .schema import (
     GPU_DTYPES,
     SECTIONS,
     AgentProfile,
+    AsrSettings,
     Config,
     LlmSettings,
+    TtsSettings,
 )
 from .suggestions import nearest, nearest_setting
 from .telephony import TelephonySettings
@@ -222,6 +224,7 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="llm_engine.max_tokens",
         )
     _check_remote(sections["llm_engine"], origins)
+    _check_remote_recognizer(sections["asr"], origins)
     _refuse_unused(sections["llm_engine"], origins)
     telephony = sections["telephony"]
     if telephony.on_machine == "message" and not telephony.machine_message.strip():
@@ -230,6 +233,7 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="telephony.machine_message",
         )
     profiles = _profiles(agents, origins)
+    _check_remote_voices(sections["tts"], profiles, origins)
     _refuse_keyless(telephony, profiles)
     mcp = _servers(servers, profiles, telephony)
     return Config(**sections, agents=profiles, mcp=mcp, origins=MappingProxyType(origins))
@@ -250,20 +254,10 @@ def _check_remote(settings: LlmSettings, origins: Mapping[str, str]) -> None:
     """Raise ConfigError for a reference to another server that is not one, and for models beside it
     that must be in this process. The value is not repeated: it may hold a password."""
     for name in ("small_model", "draft_model"):
-        if is_remote(getattr(settings, name)):
-            key = f"llm_engine.{name}"
-            raise ConfigError(
-                f"{key} ({origins[key]}) must be a model of this process: it answers where another "
-                "one can't.",
-                key=key,
-            )
+        _refuse_remote(getattr(settings, name), f"llm_engine.{name}", origins)
     if not is_remote(settings.model):
         return
-    key = "llm_engine.model"
-    try:
-        parse_remote(settings.model)
-    except ValueError as error:
-        raise ConfigError(f"{key} {error} ({origins[key]}).", key=key) from None
+    _check_reference(settings.model, "llm_engine.model", "llm_engine", origins)
     for name in ("draft_model", "draft_heads"):
         if getattr(settings, name):
             key = f"llm_engine.{name}"
@@ -272,6 +266,56 @@ def _check_remote(settings: LlmSettings, origins: Mapping[str, str]) -> None:
                 "is on another server.",
                 key=key,
             )
+
+
+def _check_remote_recognizer(settings: AsrSettings, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for a recognizer on another server that is none, or that falls back to
+    one."""
+    _check_reference(settings.model, "asr.model", "asr", origins)
+    _refuse_remote(settings.fallback_model, "asr.fallback_model", origins)
+
+
+def _check_remote_voices(
+    settings: TtsSettings, profiles: Mapping[str, AgentProfile], origins: Mapping[str, str]
+) -> None:
+    """Raise ConfigError for a voice on another server that is none, or that falls back to one, and
+    for two voices that clients could not tell apart."""
+    _refuse_remote(settings.fallback_voice, "tts.fallback_voice", origins)
+    voices = {f"agents.{name}.voice": profile.voice for name, profile in profiles.items()}
+    known: dict[str, str] = {}
+    for key, voice in {"tts.voice": settings.voice, **voices}.items():
+        if voice is None:
+            continue
+        _check_reference(voice, key, "tts", origins)
+        if known.setdefault(shown_model(voice), voice) != voice:
+            raise ConfigError(
+                f"{key} ({origins.get(key, 'default')}) has the name of another voice, "
+                f"{shown(shown_model(voice))}: clients choose voices by their names.",
+                key=key,
+            )
+
+
+def _check_reference(
+    reference: str, key: str, section: RemoteSection, origins: Mapping[str, str]
+) -> None:
+    """Raise ConfigError for a reference to another server that is not one. The value is not
+    repeated: it may hold a password."""
+    if is_remote(reference):
+        try:
+            parse_remote(reference, section)
+        except ValueError as error:
+            origin = origins.get(key, "default")
+            raise ConfigError(f"{key} {error} ({origin}).", key=key) from None
+
+
+def _refuse_remote(reference: str, key: str, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for what answers where another server can't, and is on one itself."""
+    if is_remote(reference):
+        raise ConfigError(
+            f"{key} ({origins[key]}) must be a model of this process: it answers where another one "
+            "can't.",
+            key=key,
+        )
 
 
 def _refuse_unused(settings: LlmSettings, origins: Mapping[str, str]) -> None:

@@ -39,7 +39,7 @@ class Loading:
     def recognizer(self) -> asr.Recognizer:
         settings = self._config.asr
         recognizer = asr.load_recognizer(
-            self._models.locate(settings.model),
+            self._models.locate(settings.local_model),
             threads=settings.threads,
             compute_type=settings.compute_type,
             device=settings.device,

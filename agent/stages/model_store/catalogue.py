@@ -222,7 +222,7 @@ def needed_models(config: Config) -> list[str]:
     """Models that the settings need, by name, path or hub id, in the order of a turn."""
     return [
         "silero-vad",
-        config.asr.model,
+        *filter(None, [config.asr.local_model]),
         "smart-turn",
         *([] if config.llm_engine.remote else [config.llm_engine.model]),
         *filter(None, (config.llm_engine.small_model, config.llm_engine.draft_model)),
@@ -231,10 +231,9 @@ def needed_models(config: Config) -> list[str]:
 
 
 def needed_voices(config: Config) -> list[str]:
-    """Voices that the settings need, by name or path."""
-    voices = [config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)]
+    """Voices of this process that the settings need, by name or path."""
     # hibari's other voices ("hibari-emma") are its package's business.
-    voices = ["hibari" if voice.startswith("hibari-") else voice for voice in voices]
+    voices = ["hibari" if voice.startswith("hibari-") else voice for voice in config.local_voices]
     return list(dict.fromkeys(voices))
 
 
