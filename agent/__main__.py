@@ -178,6 +178,8 @@ def _serve(options: argparse.Namespace) -> int:
     from agent.calls.state_store.load import check_state_store
     from agent.cli.models import fetch_missing
     from agent.cli.settings_arguments import flags_of
+    from agent.config.remote_models import REMOTE_SECTIONS
+    from agent.config.schema import remote_models
     from agent.config.sources import read_config
     from agent.http.auth.keys import KeyFile, keys_path
     from agent.http.auth.tls import certificate_of, keep_own, server_context
@@ -222,8 +224,10 @@ def _serve(options: argparse.Namespace) -> int:
     if config.is_chosen:
         origin = config.origins["agent.preset"]
         print(f"Preset {config.agent.preset}, {origin}.", file=sys.stderr, flush=True)
-    if config.llm_engine.remote is not None:
-        print(f"Language model {config.llm_engine.remote}.", file=sys.stderr, flush=True)
+    for section in REMOTE_SECTIONS:
+        what = {"llm_engine": "Language model", "asr": "Recognizer", "tts": "Voice"}[section]
+        for model in remote_models(config, section):
+            print(f"{what} {model}.", file=sys.stderr, flush=True)
     if lack := missing_instructions():
         print(f"This processor has {lack}: everything works, slower.", file=sys.stderr, flush=True)
     for line in tell_of_access(config, certificate):

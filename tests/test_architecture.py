@@ -108,7 +108,10 @@ PURE = {
     "agent/session/context": "chat_context",
     "agent/session/ports": "playback stage_ports",
     "agent/stages": "openai_tools",
-    "agent/stages/remote": "completion_chunks event_stream text_history",
+    "agent/stages/remote": (
+        "completion_chunks event_stream pcm_reader streamed_speech text_history "
+        "transcription_session"
+    ),
     "agent/telephony": "media_output media_session",
     "agent/telephony/carriers": "*",
     "agent/telephony/media": "dtmf dtmf_aggregator dtmf_redaction paced_sender reorder_buffer",

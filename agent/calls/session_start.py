@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from agent.config.remote_models import shown_model
 from agent.config.schema import AgentProfile, Config
 from agent.http.auth.principal import Principal, agent_for
 from agent.http.refusal import HttpRefusal
@@ -49,7 +50,7 @@ def session_start(
         transcribes_only=intent == "transcription",
         agent=agent,
         instructions=profile.instructions,
-        voice=profile.voice or config.tts.voice,
+        voice=shown_model(profile.voice or config.tts.voice),
         pace_ms=config.pace_ms(profile),
         budget_ms=config.budget_ms(profile),
         tools=profile.tools,

@@ -12,7 +12,8 @@ from typing import Final, Literal
 
 from agent.config.home import halfsec_home
 from agent.config.local_urls import is_loopback
-from agent.config.schema import Config
+from agent.config.remote_models import RemoteModel
+from agent.config.schema import Config, remote_models
 from agent.config.tools import MCP_PREFIX, PHONE_PREFIX
 from agent.errors import ConfigError, HalfsecError
 from agent.http.auth.key_needed import needs_key
@@ -123,6 +124,10 @@ def examine(config: Config) -> Iterator[Section]:
     yield Section("Models", tuple(_models(config)))
     if config.llm_engine.remote is not None:
         yield Section("Model server", (_model_server(config),))
+    if config.asr.remote is not None:
+        yield Section("Recognition server", (_recognition_server(config),))
+    if remote_models(config, "tts"):
+        yield Section("Speech server", tuple(_speech_servers(config)))
     yield Section("Tools", tuple(_tools(config)))
     yield Section("Port", (_port(config),))
     yield Section(f"Settings (fingerprint {config.fingerprint()})", tuple(_settings(config)))
@@ -150,8 +155,8 @@ def _machine() -> Iterator[Finding]:
 
 
 def _packages(config: Config) -> Iterator[Finding]:
-    voices = {config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)}
-    needs_piper = any(not (voice.startswith("hibari") or is_plugin(voice)) for voice in voices)
+    voices = [voice for voice in config.local_voices if not is_plugin(voice)]
+    needs_piper = any(not voice.startswith("hibari") for voice in voices)
     for name in _PACKAGES:
         try:
             yield Finding(name, importlib.metadata.version(name), "ok")
@@ -293,7 +298,8 @@ def _models(config: Config) -> Iterator[Finding]:
 
 def _model_server(config: Config) -> Finding:
     """The server of the language model. Sends it requests of one token."""
-    from agent.stages.remote.model_server import ModelServer, server_options
+    from agent.stages.remote.api_server import server_options
+    from agent.stages.remote.model_server import ModelServer
 
     model = config.llm_engine.remote
     assert model is not None
@@ -318,6 +324,68 @@ def _model_server(config: Config) -> Finding:
         remedy = "answers come later than they could: see docs/how-to/model-server.md"
         return Finding(model.name, f"at {model.url}; it keeps no prompts", "note", remedy)
     return Finding(model.name, f"at {model.url}; it keeps prompts", "ok")
+
+
+def _recognition_server(config: Config) -> Finding:
+    """The server of the recognizer. Sends it half a second of silence."""
+    from agent.stages.remote.api_server import server_options
+    from agent.stages.remote.transcription_server import TranscriptionServer
+
+    model = config.asr.remote
+    assert model is not None
+    try:
+        options = server_options(config, os.environ, "asr")
+    except ConfigError as error:
+        return Finding(model.name, error.message, "WRONG")
+
+    async def tried() -> tuple[str | None, bool]:
+        settings = config.asr
+        server = TranscriptionServer(model, options, settings.language, settings.remote_transport)
+        try:
+            await server.start()
+            return server.problem, server.has_sessions
+        finally:
+            await server.close()
+
+    problem, has_sessions = asyncio.run(tried())
+    if problem is not None:
+        remedy = "calls are taken all the same; until it answers, see docs/how-to/model-server.md"
+        return Finding(model.name, f"at {model.url}: {problem}", "note", remedy)
+    how = "Realtime sessions" if has_sessions else "uploads: no words before the first pause"
+    return Finding(model.name, f"at {model.url}, by {how}", "ok" if has_sessions else "note")
+
+
+def _speech_servers(config: Config) -> Iterator[Finding]:
+    """The servers of voices. Has each say a word."""
+    from agent.stages.remote.api_server import server_options
+    from agent.stages.remote.server_error import ServerError
+    from agent.stages.remote.speech_server import PROBE_TEXT, SpeechServer
+
+    settings = config.tts
+
+    async def tried(voice: RemoteModel) -> str | None:
+        server = SpeechServer(voice, options, settings.remote_model, settings.remote_rate_hz)
+        try:
+            async for _ in server.speak(PROBE_TEXT, is_last_resort=True):
+                pass
+        except ServerError:
+            return server.problem or "it does not speak this text"
+        finally:
+            await server.close()
+        return None
+
+    for voice in remote_models(config, "tts"):
+        try:
+            options = server_options(config, os.environ, "tts")
+        except ConfigError as error:
+            yield Finding(voice.name, error.message, "WRONG")
+            continue
+        problem = asyncio.run(tried(voice))
+        if problem is None:
+            yield Finding(voice.name, f"at {voice.url}", "ok")
+        else:
+            remedy = f"until it answers, {settings.fallback_voice or 'nobody'} speaks"
+            yield Finding(voice.name, f"at {voice.url}: {problem}", "note", remedy)
 
 
 def _tools(config: Config) -> Iterator[Finding]:

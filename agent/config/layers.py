@@ -25,7 +25,7 @@ from engine_plugins.reference import is_plugin
 
 from .auto_preset import AUTO, PresetChoice
 from .presets import DEFAULT_PRESET, PRESETS, REMOTE_PRESET
-from .remote_models import is_remote, parse_remote
+from .remote_models import RemoteSection, is_remote, parse_remote, shown_model
 from .schema import (
     CHOSEN,
     DEFAULT_AGENT,
@@ -34,8 +34,10 @@ from .schema import (
     GPU_DTYPES,
     SECTIONS,
     AgentProfile,
+    AsrSettings,
     Config,
     LlmSettings,
+    TtsSettings,
 )
 from .state_address import parse_state_store
 from .suggestions import nearest, nearest_setting
@@ -228,6 +230,7 @@ def _build(assignments: list[_Assignment]) -> Config:
         )
     _check_state_store(sections["agent"].state_store, origins)
     _check_remote(sections["llm_engine"], origins)
+    _check_remote_recognizer(sections["asr"], origins)
     _refuse_unused(sections["llm_engine"], origins)
     telephony = sections["telephony"]
     if telephony.on_machine == "message" and not telephony.machine_message.strip():
@@ -236,6 +239,7 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="telephony.machine_message",
         )
     profiles = _profiles(agents, origins)
+    _check_remote_voices(sections["tts"], profiles, origins)
     _refuse_keyless(telephony, profiles)
     mcp = _servers(servers, profiles, telephony)
     return Config(**sections, agents=profiles, mcp=mcp, origins=MappingProxyType(origins))
@@ -266,22 +270,11 @@ def _check_remote(settings: LlmSettings, origins: Mapping[str, str]) -> None:
     """Raise ConfigError for a reference to another server that is not one, and for models beside it
     that must be in this process. The value is not repeated: it may hold a password."""
     for name in ("small_model", "draft_model"):
-        if is_remote(getattr(settings, name)) or is_plugin(getattr(settings, name)):
-            key = f"llm_engine.{name}"
-            raise ConfigError(
-                f"{key} ({origins[key]}) must be a model of this process: it answers where another "
-                "one can't.",
-                key=key,
-            )
+        _refuse_elsewhere(getattr(settings, name), f"llm_engine.{name}", origins)
     if settings.is_own:
         return
-    where = "of a plug-in"
-    if is_remote(settings.model):
-        where, key = "on another server", "llm_engine.model"
-        try:
-            parse_remote(settings.model)
-        except ValueError as error:
-            raise ConfigError(f"{key} {error} ({origins[key]}).", key=key) from None
+    where = "on another server" if is_remote(settings.model) else "of a plug-in"
+    _check_reference(settings.model, "llm_engine.model", "llm_engine", origins)
     for name in ("draft_model", "draft_heads"):
         if getattr(settings, name):
             key = f"llm_engine.{name}"
@@ -290,6 +283,57 @@ def _check_remote(settings: LlmSettings, origins: Mapping[str, str]) -> None:
                 f"is {where}.",
                 key=key,
             )
+
+
+def _check_remote_recognizer(settings: AsrSettings, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for a recognizer on another server that is none, or that falls back to
+    one."""
+    _check_reference(settings.model, "asr.model", "asr", origins)
+    _refuse_elsewhere(settings.fallback_model, "asr.fallback_model", origins)
+
+
+def _check_remote_voices(
+    settings: TtsSettings, profiles: Mapping[str, AgentProfile], origins: Mapping[str, str]
+) -> None:
+    """Raise ConfigError for a voice on another server that is none, or that falls back to one, and
+    for two voices that clients could not tell apart."""
+    _refuse_elsewhere(settings.fallback_voice, "tts.fallback_voice", origins)
+    voices = {f"agents.{name}.voice": profile.voice for name, profile in profiles.items()}
+    known: dict[str, str] = {}
+    for key, voice in {"tts.voice": settings.voice, **voices}.items():
+        if voice is None:
+            continue
+        _check_reference(voice, key, "tts", origins)
+        if known.setdefault(shown_model(voice), voice) != voice:
+            raise ConfigError(
+                f"{key} ({origins.get(key, 'default')}) has the name of another voice, "
+                f"{shown(shown_model(voice))}: clients choose voices by their names.",
+                key=key,
+            )
+
+
+def _check_reference(
+    reference: str, key: str, section: RemoteSection, origins: Mapping[str, str]
+) -> None:
+    """Raise ConfigError for a reference to another server that is not one. The value is not
+    repeated: it may hold a password."""
+    if is_remote(reference):
+        try:
+            parse_remote(reference, section)
+        except ValueError as error:
+            origin = origins.get(key, "default")
+            raise ConfigError(f"{key} {error} ({origin}).", key=key) from None
+
+
+def _refuse_elsewhere(reference: str, key: str, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for what answers where another model can't, and is on another server or of
+    a plug-in itself."""
+    if is_remote(reference) or is_plugin(reference):
+        raise ConfigError(
+            f"{key} ({origins[key]}) must be a model of this process: it answers where another one "
+            "can't.",
+            key=key,
+        )
 
 
 def _refuse_unused(settings: LlmSettings, origins: Mapping[str, str]) -> None:

@@ -6,13 +6,18 @@ password or a query is refused, and the message does not repeat it.
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 from urllib.parse import urlsplit
 
 REMOTE_PREFIX: Final = "openai:"
 """Beginning of a reference to a server with OpenAI's HTTP API."""
 
 REMOTE_FORM: Final = "openai:http://HOST:PORT/v1#NAME"
+
+RemoteSection = Literal["llm_engine", "asr", "tts"]
+"""Section of the settings that may name a model on another server."""
+
+REMOTE_SECTIONS: Final[tuple[RemoteSection, ...]] = get_args(RemoteSection)
 
 _NAME: Final = re.compile(r"[^\s\x00-\x1f]{1,200}")
 _URL: Final = re.compile(r"https?://[^\s/?#@\\]+(/[^\s?#@\\]*)?")
@@ -36,15 +41,20 @@ def is_remote(reference: str) -> bool:
     return reference.startswith(REMOTE_PREFIX)
 
 
-def parse_remote(reference: str) -> RemoteModel:
+def setting_of(section: RemoteSection) -> str:
+    """Key of the setting in which the reference stands."""
+    return f"{section}.{'voice' if section == 'tts' else 'model'}"
+
+
+def parse_remote(reference: str, section: RemoteSection = "llm_engine") -> RemoteModel:
     """The model that a reference stands for. Raises ValueError with the predicate of a sentence,
-    which quotes nothing of the reference."""
+    which quotes nothing of the reference. `section`: whose settings name the key."""
     url, mark, name = reference.removeprefix(REMOTE_PREFIX).partition("#")
     authority = url.partition("://")[2].partition("/")[0]
     if "@" in authority or "?" in url:
         raise ValueError(
             "must not hold a user name, a password or a query: an address is shown in logs. A key "
-            "belongs into an environment variable, which llm_engine.remote_key_env names"
+            f"belongs into an environment variable, which {section}.remote_key_env names"
         )
     if not (is_remote(reference) and mark and _NAME.fullmatch(name) and _URL.fullmatch(url)):
         raise ValueError(f"must be like {REMOTE_FORM}")

@@ -19,7 +19,7 @@ from latency_budget.storage.postgres_url import PostgresUrl
 
 from .access import AccessSettings
 from .presets import DEFAULT_PRESET
-from .remote_models import RemoteModel, is_remote, parse_remote, shown_model
+from .remote_models import RemoteModel, RemoteSection, is_remote, parse_remote, shown_model
 from .state_address import shown_state_store
 from .telephony import TelephonySettings
 from .tools import McpSettings, ToolTimeout
@@ -42,6 +42,9 @@ FOR_GPUS: Final = ("head_dtype", "kv_dtype", "calibration", "gpus")
 PaceMs = Annotated[int, Between(0, MAX_PACE_MS)]
 BudgetMs = Annotated[int, Between(MIN_BUDGET_MS, MAX_BUDGET_MS)]
 Threads = Annotated[int, Between(1, 256)]
+KeyVariable = Annotated[
+    str, Matching("([A-Za-z_][A-Za-z0-9_]{0,99})?", "the name of an environment variable")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,9 @@ class AsrSettings:
 
     model: str = "whisper-tiny.en"
     """A name in models.toml, a directory with a CTranslate2 Whisper, or a Hugging Face id. Or a
-    recognizer of another package, like "plugin:argument"."""
+    recognizer of another server with OpenAI's API, like
+    "openai:http://gpu-box:8000/v1#whisper-large-v3", or of another package, like
+    "plugin:argument"."""
     threads: Threads = 2
     """Processor threads of the recognizer."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -152,6 +157,32 @@ class AsrSettings:
     max_file_s: Annotated[int, Between(1, 86_400)] = 7200
     """Longest recording that is transcribed over HTTP, in seconds. A small file can decode to days
     of audio."""
+    fallback_model: str = ""
+    """With a recognizer of another server: a recognizer of this process, named like `model`, which
+    answers where the server does not. Empty: none; callers then hear an apology."""
+    remote_transport: Literal["auto", "realtime", "upload"] = "auto"
+    """With a recognizer of another server: how it gets the audio. "realtime": by a Realtime
+    transcription session, while the caller speaks. "upload": a recording at each pause, so there
+    are no words before the first. "auto": realtime where the server takes such sessions."""
+    remote_key_env: KeyVariable = ""
+    """With a recognizer of another server: name of the variable of halfsec's environment that has
+    the API key. Empty: no key is sent."""
+    remote_headers: dict[str, str] = field(default_factory=dict)
+    """With a recognizer of another server: headers of every request, each with the name of the
+    variable of halfsec's environment that has the value."""
+    remote_timeout_s: Annotated[float, Between(0.5, 60)] = 6.0
+    """With a recognizer of another server: longest wait for the words of a pause. Then
+    `fallback_model` answers, or the caller hears an apology."""
+
+    @property
+    def remote(self) -> RemoteModel | None:
+        """The recognizer on another server; None where this process recognizes."""
+        return parse_remote(self.model, "asr") if is_remote(self.model) else None
+
+    @property
+    def local_model(self) -> str:
+        """The recognizer of this process; empty: none."""
+        return self.fallback_model if is_remote(self.model) else self.model
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +264,7 @@ class LlmSettings:
     draft_heads: str = ""
     """A directory of draft heads made for `model` by `halfsec train-heads`, for the same purpose.
     Every dtype except int8 and int4 can use them, on a GPU int4 too. Empty: none."""
-    remote_key_env: Annotated[
-        str, Matching("([A-Za-z_][A-Za-z0-9_]{0,99})?", "the name of an environment variable")
-    ] = ""
+    remote_key_env: KeyVariable = ""
     """With a model of another server: name of the variable of halfsec's environment that has the
     API key, like OPENAI_API_KEY. Empty: no key is sent."""
     remote_headers: dict[str, str] = field(default_factory=dict)
@@ -277,10 +306,31 @@ class TtsSettings:
 
     voice: str = "hibari"
     """"hibari", a Piper voice of models.toml, or the path of a Piper voice's .onnx file. Or a voice
-    of another package, like "plugin:argument"."""
+    of another server with OpenAI's API, like "openai:http://gpu-box:8880/v1#nova", or of another
+    package, like "plugin:argument"."""
     threads: Threads = 1
     """Processor threads of the voice. Beside a busy language model a second thread slows both down
     on two cores."""
+    fallback_voice: str = "hibari"
+    """With a voice of another server: a voice of this process, named like `voice`, which speaks
+    where the server does not. Empty: none; callers then get what was synthesized before, or
+    text."""
+    remote_model: str = "tts-1"
+    """With a voice of another server: what the server calls the model that speaks with it."""
+    remote_rate_hz: Annotated[int, Between(8_000, 192_000)] = 24_000
+    """With a voice of another server: sample rate of its PCM where the server does not say it."""
+    remote_key_env: KeyVariable = ""
+    """With a voice of another server: name of the variable of halfsec's environment that has the
+    API key. It is sent to the servers of all such voices. Empty: no key is sent."""
+    remote_headers: dict[str, str] = field(default_factory=dict)
+    """With a voice of another server: headers of every request, each with the name of the variable
+    of halfsec's environment that has the value."""
+    remote_extra_body: dict[str, Any] = field(default_factory=dict)
+    """With a voice of another server: fields added to every request, a table like
+    { instructions = "Speak calmly." }."""
+    remote_timeout_s: Annotated[float, Between(0.5, 60)] = 4.0
+    """With a voice of another server: longest wait for the first sound of a piece of text, and
+    between two. Then `fallback_voice` speaks, or the caller hears an apology."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +475,20 @@ class Config:
         has_tools = any(profile.server_tools for profile in self.agents.values())
         return (self.agent.tool_wait,) if has_tools and self.agent.tool_wait.strip() else ()
 
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """All voices that the settings name, the default one first, then those of the agents."""
+        named = [profile.voice for profile in self.agents.values() if profile.voice]
+        return tuple(dict.fromkeys([self.tts.voice, *named]))
+
+    @property
+    def local_voices(self) -> tuple[str, ...]:
+        """The voices of this process: that of `tts.fallback_voice` where another one is not."""
+        local = [voice for voice in self.voices if not is_remote(voice)]
+        if self.tts.fallback_voice and len(local) < len(self.voices):
+            local.append(self.tts.fallback_voice)
+        return tuple(dict.fromkeys(local))
+
     def pace_ms(self, profile: AgentProfile) -> int:
         """Shortest time to an answer of this agent, in ms."""
         return self.agent.pace_ms if profile.pace_ms is None else profile.pace_ms
@@ -454,6 +518,16 @@ class Config:
         values = {setting.key: setting.value for setting in self.effective()}
         text = json.dumps(values, sort_keys=True, ensure_ascii=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def remote_models(config: Config, section: RemoteSection) -> list[RemoteModel]:
+    """Models on other servers that a section names; for the voices, the agents' as well."""
+    found = {
+        "llm_engine": [config.llm_engine.model],
+        "asr": [config.asr.model],
+        "tts": [*config.voices],
+    }[section]
+    return [parse_remote(each, section) for each in found if is_remote(each)]
 
 
 SECTIONS: Final[Mapping[str, type]] = MappingProxyType(

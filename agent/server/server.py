@@ -196,8 +196,9 @@ async def _serve(
         elif stages.status == "ready":
             freeze_heap()
             print(f"Ready after {warm_s:.1f} s: open {page}", flush=True)
-            if stages.remote_llm is not None and (problem := stages.remote_llm.problem):
-                print(f"The language model does not answer: {problem}.", file=sys.stderr)
+            for name, problem in stages.remote_problems().items():
+                what = {"llm": "language model", "asr": "recognizer"}.get(name, name)
+                print(f"The {what} does not answer: {problem}.", file=sys.stderr)
             watching = group.create_task(_end_when_lost(stages, calls, server))
             serving.add_done_callback(lambda _: watching.cancel())
         else:

@@ -313,6 +313,7 @@ class Session:
             case ask.ClearAudio():
                 utterance = await self._ears.clear()
                 self.feed(ev.BufferCleared(utterance))
+                self._user_items.clear()
                 self._notify(say.AudioCleared())
             case ask.CreateResponse(options):
                 self._require_running()
@@ -365,6 +366,8 @@ class Session:
             old.turn_detection,
             old.transcribes_only,
         ):
+            if settings.turn_detection is not None:
+                self._user_items.clear()  # the speech input forgets what was not committed
             rules = rules_of(settings, self._options.idle, ducks=self._options.ducks)
             self._budget_actions.detects(settings.turn_detection)
             self.feed(ev.RulesChanged(rules))
@@ -385,8 +388,13 @@ class Session:
         if heard.partial is not None:
             text, stable_chars = heard.partial
             if text:
-                self._user_items.partial(heard.utterance, text, stable_chars)
-                if self._options.previews:
+                self._user_items.partial(
+                    heard.utterance,
+                    text,
+                    stable_chars,
+                    is_push_to_talk=self.settings.turn_detection is None,
+                )
+                if self._options.previews and not self.settings.transcribes_only:
                     self._prefill.hears(text)
             if self._machine.checks_words:
                 self.feed(ev.WordsHeard(heard.utterance, text))

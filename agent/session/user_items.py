@@ -40,13 +40,27 @@ class UserItems:
         """Item of the last utterance that was committed with its words."""
         self._continuing: int | None = None
         """The utterance that continues it."""
+        self._uncommitted: int | None = None
+        """The utterance of push-to-talk that has an item for its partials alone."""
 
-    def partial(self, utterance: int, text: str, stable_chars: int) -> None:
-        """Send a partial transcript, to clients that asked for it."""
+    def partial(
+        self, utterance: int, text: str, stable_chars: int, *, is_push_to_talk: bool
+    ) -> None:
+        """Send a partial transcript, to clients that asked for it. In push-to-talk no event tells
+        of an utterance before its commit: there the first partial does."""
+        if is_push_to_talk and utterance not in self._items:
+            self._uncommitted = utterance
+            self._item_of(utterance)
         item_id = self._items.get(utterance)
         if item_id is not None:
             fields = {"item_id": item_id, "text": text, "stable_chars": stable_chars}
             self._notify(say.Extension("halfsec.partial", fields))
+
+    def clear(self) -> None:
+        """Forget the utterance that was not committed: its audio was cleared."""
+        uncommitted, self._uncommitted = self._uncommitted, None
+        if uncommitted is not None and uncommitted in self._items:
+            self._known(uncommitted)
 
     def announce_speech(self, utterance: int, at_sample: int) -> None:
         """Send that an utterance began, at this sample of the ears' axis."""
@@ -67,6 +81,7 @@ class UserItems:
     def commit(self, utterance: int, text: str | None, *, by_client: bool, now_ns: int) -> None:
         """Add the item of an utterance that is over. `text` None: the words are not known yet."""
         self._ears.close(utterance)
+        self._uncommitted = None
         self._log.guessed(MarkName.ENDPOINT, now_ns)
         item_id = self._item_of(utterance)
         if by_client:

@@ -40,7 +40,7 @@ class Loading:
 
     def recognizer(self) -> asr.Recognizer:
         settings = self._config.asr
-        name = settings.model
+        name = settings.local_model
         recognizer = asr.load_recognizer(
             name if is_plugin(name) else self._models.locate(name),
             threads=settings.threads,

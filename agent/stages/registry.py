@@ -10,21 +10,32 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
 import asr
 import llm_engine
 import tts
+from agent.config.remote_models import is_remote, parse_remote, shown_model
 from agent.config.schema import Config, LlmSettings
 from agent.errors import ClientError, HalfsecError
 from agent.session.api.settings import TurnDetection
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, VoicePort
 from agent.stages.model_store.catalogue import ModelStore
-from agent.stages.remote.model_server import ModelServer, server_options
+from agent.stages.remote.api_server import server_options
+from agent.stages.remote.model_server import ModelServer
 from agent.stages.remote.plugin_model import PluginModel
 from agent.stages.remote.remote_chat import SmallModel, remote_chat_factory
+from agent.stages.remote.remote_recognizer import (
+    PARTIAL_INTERVAL_MS,
+    LocalRecognizer,
+    RemoteRecognizer,
+)
+from agent.stages.remote.remote_voice import LocalVoice, RemoteVoice
 from agent.stages.remote.reply_source import ReplySource
+from agent.stages.remote.speech_server import SpeechServer
+from agent.stages.remote.transcription_server import TranscriptionServer
 from engine_plugins.reference import is_plugin
 from latency_budget.account.clock import Clock
 
@@ -35,6 +46,7 @@ from .model_thread import ModelThread
 from .speech_input import SpeechInput, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 from .tool_call_adapter import ToolLimits
+from .transcription_jobs import Decoder, LocalDecoder
 
 Status = Literal["warming", "ready", "broken", "failed"]
 
@@ -45,6 +57,9 @@ OPENAI_VOICES: Final = frozenset(
     "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split(" ")  # noqa: SIM905
 )
 """Names that stock clients send by default; the service's own voice stands in."""
+
+STAND_INS: Final = frozenset(("small llm", "fallback asr", "fallback voice"))
+"""Stages that answer where another one can't; calls are taken without them."""
 
 _FAULTS: Final = (HalfsecError, asr.ModelError, llm_engine.ModelError, tts.VoiceError)
 """Errors whose message is meant for the person who starts the server; others say their name."""
@@ -63,6 +78,8 @@ class Stages:
         self._failures: list[str] = []
         self.detector: ModelThread[asr.VoiceDetector] = ModelThread("vad", load.detector)
         self.recognizer: ModelThread[asr.Recognizer] = ModelThread("asr", load.recognizer)
+        """The recognizer of this process. Where it is on another server, the one that answers in
+        its place; not started where there is none."""
         self.turn_model: ModelThread[asr.EndOfTurnModel] = ModelThread("turn", load.turn_model)
         self.llm: ModelThread[llm_engine.Engine] = ModelThread(
             "llm", load.engine, llm_engine.Engine.close
@@ -74,23 +91,40 @@ class Stages:
             self.small_llm = ModelThread("small llm", load.small_engine, llm_engine.Engine.close)
         self.remote_llm = _remote_llm(config, clock)
         """The language model, where it is on another server or of a plug-in."""
+        self.remote_asr = _remote_asr(config)
+        """The server of the recognizer, where it is not in this process."""
         self._open_chat = self._chat_factory()
-        self._voices: dict[str, VoiceStage] = {}
         kept = [*config.agent.openers, *config.tool_waits]
-        for name in self._voice_names():
-            self._voices[name] = VoiceStage(name, load.voice(name), kept)
+        local = {name: VoiceStage(name, load.voice(name), kept) for name in config.local_voices}
+        self.fallback_voice: VoiceStage | None = None
+        """The voice of this process that speaks where another server's does not, and nowhere
+        else."""
+        self._voices: dict[str, VoiceStage | RemoteVoice] = {}
+        """By the names that clients use, the default voice first."""
+        for voice in config.voices:
+            if is_remote(voice):
+                stand_in = local.get(config.tts.fallback_voice)
+                self._voices[shown_model(voice)] = _remote_voice(config, voice, kept, stand_in)
+            else:
+                self._voices[voice] = local[voice]
+        if len(config.local_voices) > len(self._local_voices()):
+            self.fallback_voice = local[config.tts.fallback_voice]
 
     async def start(self) -> None:
         """Load and warm everything; `status` then says whether that went well."""
         starts: dict[str, Callable[[], Awaitable[None]]] = {
             "vad": self.detector.start,
-            "asr": self.recognizer.start,
+            "asr": self.remote_asr.start if self.remote_asr else self.recognizer.start,
             "turn": self.turn_model.start,
             "llm": self.remote_llm.start if self.remote_llm else partial(self._start_llm, self.llm),
             **{f"voice {name}": voice.start for name, voice in self._voices.items()},
         }
         if self.small_llm is not None:
             starts["small llm"] = partial(self._start_llm, self.small_llm)
+        if self.remote_asr and self._config.asr.local_model:
+            starts["fallback asr"] = self.recognizer.start
+        if self.fallback_voice is not None:
+            starts["fallback voice"] = self.fallback_voice.start
         self._progress = dict.fromkeys(starts, "loading")
         # While an engine captures CUDA graphs, no other stage may wait for the whole GPU.
         gpu, on_gpu = asyncio.Lock(), _on_gpu(self._config)
@@ -106,8 +140,8 @@ class Stages:
             return "failed"
         if set(self._progress.values()) != {"ready"}:
             return "warming"
-        needed = [each for each in self.threads().values() if each is not self.small_llm]
-        return "broken" if any(stage.broken for stage in needed) else "ready"
+        broken = (name for name, stage in self.threads().items() if stage.broken)
+        return "broken" if any(name not in STAND_INS for name in broken) else "ready"
 
     def progress(self) -> dict[str, str]:
         """State of each stage: "loading" (and the share), "ready", "failed", "broken: " and why."""
@@ -122,13 +156,18 @@ class Stages:
         async with asyncio.TaskGroup() as group:
             for stage in self.threads().values():
                 group.create_task(stage.close())
-            if self.remote_llm is not None:
-                group.create_task(self.remote_llm.close())
+            for server in self._servers().values():
+                group.create_task(server.close())
 
     async def watch(self) -> None:
         """Check what is outside of this process, until cancelled."""
-        if self.remote_llm is not None:
-            await self.remote_llm.watch()
+        async with asyncio.TaskGroup() as group:
+            for server in self._servers().values():
+                group.create_task(server.watch())
+
+    def remote_problems(self) -> dict[str, str]:
+        """Why servers of models can't be used at present, by the names that `progress` uses."""
+        return {name: it.problem for name, it in self._servers().items() if it.problem}
 
     # --- what sessions use ---
 
@@ -138,9 +177,11 @@ class Stages:
         listening = asr.ListenerConfig(
             endpointing=endpointing_for(detection, pause_ms), early_ms=self._config.asr.early_ms
         )
+        if self.remote_asr is not None and self.remote_asr.has_sessions:
+            listening = replace(listening, partial_interval_ms=PARTIAL_INTERVAL_MS)
         await self.detector.call(lambda _: None, timeout_s=ANSWER_TIMEOUT_S)
         return SpeechInput(
-            listening, self.detector, self.recognizer, self.turn_model, self._clock, pause_ms
+            listening, self.detector, self._decoder(), self.turn_model, self._clock, pause_ms
         )
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
@@ -151,10 +192,10 @@ class Stages:
         """A voice at an output rate. Raises ClientError for a voice that is not loaded."""
         return VoiceStream(self.voice_stage(name), rate_hz)
 
-    def voice_stage(self, name: str) -> VoiceStage:
+    def voice_stage(self, name: str) -> VoiceStage | RemoteVoice:
         """The stage of a voice. Raises ClientError for a voice that is not loaded."""
-        if name in OPENAI_VOICES:
-            name = self._config.tts.voice
+        if name not in self._voices and name in OPENAI_VOICES:
+            name = shown_model(self._config.tts.voice)
         if name in self._voices:
             return self._voices[name]
         known = ", ".join(self._voices)
@@ -164,9 +205,32 @@ class Stages:
             param="session.audio.output.voice",
         )
 
+    def _decoder(self) -> Decoder:
+        """The recognizer for one call."""
+        decoder = LocalDecoder(self.recognizer)
+        if self.remote_asr is None:
+            return decoder
+        local = None
+        if self._config.asr.local_model:
+            local = LocalRecognizer(decoder.decode, lambda: self.recognizer.model is not None)
+        return RemoteRecognizer(self.remote_asr, local)
+
+    def _servers(self) -> dict[str, ReplySource | TranscriptionServer | RemoteVoice]:
+        """Models elsewhere, by the names that `progress` uses."""
+        servers = {"llm": self.remote_llm, "asr": self.remote_asr}
+        voices = {
+            f"voice {name}": voice
+            for name, voice in self._voices.items()
+            if isinstance(voice, RemoteVoice)
+        }
+        return {name: server for name, server in servers.items() if server is not None} | voices
+
+    def _local_voices(self) -> dict[str, VoiceStage]:
+        return {name: it for name, it in self._voices.items() if isinstance(it, VoiceStage)}
+
     def _state(self, name: str, state: str) -> str:
-        if name == "llm" and self.remote_llm is not None:
-            problem = self.remote_llm.problem if state == "ready" else None
+        if (server := self._servers().get(name)) is not None:
+            problem = server.problem if state == "ready" else None
             return state if problem is None else f"broken: {problem}"
         why = self.threads()[name].broken
         if state == "ready" and why is not None:
@@ -208,23 +272,20 @@ class Stages:
         else:
             self._progress[name] = "ready"
 
-    def _voice_names(self) -> dict[str, None]:
-        """Voices to load: the default one first, then those of the agents."""
-        voices = [profile.voice for profile in self._config.agents.values() if profile.voice]
-        return dict.fromkeys([self._config.tts.voice, *voices])
-
     def threads(self) -> dict[str, ModelThread[Any]]:
         """Owner threads of all stages, by the names that `progress` uses."""
-        voices = {f"voice {name}": voice.thread for name, voice in self._voices.items()}
-        small = {} if self.small_llm is None else {"small llm": self.small_llm}
-        return {
-            "vad": self.detector,
-            "asr": self.recognizer,
-            "turn": self.turn_model,
-            **({} if self.remote_llm is not None else {"llm": self.llm}),
-            **small,
-            **voices,
-        }
+        voices = {f"voice {name}": it.thread for name, it in self._local_voices().items()}
+        threads: dict[str, ModelThread[Any]] = {"vad": self.detector}
+        if self._config.asr.local_model:
+            threads["fallback asr" if self.remote_asr else "asr"] = self.recognizer
+        threads["turn"] = self.turn_model
+        if self.remote_llm is None:
+            threads["llm"] = self.llm
+        if self.small_llm is not None:
+            threads["small llm"] = self.small_llm
+        if self.fallback_voice is not None:
+            threads["fallback voice"] = self.fallback_voice.thread
+        return threads | voices
 
 
 def _remote_llm(config: Config, clock: Clock) -> ReplySource | None:
@@ -239,11 +300,38 @@ def _remote_llm(config: Config, clock: Clock) -> ReplySource | None:
     return ModelServer(model, server_options(config, os.environ), clock)
 
 
+def _remote_asr(config: Config) -> TranscriptionServer | None:
+    """Raises ConfigError where a variable with a secret is not set."""
+    settings = config.asr
+    if settings.remote is None:
+        return None
+    options = server_options(config, os.environ, "asr")
+    return TranscriptionServer(
+        settings.remote, options, settings.language, settings.remote_transport
+    )
+
+
+def _remote_voice(
+    config: Config, reference: str, kept: Sequence[str], stand_in: VoiceStage | None
+) -> RemoteVoice:
+    """Raises ConfigError where a variable with a secret is not set."""
+    settings = config.tts
+    options = server_options(config, os.environ, "tts")
+    voice = parse_remote(reference, "tts")
+    server = SpeechServer(voice, options, settings.remote_model, settings.remote_rate_hz)
+    local = None
+    if stand_in is not None:
+        thread = stand_in.thread
+        local = LocalVoice(stand_in.speak, lambda: thread.model is not None, stand_in.kept_speech)
+    return RemoteVoice(server, kept, local)
+
+
 def _on_gpu(config: Config) -> set[str]:
     """Names of the stages that load on the GPU."""
     settings = config.llm_engine
     engines = {"small llm", *(("llm",) if settings.is_own else ())} if settings.on_gpu else set()
-    return engines | ({"asr"} if config.asr.device == "cuda" else set())
+    recognizer = "fallback asr" if config.asr.remote else "asr"
+    return engines | ({recognizer} if config.asr.device == "cuda" else set())
 
 
 def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:

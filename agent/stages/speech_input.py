@@ -27,7 +27,7 @@ from latency_budget.account.clock import Clock
 
 from .call_audio import AudioQueue
 from .model_thread import ModelThread
-from .transcription_jobs import LISTEN_TIMEOUT_S, TranscriptionJobs
+from .transcription_jobs import LISTEN_TIMEOUT_S, Decoder, TranscriptionJobs
 
 MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""
@@ -51,14 +51,14 @@ _log = logging.getLogger(__name__)
 
 
 class SpeechInput:
-    """A `SpeechInputPort` on models of this process. Belongs to one session; detects only while
+    """A `SpeechInputPort` on a detector of this process. Belongs to one session; detects only while
     `run` runs."""
 
     def __init__(
         self,
         listening: asr.ListenerConfig,
         detector: ModelThread[asr.VoiceDetector],
-        recognizer: ModelThread[asr.Recognizer],
+        decoder: Decoder,
         turn_model: ModelThread[asr.EndOfTurnModel],
         clock: Clock,
         pause_ms: int,
@@ -68,6 +68,7 @@ class SpeechInput:
         self._guarded = GuardedStream(listening)
         self._stream = self._guarded.stream
         self._detector = detector
+        self._decoder = decoder
         self._clock = clock
         self._pause_ms = pause_ms
         self._settle_after_s = listening.settle_after_s
@@ -78,7 +79,7 @@ class SpeechInput:
         """Receiver of the results while `run` runs."""
         self._arrivals = ArrivalClock()
         self._jobs = TranscriptionJobs(
-            self._guarded, detector, recognizer, turn_model, clock, self._arrivals, self._emit
+            self._guarded, detector, decoder, turn_model, clock, self._arrivals, self._emit
         )
         self.received = 0.0
         """16 kHz samples received so far."""
@@ -101,6 +102,7 @@ class SpeechInput:
         self._receiver = tell
         async with asyncio.TaskGroup() as group:
             self._group = group
+            group.create_task(self._decoder.run())
             while True:
                 batch = await self._queue.take()
                 try:

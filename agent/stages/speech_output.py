@@ -1,9 +1,10 @@
-"""Speech output: the service's voices, each on its owner thread, with pre-synthesized openers."""
+"""Speech output: the service's voices, each on its owner thread or another server, with
+pre-synthesized openers."""
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -16,6 +17,22 @@ from .model_thread import NORMAL, URGENT, ModelThread
 
 VOICE_TIMEOUT_S: Final = 8.0
 """A sentence of 20 words takes 0.3 s with the slower voice. This long, something hangs."""
+
+
+class SpeechSource(Protocol):
+    """One voice, shared by all calls: on a thread of this process, or on another server
+    (`remote/remote_voice.py`)."""
+
+    converted: dict[tuple[str, int], Speech]
+    """Openers at the output rates that were requested (two at most), by text and Hz."""
+
+    def speak(self, piece: tts.SpeakablePiece, rate_hz: int) -> AsyncGenerator[Speech, None]:
+        """Speak a piece at an output rate. Raises StageError."""
+        ...
+
+    def kept_speech(self, text: str) -> Sequence[tts.SpeechChunk]:
+        """Speech of a pre-synthesized text; empty where there is none."""
+        ...
 
 
 class VoiceStage:
@@ -41,31 +58,41 @@ class VoiceStage:
                 partial(_synthesized, piece), timeout_s=VOICE_TIMEOUT_S
             )
 
+    def kept_speech(self, text: str) -> Sequence[tts.SpeechChunk]:
+        return self.kept.get(text, ())
 
-class VoiceStream:
-    """A `VoicePort`: one voice at one output rate, for one reply."""
-
-    def __init__(self, stage: VoiceStage, rate_hz: int) -> None:
-        self._stage = stage
-        self._rate_hz = rate_hz
-
-    async def speak(self, piece: tts.SpeakablePiece) -> AsyncGenerator[Speech, None]:
+    async def speak(self, piece: tts.SpeakablePiece, rate_hz: int) -> AsyncGenerator[Speech, None]:
         """Speak a piece. Raises StageError. The first piece of a reply goes before later pieces of
         other replies, whose callers have audio to hear."""
 
         def start(voice: tts.Voice) -> Iterator[Speech]:
-            return _converted(voice.synthesize(piece), self._rate_hz)
+            return _converted(voice.synthesize(piece), rate_hz)
 
         priority = NORMAL if piece.index else URGENT
-        speeches = self._stage.thread.iterate(start, timeout_s=VOICE_TIMEOUT_S, priority=priority)
+        speeches = self.thread.iterate(start, timeout_s=VOICE_TIMEOUT_S, priority=priority)
+        async with aclosing(speeches):
+            async for speech in speeches:
+                yield speech
+
+
+class VoiceStream:
+    """A `VoicePort`: one voice at one output rate, for one reply."""
+
+    def __init__(self, source: SpeechSource, rate_hz: int) -> None:
+        self._source = source
+        self._rate_hz = rate_hz
+
+    async def speak(self, piece: tts.SpeakablePiece) -> AsyncGenerator[Speech, None]:
+        """Speak a piece. Raises StageError."""
+        speeches = self._source.speak(piece, self._rate_hz)
         async with aclosing(speeches):
             async for speech in speeches:
                 yield speech
 
     async def opener(self, text: str) -> Speech | None:
-        known = self._stage.converted.get((text, self._rate_hz))
+        known = self._source.converted.get((text, self._rate_hz))
         if known is None and (known := self._kept(text, (0, len(text)))) is not None:
-            self._stage.converted[text, self._rate_hz] = known
+            self._source.converted[text, self._rate_hz] = known
         return known
 
     async def apology(self) -> Speech | None:
@@ -73,7 +100,7 @@ class VoiceStream:
 
     def _kept(self, text: str, span: tuple[int, int]) -> Speech | None:
         """A kept text as one stretch of speech; without a span it has no word times."""
-        parts = list(_converted(iter(self._stage.kept.get(text, ())), self._rate_hz))
+        parts = list(_converted(iter(self._source.kept_speech(text)), self._rate_hz))
         if not parts:
             return None
         words: list[HeardWord] = []

@@ -1,14 +1,15 @@
 """Recognizer passes over one session's speech, final and partial.
 
 A pass visits two threads: the detector's, which has the stream, for the audio; the recognizer's for
-the words; and the detector's again, where the stream drops results that a newer pass made stale.
+the words, or another server; and the detector's again, where the stream drops results that a newer
+pass made stale.
 """
 
 import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import asr
 from agent.errors import StageError
@@ -37,6 +38,40 @@ Answer = TypeVar("Answer")
 _log = logging.getLogger(__name__)
 
 
+class Decoder(Protocol):
+    """Recognizer of one call, in this process or elsewhere (`remote/remote_recognizer.py`)."""
+
+    async def run(self) -> None:
+        """Do what it does beside its jobs, until cancelled or done."""
+        ...
+
+    async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
+        """Recognize a job. None: a partial job brought nothing new. Raises StageError."""
+        ...
+
+
+class LocalDecoder:
+    """A `Decoder` on the recognizer's thread of this process. One call, one event loop."""
+
+    def __init__(self, recognizer: ModelThread[asr.Recognizer]) -> None:
+        self._recognizer = recognizer
+        self._caller = object()
+        """Whose jobs these are, for their order among those of other calls."""
+        self._early = asr.FinalReuse()
+        """Touched on the recognizer's thread only."""
+
+    async def run(self) -> None:
+        """Nothing: the thread has an owner of its own."""
+
+    async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
+        return await self._recognizer.call(
+            lambda model: self._early.recognize(model, job),
+            timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
+            priority=priority,
+            caller=self._caller,
+        )
+
+
 class TranscriptionJobs:
     """Decode jobs of one session. One event loop."""
 
@@ -44,7 +79,7 @@ class TranscriptionJobs:
         self,
         guarded: GuardedStream,
         detector: ModelThread[asr.VoiceDetector],
-        recognizer: ModelThread[asr.Recognizer],
+        decoder: Decoder,
         turn_model: ModelThread[asr.EndOfTurnModel],
         clock: Clock,
         arrivals: ArrivalClock,
@@ -57,13 +92,11 @@ class TranscriptionJobs:
         self._guarded = guarded
         self._stream = guarded.stream
         self._detector = detector
-        self._recognizer = recognizer
+        self._decoder = decoder
         self._turn_model = turn_model
         self._clock = clock
         self._arrivals = arrivals
         self._committed: dict[int, asr.DecodeJob | None] = {}
-        self._early = asr.FinalReuse()
-        """Touched on the recognizer's thread only."""
         self.skips: frozenset[str] = frozenset()
         """Kinds of jobs that are not run."""
 
@@ -157,12 +190,10 @@ class TranscriptionJobs:
         self, job: asr.DecodeJob, priority: int
     ) -> tuple[asr.PartialTranscript | asr.FinalTranscript | None, bool]:
         """The transcript, None for a stale job or unchanged text; and whether there were words."""
-        hypothesis = await self._recognizer.call(
-            lambda model: self._early.recognize(model, job),
-            timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
-            priority=priority,
-            caller=self._caller,
-        )
+        hypothesis = await self._decoder.decode(job, priority)
+        if hypothesis is None:
+            await self.notify_stream(partial(self._stream.fail, job))
+            return None, True
         transcripts = await self.ask(lambda: self._stream.complete(job, hypothesis))
         return transcripts[0] if transcripts else None, bool(hypothesis.text.strip())
 

@@ -59,18 +59,36 @@ class _Words:
 
 class FinalReuse:
     """Result of the newest pass of one call that ended in silence. Used on one thread, the
-    recognizer's."""
+    recognizer's; with a recognizer elsewhere, the event loop's."""
 
     def __init__(self) -> None:
         self._known: tuple[_Words, Hypothesis] | None = None
 
     def recognize(self, recognizer: Transcriber, job: DecodeJob) -> Hypothesis:
         """Decode a job, or return the result of the pass before over the same words at once."""
-        words = _Words(job.utterance, job.first_sample, job.last_voiced_sample)
-        if job.kind == "final" and self._known is not None and self._known[0] == words:
-            return replace(self._known[1], encode_ms=0.0, decode_ms=0.0, taken_over=True)
+        if (known := self.known(job)) is not None:
+            return known
         is_partial = job.kind in ("partial", "early")
         hypothesis = recognizer.transcribe(job.pcm, fallback=not is_partial)
-        if job.kind in ("early", "final") and job.last_voiced_sample is not None:
-            self._known = (words, hypothesis) if hypothesis.text else None
+        self.note(job, hypothesis)
         return hypothesis
+
+    def known(self, job: DecodeJob) -> Hypothesis | None:
+        """Result of the newest pass, where the job is a final over the same words."""
+        if job.kind != "final" or self._known is None or self._known[0] != _words_of(job):
+            return None
+        return replace(self._known[1], encode_ms=0.0, decode_ms=0.0, taken_over=True)
+
+    def note(self, job: DecodeJob, hypothesis: Hypothesis) -> None:
+        """Keep the result of a pass, if it ended in silence."""
+        if job.kind in ("early", "final") and job.last_voiced_sample is not None:
+            self._known = (_words_of(job), hypothesis) if hypothesis.text else None
+
+
+def covers_same_words(some: DecodeJob, other: DecodeJob) -> bool:
+    """True if two passes that ended in silence cover the same words."""
+    return some.last_voiced_sample is not None and _words_of(some) == _words_of(other)
+
+
+def _words_of(job: DecodeJob) -> _Words:
+    return _Words(job.utterance, job.first_sample, job.last_voiced_sample)

@@ -98,7 +98,8 @@ EXTENSIONS: Final = {
     ),
     "halfsec.partial": (
         "`item_id`, `text`, `stable_chars`",
-        "Words of the caller so far; the first `stable_chars` characters do not change any more.",
+        "Words of the caller so far; the first `stable_chars` characters do not change any more. "
+        "Without turn detection they come before the commit, with the item's later id.",
     ),
     "halfsec.turn": (
         "`turn`, `response_id`",

@@ -34,6 +34,10 @@ _FOLDERS: Final = re.compile(r"(?<![\w/:.~])(?:~|\.\.?)?/(?:[^\s/:'\"]+/)*(?=[^\
 """The folders of a path within a sentence; addresses (`http://...`) are none."""
 
 
+_REMOTE: Final = {"llm": "language_model", "asr": "recognizer"}
+"""Fields of `/readyz` with the problems of models on other servers, by stage."""
+
+
 class Endpoints:
     """One instance for all requests."""
 
@@ -73,7 +77,6 @@ class Endpoints:
             "exporter": calls.exporter,
             "recorder": calls.recorder,
             "tools": self._tools,
-            "language_model": self._stages.remote_llm,
             "end_of_turn": shipped_score(),
         }
         problems: dict[str, Any] = {}
@@ -86,6 +89,12 @@ class Endpoints:
                 )
         if self._state_store is not None and (problem := self._state_store.problem) is not None:
             problems["state_store"] = self._shown(problem)
+        for name, why in self._stages.remote_problems().items():
+            kind, _, voice = name.partition(" ")
+            if voice:
+                problems.setdefault("voices", {})[voice] = self._shown(why)
+            else:
+                problems[_REMOTE[kind]] = self._shown(why)
         if calls.store and (notice := calls.store.notice):
             problems.setdefault("store", self._shown(notice))
         body |= problems

@@ -13,6 +13,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from agent.config.remote_models import shown_model
 from agent.config.schema import Config
 from agent.errors import ClientError, StageError
 from agent.http.json_body import JsonBodies, RefusedError, unless_gone
@@ -39,7 +40,7 @@ class SpeechEndpoint:
     """One instance for all requests."""
 
     def __init__(self, config: Config, stages: Stages) -> None:
-        self._voice = config.tts.voice
+        self._voice = shown_model(config.tts.voice)
         self._stages = stages
         self._bodies = JsonBodies()
         self._places = ConcurrencyLimit()
@@ -65,11 +66,14 @@ class SpeechEndpoint:
             return WorkStream(_bytes(first, sounds), work, MEDIA_TYPES[asked.form])
 
     def _stage(self, asked: SpeechRequest) -> VoiceStage:
-        """Raises RequestError."""
+        """Raises RequestError, and RefusedError for a voice on another server."""
         try:
-            return self._stages.voice_stage(asked.voice or self._voice)
+            voice = self._stages.voice_stage(asked.voice or self._voice)
         except ClientError as error:
             raise RequestError("voice", error.message) from None
+        if not isinstance(voice, VoiceStage):
+            raise RefusedError(501, "voice", "is on another server, which has this API")
+        return voice
 
 
 class Spoken:

@@ -46,6 +46,8 @@ class Transcriptions:
         return await guarded(self._serve(request))
 
     async def _serve(self, request: Request) -> Response:
+        if self._stages.remote_asr is not None:
+            raise RefusedError(501, "model", "is on another server, which has this API")
         if self._stages.status != "ready":
             raise RefusedError(503, "model", "is still loading; try again shortly")
         async with AsyncExitStack() as stack:

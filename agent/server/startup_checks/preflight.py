@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from agent.config.schema import Config
+from agent.config.remote_models import REMOTE_SECTIONS
+from agent.config.schema import Config, remote_models
 from agent.config.suggestions import nearest
 from agent.errors import ConfigError
 from agent.stages.model_store.catalogue import (
@@ -134,12 +135,14 @@ def torch_problem(config: Config) -> tuple[str, str] | None:
 
 
 def check_remote(config: Config) -> None:
-    """Check the variables with the secrets of a language model on another server. Raises
-    ConfigError; contacts nothing: a server may come later."""
-    if config.llm_engine.remote is not None:
-        from agent.stages.remote.model_server import server_options
+    """Check the variables with the secrets of models on other servers. Raises ConfigError;
+    contacts nothing: a server may come later."""
+    sections = [each for each in REMOTE_SECTIONS if remote_models(config, each)]
+    if sections:
+        from agent.stages.remote.api_server import server_options
 
-        server_options(config, os.environ)
+        for section in sections:
+            server_options(config, os.environ, section)
 
 
 def check_gpu(config: Config) -> None:
@@ -165,7 +168,8 @@ def gpu_problem(config: Config) -> tuple[str, str] | None:
         except EngineModelError as error:
             key = "device" if settings.device == "cuda" else "dtype"
             return f"llm_engine.{key}", str(error)
-    if config.asr.device == "cuda" and not is_plugin(config.asr.model):
+    recognizer = config.asr.local_model
+    if config.asr.device == "cuda" and recognizer and not is_plugin(recognizer):
         import ctranslate2
 
         if not ctranslate2.get_cuda_device_count():

@@ -224,7 +224,7 @@ def needed_models(config: Config) -> list[str]:
     plug-ins are their business."""
     return [
         "silero-vad",
-        *([] if is_plugin(config.asr.model) else [config.asr.model]),
+        *_own([config.asr.local_model]),
         "smart-turn",
         *([config.llm_engine.model] if config.llm_engine.is_own else []),
         *filter(None, (config.llm_engine.small_model, config.llm_engine.draft_model)),
@@ -233,11 +233,15 @@ def needed_models(config: Config) -> list[str]:
 
 
 def needed_voices(config: Config) -> list[str]:
-    """Voices that the settings need, by name or path, without those of plug-ins."""
-    voices = [config.tts.voice, *(p.voice for p in config.agents.values() if p.voice)]
+    """Voices of this process that the settings need, by name or path, without those of plug-ins."""
     # hibari's other voices ("hibari-emma") are its package's business.
-    voices = ["hibari" if voice.startswith("hibari-") else voice for voice in voices]
-    return list(dict.fromkeys(voice for voice in voices if not is_plugin(voice)))
+    voices = ["hibari" if voice.startswith("hibari-") else voice for voice in config.local_voices]
+    return list(dict.fromkeys(_own(voices)))
+
+
+def _own(names: Iterable[str]) -> list[str]:
+    """Names of models and voices that this store may have: of neither none nor a plug-in."""
+    return [name for name in names if name and not is_plugin(name)]
 
 
 class ModelStore:

@@ -18,7 +18,7 @@ from engine_plugins.discovery import said
 from llm_engine.chat.chat_model import ChatModel, ChatModelOptions, ReplyRequest, checked_reply
 
 from .completion_chunks import CallPiece, Chunk
-from .reply_source import ServerError
+from .server_error import ServerError
 
 RECOVERY_S: Final = 2.0
 """Wait before the first try of a model that has failed; each later one is twice as long."""

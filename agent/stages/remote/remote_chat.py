@@ -44,7 +44,8 @@ from llm_engine.chat.thinking import ThoughtReader
 
 from .completion_chunks import CallAssembler, Chunk
 from .event_stream import MalformedStreamError
-from .reply_source import ReplySource, ServerError
+from .reply_source import ReplySource
+from .server_error import ServerError
 from .text_history import TextHistory
 
 PREVIEW_EVERY_S: Final = 0.3

@@ -1,26 +1,9 @@
 """Interface of what a `RemoteChat` asks for replies: a server, or the chat model of a plug-in."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from .completion_chunks import Chunk
-
-
-class ServerError(Exception):
-    """A request that failed. The message is the predicate of a sentence about its source."""
-
-    def __init__(
-        self,
-        reason: str,
-        kind: Literal["broken", "passing", "full", "late", "rejected"] = "broken",
-        retry_after_s: float = 0.0,
-    ) -> None:
-        """`kind`: "passing" may work at once if it is tried again, "full" after `retry_after_s`;
-        "late" missed a deadline that it does not know of; "rejected" blames the request."""
-        super().__init__(reason)
-        self.reason = reason
-        self.kind = kind
-        self.retry_after_s = retry_after_s
 
 
 class ReplySource(Protocol):

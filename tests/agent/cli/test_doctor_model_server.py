@@ -12,7 +12,9 @@ from agent.config.layers import load_config
 from agent.config.schema import Config
 from agent.stages.model_store.catalogue import ModelStore
 from tests.agent.stages.remote.test_remote_chat import HELLO, one_token
+from tests.agent.stages.remote.test_remote_voice import whole
 from tests.support.service.model_servers import error, scripted_server
+from tests.support.service.realtime_recognizer import realtime_recognizer, uploaded
 
 SECRET = "sk-very-secret"
 
@@ -78,3 +80,27 @@ def test_nothing_of_a_language_model_is_fetched(tmp_path: Path) -> None:
         stages = {store.catalogue[name].stage for name in wanted_models(config, store)}
         assert "llm" not in stages
         assert "asr" in stages
+
+
+async def test_servers_of_recognizer_and_voice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODEL_KEY", SECRET)
+    async with realtime_recognizer(uploaded("")) as hears, scripted_server(whole()) as speaks:
+        config = load_config(
+            {
+                "asr.model": f"openai:{hears.http.url}#whisper",
+                "tts.voice": f"openai:{speaks.url}#nova",
+                "tts.remote_key_env": "MODEL_KEY",
+            }
+        )
+        found = await asyncio.to_thread(doctor._recognition_server, config)
+        assert found == Finding("whisper", f"at {hears.http.url}, by Realtime sessions", "ok")
+        voices = await asyncio.to_thread(lambda: list(doctor._speech_servers(config)))
+        assert voices == [Finding("nova", f"at {speaks.url}", "ok")]
+        speaks.answers = [error(401, f"bad key {SECRET}")]
+        (voice,) = await asyncio.to_thread(lambda: list(doctor._speech_servers(config)))
+        assert (voice.verdict, voice.remedy) == ("note", "until it answers, hibari speaks")
+        assert "rejects the key of tts.remote_key_env" in voice.value
+        assert SECRET not in f"{voice}"
+        hears.http.sockets_at = None
+        found = await asyncio.to_thread(doctor._recognition_server, config)
+        assert (found.verdict, "uploads" in found.value) == ("note", True)

@@ -4,10 +4,10 @@ import pytest
 
 from agent.config.auto_preset import PresetChoice
 from agent.config.layers import load_config
-from agent.config.remote_models import RemoteModel, parse_remote, shown_model
+from agent.config.remote_models import RemoteModel, RemoteSection, parse_remote, shown_model
 from agent.errors import ConfigError
 from agent.stages.model_store.catalogue import needed_models
-from agent.stages.remote.model_server import server_options
+from agent.stages.remote.api_server import server_options
 
 MODEL = "openai:http://gpu-box:8000/v1#Qwen/Qwen3-8B"
 
@@ -141,3 +141,84 @@ def test_a_value_that_json_does_not_know_is_a_wrong_setting() -> None:
     file_text = f'[llm_engine]\nmodel = "{MODEL}"\nremote_extra_body = {{ day = 2026-01-01 }}\n'
     with pytest.raises(ConfigError, match="remote_extra_body"):
         server_options(load_config(file_text=file_text), {})
+
+
+VOICE = "openai:http://gpu-box:8880/v1#nova"
+
+
+def test_recognizer_and_voices_elsewhere_need_no_model_here() -> None:
+    config = load_config(
+        {
+            "asr.model": "openai:http://gpu-box:8001/v1#whisper",
+            "tts.voice": VOICE,
+            "agents.sales.voice": "openai:http://gpu-box:8880/v1#alloy",
+        }
+    )
+    assert config.asr.remote == RemoteModel("http://gpu-box:8001/v1", "whisper")
+    assert config.voices == (VOICE, "openai:http://gpu-box:8880/v1#alloy")
+    assert config.local_voices == ("hibari",)
+    needed = needed_models(config)
+    assert [name for name in needed if name != "smollm2-135m-instruct"] == [
+        "silero-vad",
+        "smart-turn",
+        "hibari",
+    ]
+    alone = load_config({"tts.voice": VOICE, "tts.fallback_voice": ""})
+    assert alone.local_voices == ()
+    with_fallback = load_config(
+        {
+            "asr.model": "openai:http://gpu-box:8001/v1#whisper",
+            "asr.fallback_model": "whisper-tiny.en",
+        }
+    )
+    assert "whisper-tiny.en" in needed_models(with_fallback)
+    assert load_config({"tts.fallback_voice": "piper-joe"}).local_voices == ("hibari",)
+
+
+@pytest.mark.parametrize("key", ["asr.model", "tts.voice", "agents.sales.voice"])
+@pytest.mark.parametrize(
+    "reference", ["openai:http://hunter2@gpu-box/v1#x", "openai:http://gpu-box/v1#"]
+)
+def test_a_wrong_reference_names_its_setting_and_is_not_repeated(key: str, reference: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({key: reference})
+    assert caught.value.key == key
+    assert "hunter2" not in caught.value.message
+    section = "asr" if key == "asr.model" else "tts"
+    assert (f"{section}.remote_key_env" in caught.value.message) == ("hunter2" in reference)
+
+
+def test_what_answers_in_an_emergency_is_here() -> None:
+    for key in ("asr.fallback_model", "tts.fallback_voice"):
+        with pytest.raises(ConfigError, match="must be a model of this process") as caught:
+            load_config({key: VOICE})
+        assert caught.value.key == key
+
+
+def test_two_voices_of_one_name_can_not_be_told_apart() -> None:
+    other = "openai:http://other-box:8880/v1#nova"
+    with pytest.raises(ConfigError, match="has the name of another voice, 'nova'"):
+        load_config({"tts.voice": VOICE, "agents.sales.voice": other})
+    with pytest.raises(ConfigError, match="has the name of another voice, 'hibari'"):
+        load_config({"agents.sales.voice": "openai:http://other-box/v1#hibari"})
+
+
+@pytest.mark.parametrize("section", ["asr", "tts"])
+def test_each_section_has_its_own_secrets(section: RemoteSection) -> None:
+    config = load_config(
+        {
+            f"{section}.remote_key_env": "MY_KEY",
+            f"{section}.remote_headers": '{ X-Tenant = "MY_TENANT" }',
+            f"{section}.remote_timeout_s": 3,
+            "llm_engine.remote_key_env": "ANOTHER",
+        }
+    )
+    options = server_options(config, {"MY_KEY": "sk-1", "MY_TENANT": "t-2"}, section)
+    assert (options.key, dict(options.headers), options.timeout_s) == (
+        "sk-1",
+        {"X-Tenant": "t-2"},
+        3,
+    )
+    assert "sk-1" not in repr(options)
+    with pytest.raises(ConfigError, match=f"{section}.remote_key_env names .* MY_KEY"):
+        server_options(config, {}, section)

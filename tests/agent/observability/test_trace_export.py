@@ -188,6 +188,10 @@ class Working:
 
     status = "ready"
     remote_llm = None
+
+    def remote_problems(self) -> dict[str, str]:
+        return {}
+
     llm = type("Thinker", (), {"model": None})
 
     def progress(self) -> dict[str, str]:

@@ -171,7 +171,7 @@ async def test_a_recognizer(live: LiveServer, hearing: Fault, how: str) -> None:
 @pytest.mark.parametrize("how", ["raises", "hangs"])
 async def test_a_voice(live: LiveServer, voice: Fault, how: str) -> None:
     live.expected = ["stage tts"]
-    stage = live.stages._voices["hibari"].thread
+    stage = live.stages.threads()["voice hibari"]
     before = stage.restarts
     async with call_to(live.url) as call:
         voice.strike(how)

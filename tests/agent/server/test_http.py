@@ -11,7 +11,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
 from tests.support.service.live import LiveServer
-from tests.support.service.live_call import call_to, words_of
+from tests.support.service.live_call import call_to, recording, words_of
 
 pytest_plugins = ["tests.support.service.live_fixtures"]
 pytestmark = pytest.mark.models
@@ -167,6 +167,29 @@ async def test_partials_are_sent_while_the_caller_speaks(live: LiveServer) -> No
             partial = await call.until("halfsec.partial")
         assert "nobody" in partial["text"].lower()
         await call.until("response.created")
+
+
+async def test_partials_come_before_the_commit_of_a_client(live: LiveServer) -> None:
+    async with call_to(live.url, protocols=("halfsec.v1",)) as call:
+        await call.update(audio={"input": {"turn_detection": None}})
+        await call.append(recording("vm-nobodyavail"))
+        partial = await call.until("halfsec.partial")
+        assert partial["text"]
+        await call.send("input_audio_buffer.commit")
+        committed = await call.until("input_audio_buffer.committed")
+        assert committed["item_id"] == partial["item_id"]
+        await call.until("conversation.item.input_audio_transcription.completed")
+        await call.append(recording("vm-nobodyavail"))
+        cleared = await call.until("halfsec.partial")
+        await call.send("input_audio_buffer.clear")
+        await call.until("input_audio_buffer.cleared")
+        await call.append(recording("conf-locked"))
+        await call.send("input_audio_buffer.commit")
+        committed = await call.until("input_audio_buffer.committed")
+        assert committed["item_id"] != cleared["item_id"]
+        done = await call.until("conversation.item.input_audio_transcription.completed")
+        assert done["item_id"] == committed["item_id"]
+        assert "locked" in done["transcript"].lower()
 
 
 async def test_plain_clients_see_no_extensions(live: LiveServer) -> None:

@@ -15,6 +15,7 @@ from agent.session.api import server_events as say
 from agent.session.api.settings import SemanticVad
 from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
+from agent.stages.transcription_jobs import LocalDecoder
 from latency_budget.account.clock import SystemClock
 from tests.support.fakes.stages import FakeChat, FakeVoice
 from tests.support.session.session_call import Call
@@ -71,7 +72,7 @@ async def test_endless_utterance_is_bounded_and_answered(
     judge: ModelThread[Any] = ModelThread("turn", Patient)
     await judge.start()
     listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
-    hearing = SpeechInput(listening, detector, recognizer, judge, SystemClock(), 80)
+    hearing = SpeechInput(listening, detector, LocalDecoder(recognizer), judge, SystemClock(), 80)
     call = Call(FakeChat(["Well."]), FakeVoice(), AgentProfile(), hearing=hearing)
     running = asyncio.get_running_loop().create_task(call.session.run())
     counts = hearing._guarded.stream.counts

@@ -97,6 +97,7 @@ class Service:
             Stages,
             SimpleNamespace(
                 status="ready",
+                remote_asr=None,
                 detector=self.detector,
                 recognizer=self.recognizer,
                 voice_stage=lambda name: self.voice,

@@ -17,6 +17,7 @@ from agent.stages import speech_input as hearing_module
 from agent.stages.call_audio import MAX_JOB, MAX_WAITING, AudioQueue
 from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
+from agent.stages.transcription_jobs import LocalDecoder
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 
@@ -79,7 +80,9 @@ class Ears:
             endpointing=endpointing_for(SemanticVad(), 96), partial_interval_ms=0
         )
         judge: ModelThread[Any] = ModelThread("turn", Judge)  # nobody pauses here
-        self.hearing = SpeechInput(listening, detector, recognizer, judge, self.clock, 96)
+        self.hearing = SpeechInput(
+            listening, detector, LocalDecoder(recognizer), judge, self.clock, 96
+        )
         self.told: list[SpeechResult] = []
         self._came = asyncio.Condition()
 

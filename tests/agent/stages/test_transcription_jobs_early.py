@@ -14,6 +14,7 @@ from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import SpeechResult
 from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
+from agent.stages.transcription_jobs import LocalDecoder
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 
@@ -59,7 +60,9 @@ class Call:
         judge: ModelThread[Any] = ModelThread(
             "turn", lambda: None
         )  # never asked: it is not running
-        self.hearing = SpeechInput(listening, detector, recognizer, judge, ManualClock(), 80)
+        self.hearing = SpeechInput(
+            listening, detector, LocalDecoder(recognizer), judge, ManualClock(), 80
+        )
         self.finals: asyncio.Queue[str] = asyncio.Queue()
         self.paused = asyncio.Event()
         self._revision = 0

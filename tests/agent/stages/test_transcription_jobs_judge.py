@@ -11,6 +11,7 @@ from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import SpeechResult
 from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
+from agent.stages.transcription_jobs import LocalDecoder
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import ManualClock
 from tests.agent.stages.test_transcription_jobs_early import (
@@ -46,7 +47,7 @@ async def heard_of_a_pause(judge: Judge) -> list[ev.Event]:
         await stage.start()
     detector, recognizer, turn = stages
     listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
-    hearing = SpeechInput(listening, detector, recognizer, turn, ManualClock(), 80)
+    hearing = SpeechInput(listening, detector, LocalDecoder(recognizer), turn, ManualClock(), 80)
     told: list[ev.Event] = []
     has_words = asyncio.Event()
 

@@ -20,9 +20,11 @@ from agent.http.openai.models import ModelList
 from agent.server.server import listen
 from agent.stages.model_thread import ModelThread
 from agent.stages.registry import Stages
-from agent.stages.remote.model_server import ModelServer, ServerOptions
+from agent.stages.remote.api_server import ServerOptions
+from agent.stages.remote.model_server import ModelServer
 from latency_budget.account.clock import SystemClock
 from llm_engine.engine import Engine
+from tests.support.service.tcp_proxy import Link
 
 WAIT_S: Final = 60
 """Only a hang takes so long."""
@@ -69,16 +71,20 @@ class Answer:
 
 @dataclass
 class ScriptedServer:
-    """A server that answers each chat request with the next answer; the last one repeats."""
+    """A server that answers each POST request with the next answer; the last one repeats."""
 
     answers: list[Answer]
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    """Bodies of the chat requests."""
+    """Bodies of the POST requests; of one that is no JSON, its bytes as "upload"."""
     heads: list[str] = field(default_factory=list)
     num_connections: int = 0
     is_down: bool = False
     """It closes every connection at once."""
+    moved_to: str = ""
+    """Address to which GET requests are redirected."""
+    sockets_at: int | None = None
+    """Port to which WebSockets are passed on; None: they are answered like any GET request."""
     given_up: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the client closed the connection while an answer hung."""
     _open: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -109,12 +115,19 @@ class ScriptedServer:
         if self.is_down:
             return False
         self.heads.append(head)
+        if self.sockets_at is not None and "upgrade: websocket" in head.lower():
+            await _passed_on(head, reader, writer, self.sockets_at)
+            return False
         lengths = [line for line in head.lower().split("\r\n") if line.startswith("content-length")]
         body = await reader.readexactly(int(lengths[0].split(":")[1])) if lengths else b""
+        if head.startswith("GET") and self.moved_to:
+            writer.write(http(307, "text/plain", b"", f"location: {self.moved_to}"))
+            return False
         if head.startswith("GET"):
             writer.write(http(200, "application/json", b'{"data": []}'))
             return True
-        self.bodies.append(read_frame(body))
+        is_json = "content-type: application/json" in head.lower()
+        self.bodies.append(read_frame(body) if is_json else {"upload": body})
         answer = self.answers[min(len(self.bodies), len(self.answers)) - 1]
         try:
             for piece in answer.pieces:
@@ -126,6 +139,23 @@ class ScriptedServer:
             if answer.then == "hang":
                 self.given_up.set()
         return answer.then == "keep"
+
+
+async def _passed_on(
+    head: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int
+) -> None:
+    """Pass all bytes on, until either side closes."""
+    far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+    far_writer.write(head.encode())
+    link = Link(writer, far_writer)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(link.pump(reader, far_writer))
+            group.create_task(link.pump(far_reader, writer))
+    finally:
+        link.cut()
+        with suppress(ConnectionError):
+            await far_writer.wait_closed()
 
 
 @asynccontextmanager

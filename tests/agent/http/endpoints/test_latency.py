@@ -250,5 +250,8 @@ class Ready:
     status = "ready"
     remote_llm = None
 
+    def remote_problems(self) -> dict[str, str]:
+        return {}
+
     def progress(self) -> dict[str, str]:
         return {}

@@ -18,8 +18,8 @@ from agent.session.ports.stage_ports import (
     ScoresMessageEnd,
     Tools,
 )
+from agent.stages.remote import api_server, remote_chat
 from agent.stages.remote import model_server as model_server_module
-from agent.stages.remote import remote_chat
 from agent.stages.remote.event_stream import MAX_EVENT_BYTES
 from agent.stages.remote.model_server import ModelServer
 from agent.stages.remote.remote_chat import SmallModel, remote_chat_factory
@@ -528,8 +528,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_it_recovers_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_server_module, "RECOVERY_S", 0.01)
-    monkeypatch.setattr(model_server_module, "PROBE_S", 0.01)
+    monkeypatch.setattr(api_server, "RECOVERY_S", 0.01)
+    monkeypatch.setattr(api_server, "PROBE_S", 0.01)
     async with talking(one_token(0), one_token(999), HELLO) as (_, scripted, server):
         scripted.is_down = True
         await server.start()
