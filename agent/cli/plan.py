@@ -61,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def load_of(options: argparse.Namespace) -> CallLoad:
     """The load that the arguments describe. Raises ValueError."""
+    if options.length_s <= 0:
+        raise ValueError("calls have some length")
     if options.at_once is not None:
         per_hour: tuple[float, ...] = (options.at_once * HOUR_S / options.length_s,)
     else:

@@ -113,6 +113,8 @@ class VoiceReplica:
 
     async def __del__(self) -> None:  # type: ignore[misc]
         """End what is left of the calls, and the threads; Ray awaits this after the drain."""
+        if not hasattr(self, "_beside"):  # `__init__` has failed
+            return
         await drain(self._service.calls, 0)
         self._beside.cancel()
         await asyncio.wait({self._beside})
@@ -188,7 +190,7 @@ def application(
         "GPU": arguments.num_gpus,
         "memory": arguments.memory_mb * 1e6,
     }
-    if not arguments.nodes_come_later:
+    if ray.is_initialized() and not arguments.nodes_come_later:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if (lack := lack_of_room(nodes, needs, rules.min_replicas)) is not None:
             raise ConfigError(
@@ -215,7 +217,9 @@ def app(arguments: ServeArguments) -> serve.Application:
 
 def _settings(arguments: ServeArguments) -> ReplicaSettings:
     """The settings as they are here. Raises ConfigError."""
-    env = {name: value for name, value in os.environ.items() if name.startswith("HALFSEC_")}
+    # Variables without "__" are no settings, and one of them may be a key.
+    names = [name for name in os.environ if name.startswith("HALFSEC_") and "__" in name]
+    env = {name: os.environ[name] for name in names}
     text, name = read_settings_file(arguments.config, os.environ)
     flags = dict(arguments.settings)
     config = read_config(flags, arguments.config, None, measure_machine, hub_obstacle)

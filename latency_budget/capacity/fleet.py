@@ -224,9 +224,11 @@ class FleetSimulation:
         self._begin(load, begin_s, warm=warm)
         tick_s = begin_s
         arrival = next(arrivals, None)
-        while tick_s < end_s and self._num_refused <= max_refused:
+        while self._num_refused <= max_refused:
             arrival_s = math.inf if arrival is None else arrival.at_s
             event_s = self._events[0][0] if self._events else math.inf
+            if min(tick_s, arrival_s, event_s) >= end_s:
+                break
             if tick_s <= arrival_s and tick_s <= event_s:
                 self._advance(tick_s)
                 self._tick()

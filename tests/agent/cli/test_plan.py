@@ -71,6 +71,8 @@ def test_what_is_missing_or_wrong_is_said(capsys: pytest.CaptureFixture[str]) ->
     assert "--calls is missing" in capsys.readouterr().err
     assert main(["plan", "--calls", "2", "--start-s", "4", *load, "--refused", "0"]) == 2
     assert "share of refused calls" in capsys.readouterr().err
+    assert main([*SMALL[:5], "--at-once", "5", "--length-s", "0"]) == 2
+    assert "calls have some length" in capsys.readouterr().err
     assert main(["plan", "--calls", "0", "--start-s", "4", *load]) == 2
     assert "at least one call" in capsys.readouterr().err
     assert main(["plan", "--url", "http://127.0.0.1:9", *load]) == 2
