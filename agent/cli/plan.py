@@ -17,7 +17,7 @@ from agent.errors import HalfsecError
 from agent.http.auth.cli_credentials import KEY_VARIABLE, entry_at
 from agent.server.ray_options import serve_config
 from latency_budget.capacity.fleet import FleetResult, ReplicaFigures
-from latency_budget.capacity.load import HOUR_S, CallBurst, CallLoad
+from latency_budget.capacity.load import HOUR_S, CallBurst, CallLoad, Distribution
 from latency_budget.capacity.plan import CapacityPlan, capacity_plan, worst_hours
 
 TIMEOUT_S: Final = 10.0
@@ -68,7 +68,7 @@ def load_of(options: argparse.Namespace) -> CallLoad:
     else:
         per_hour = hours_of(options.per_hour)
     bursts = tuple(burst_of(each) for each in options.burst)
-    distribution = "fixed" if options.fixed_length else "exponential"
+    distribution: Distribution = "fixed" if options.fixed_length else "exponential"
     return CallLoad(per_hour, options.length_s, distribution, bursts)
 
 

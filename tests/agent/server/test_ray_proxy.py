@@ -1,5 +1,6 @@
 """Refusals of WebSockets by Ray's proxies, with the messages that Ray sends."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ START = {"type": "http.response.start", "status": 503, "headers": [[b"retry-afte
 BODY = {"type": "http.response.body", "body": b"full"}
 
 
-async def sent_to(scope: dict[str, Any], messages: list[Message]) -> list[Message]:
+async def sent_to(scope: dict[str, Any], messages: Sequence[Message]) -> list[Message]:
     """What a client is sent of an application's messages."""
     found: list[Message] = []
 
