@@ -68,7 +68,8 @@ test-ray:
 	@$(PYTHON) -m agent.cli.setup.bootstrap $(RAY_VENV) --extra ray
 	@$(RAY_VENV)/bin/python -m pip install --quiet -c constraints.txt \
 		pytest pytest-asyncio pytest-timeout
-	HF_HUB_OFFLINE=1 $(RAY_VENV)/bin/python -m pytest tests/ray/run_ray.py $(ARGS)
+	HF_HUB_OFFLINE=1 $(RAY_VENV)/bin/python -m pytest -s -W default --disable-warnings \
+		tests/ray/run_ray.py $(ARGS)
 
 check:
 	@$(BOOTSTRAP) $(DEV)

@@ -111,7 +111,7 @@ class VoiceReplica:
         """The application; Ray calls this after `__init__`."""
         return self._service.app.asgi
 
-    async def __del__(self) -> None:  # type: ignore[misc]
+    async def __del__(self) -> None:
         """End what is left of the calls, and the threads; Ray awaits this after the drain."""
         if not hasattr(self, "_beside"):  # `__init__` has failed
             return

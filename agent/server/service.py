@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agent.calls.recording import Recorder
 from agent.calls.registry import CallRegistry
@@ -61,7 +62,7 @@ class Service:
 
 
 def make_service(
-    config: Config, clock: Clock, local_key: str | None = None, stages: Stages | None = None
+    config: Config, clock: Clock, local_key: str = "", stages: Stages | None = None
 ) -> Service:
     """Build the parts; the stages are not started yet. `local_key`: key of this process for
     commands on the same machine. `stages`: others than those of the settings."""
@@ -82,7 +83,7 @@ async def drain(calls: CallRegistry, drain_s: float, hurry: asyncio.Event | None
     calls.waiting.end_all("the server is stopping")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(drain_s), asyncio.TaskGroup() as group:
-            waits = {group.create_task(calls.wait_empty())}
+            waits: set[asyncio.Task[Any]] = {group.create_task(calls.wait_empty())}
             if hurry is not None:
                 waits.add(group.create_task(hurry.wait()))
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -99,6 +100,10 @@ class RayCluster:
         """Number of replicas in each state."""
         found = serve.status().applications[NAME].deployments[DEPLOYMENT].replica_states
         return {str(state): number for state, number in found.items()}
+
+    def has_running(self, number: int) -> bool:
+        """True if so many replicas run, or more."""
+        return self.replicas("RUNNING") >= number
 
     def replicas(self, *states: str) -> int:
         """Number of replicas in these states."""
@@ -206,7 +211,7 @@ async def test_replicas_are_added_before_the_last_line_is_taken(cluster: RayClus
         for number in range(6 * LINES):
             callers.append(await stack.enter_async_context(calling(cluster.url)))
             wanted = min(6, len(callers) + 1)
-            await until(lambda wanted=wanted: cluster.replicas("RUNNING") >= wanted)
+            await until(partial(cluster.has_running, wanted))
             assert LINES * cluster.replicas("RUNNING") > number + 1 or number == 11
         holders = [(await each.holder())[0] for each in callers]
     assert {holders.count(each) for each in holders} == {LINES}
