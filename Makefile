@@ -3,6 +3,7 @@
 # make test-all  every test: also browsers, GPU kernels in an interpreter, whole processes, benches
 # make test-clients  stock clients of others against the service, each in its own environment
 # make test-wheel  the wheel from the package index in an empty environment: install, serve, talk
+# make test-ray  the service on a Ray cluster of three nodes on this machine, in its own environment
 # make check   formatting, lint, types
 # make docs    the documentation as a site, in build/docs/index.html
 # make models  set up and get the models, without serving
@@ -22,6 +23,7 @@ PYTHON := $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 	&& echo $$name && exit; done; echo python3)
 endif
 VENV := .venv
+RAY_VENV := .venvs/ray
 TORCH_INDEX ?=
 ARGS ?=
 JOBS ?= 3
@@ -34,7 +36,7 @@ endif
 BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)"
 DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp --extra postgres --extra redis
 
-.PHONY: run test test-all test-clients test-wheel check docs models clean help
+.PHONY: run test test-all test-clients test-wheel test-ray check docs models clean help
 
 run:
 	@$(BOOTSTRAP) --serve
@@ -62,6 +64,13 @@ test-wheel:
 	@$(BOOTSTRAP) $(DEV)
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -s tests/run_wheel.py $(ARGS)
 
+test-ray:
+	@$(PYTHON) -m agent.cli.setup.bootstrap $(RAY_VENV) --extra ray
+	@$(RAY_VENV)/bin/python -m pip install --quiet -c constraints.txt \
+		pytest pytest-asyncio pytest-timeout
+	HF_HUB_OFFLINE=1 $(RAY_VENV)/bin/python -m pytest -s -W default --disable-warnings \
+		tests/ray/run_ray.py $(ARGS)
+
 check:
 	@$(BOOTSTRAP) $(DEV)
 	$(VENV)/bin/ruff format --check .
@@ -80,4 +89,4 @@ help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//; p' $(firstword $(MAKEFILE_LIST))
 
 clean:
-	rm -rf $(VENV) .clients .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(RAY_VENV) .clients .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -24,6 +24,7 @@ _FORWARDED: Final[dict[str, tuple[str, str]]] = {
     "call": ("agent.cli.call", "call a telephone number, by Twilio"),
     "bench": ("agent.cli.bench", "measure latency and quality over many recordings"),
     "replay": ("agent.cli.replay", "take the decisions of a recorded call again and compare"),
+    "plan": ("agent.cli.plan", "how many replicas a load needs, and how many calls are refused"),
     "train-heads": ("llm_engine.training.train_heads", "train draft heads for a language model"),
     "report": ("agent.cli.report", "show where the time of recorded calls went"),
     "check-plugin": (
@@ -50,6 +51,7 @@ examples:
   halfsec bench                          which benches there are
   halfsec models fetch                   download the models that the settings need
   halfsec keys add ana                   make a key; from then on the server asks for one
+  halfsec plan --help                    how many machines for how many calls?
   halfsec settings                       what can be set
   halfsec doctor                         why does it not work?
   halfsec doctor --telephony             why does the telephone not ring?

@@ -34,7 +34,8 @@ LAYERS = {
         "client observability session/context stages telephony/media",
         "http tools calls/state_store",
         "http/auth session/response",
-        "client/simulated_caller http/hardening http/openai server/startup_checks session",
+        "client/simulated_caller http/hardening http/openai server/ray_metrics server/ray_options "
+        "server/startup_checks session",
         "calls",
         "http/endpoints realtime telephony/outbound",
         "telephony",
@@ -74,7 +75,7 @@ LAYERS = {
         "load contract",
     ),
     "engine_plugins": ("reference", "discovery", "contract"),
-    "latency_budget": ("account host", "enforcement statistics", "storage", "reporting"),
+    "latency_budget": ("account host", "enforcement statistics", "capacity storage", "reporting"),
 }
 """The contract of imports within a package, from the bottom up. A folder stands for the modules
 that lie directly in it; it may import itself and what stands in a line above it."""
@@ -104,6 +105,7 @@ PURE = {
     "agent/observability": "agent_state event_codec spans",
     "agent/realtime": "resume_tokens",
     "agent/realtime/protocol": "*",
+    "agent/server": "ray_metrics ray_options",
     "agent/session/api": "*",
     "agent/session/context": "chat_context",
     "agent/session/ports": "playback stage_ports",
@@ -127,6 +129,7 @@ PURE = {
     "latency_budget/account": (
         "actions budget critical_path ledger marks stage_spans turn turn_record"
     ),
+    "latency_budget/capacity": "*",
     "latency_budget/enforcement": "*",
     "latency_budget/reporting": "replay waterfall",
     "latency_budget/statistics": "aggregate",

@@ -15,6 +15,8 @@ import yaml
 from agent.__main__ import build_parser
 from agent.config.layers import load_config
 from agent.http.auth.middleware import PROBES
+from agent.server.ray_options import DEPLOYMENT, IMPORT_PATH
+from docs.generate.metrics_page import families
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEPLOY: Final = ROOT / "deploy"
@@ -28,6 +30,8 @@ MANIFESTS: Final = {
     each["kind"]: each
     for each in yaml.safe_load_all((DEPLOY / "kubernetes" / "halfsec.yaml").read_text())
 }
+RAY_DIRECTORY: Final = DEPLOY / "ray"
+RAY_SERVICE: Final = yaml.safe_load((RAY_DIRECTORY / "rayservice.yaml").read_text())
 PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PORT: Final = load_config({}).agent.port
 
@@ -69,7 +73,7 @@ def test_the_image_serves() -> None:
     assert f"EXPOSE {PORT}" in CONTAINERFILE
     assert any(f"http://localhost:{PORT}{path}'" in CONTAINERFILE for path in PROBES)
     users = re.findall(r"^USER (\d+):\d+$", CONTAINERFILE, flags=re.MULTILINE)
-    assert users == ["10001", "10001"]
+    assert users == ["10001", "10001", "10001"]
 
 
 def test_compose_names_what_exists() -> None:
@@ -154,6 +158,45 @@ def test_kubernetes_probes_and_selects_what_exists() -> None:
     claim = volumes["data"]["persistentVolumeClaim"]["claimName"]
     assert claim == MANIFESTS["PersistentVolumeClaim"]["metadata"]["name"]
     assert pod["securityContext"]["runAsUser"] == 10001  # as in the image
+
+
+def test_the_ray_service_says_the_same_to_ray_and_to_the_service() -> None:
+    (application,) = yaml.safe_load(RAY_SERVICE["spec"]["serveConfigV2"])["applications"]
+    assert application["import_path"] == IMPORT_PATH
+    variables = application["runtime_env"]["env_vars"]
+    check_settings(variables)
+    config = load_config({}, variables)
+    (deployment,) = application["deployments"]
+    assert deployment["name"] == DEPLOYMENT
+    assert deployment["max_ongoing_requests"] == config.agent.max_sessions
+    stop_s = deployment["graceful_shutdown_timeout_s"]
+    assert stop_s > config.agent.drain_s + 5
+    spec = RAY_SERVICE["spec"]
+    assert spec["rayClusterDeletionDelaySeconds"] > stop_s
+    (group,) = spec["rayClusterConfig"]["workerGroupSpecs"]
+    pod = group["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > stop_s
+    assert application["args"]["num_cpus"] <= float(
+        pod["containers"][0]["resources"]["requests"]["cpu"]
+    )
+    scaling = deployment["autoscaling_config"]
+    assert scaling["max_replicas"] <= group["maxReplicas"]
+    assert scaling["target_ongoing_requests"] < deployment["max_ongoing_requests"]
+    (models,) = pod["initContainers"]
+    check_command(models["command"][1:])
+    assert spec["rayClusterConfig"]["rayVersion"] in (ROOT / "constraints.txt").read_text()
+
+
+def test_prometheus_sees_rays_metrics_by_our_names() -> None:
+    settings = yaml.safe_load((RAY_DIRECTORY / "prometheus.yml").read_text())
+    (job,) = settings["scrape_configs"]
+    (rule,) = job["metric_relabel_configs"]
+    assert (rule["target_label"], rule["replacement"]) == ("__name__", "$1")
+    for family in families():
+        match = re.fullmatch(rule["regex"], f"ray_{family.name}")
+        assert match is not None
+        assert match[1] == family.name
+    assert re.fullmatch(rule["regex"], "ray_node_cpu_count") is None
 
 
 def test_the_unit_serves() -> None:

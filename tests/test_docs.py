@@ -40,7 +40,7 @@ PAGES: Final = {
 }
 """All that is checked, by path in the repository."""
 
-LANGUAGES: Final = frozenset({"bash", "ini", "json", "python", "text", "toml"})
+LANGUAGES: Final = frozenset({"bash", "ini", "json", "python", "text", "toml", "yaml"})
 
 OTHER_COMMANDS: Final = frozenset(
     {
@@ -52,6 +52,8 @@ OTHER_COMMANDS: Final = frozenset(
         "guidellm",
         "kubectl",
         "pip",
+        "ray",
+        "serve",
         "sudo",
         "systemctl",
         "useradd",
@@ -138,6 +140,12 @@ def test_settings_and_dialogues_are_accepted(block: Block, tmp_path: Path) -> No
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
 def test_json_parses(block: Block) -> None:
     json.loads(block.text)
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
+def test_yaml_parses_and_its_settings_are_accepted(block: Block) -> None:
+    for application in yaml.safe_load(block.text).get("applications", ()):
+        load_config({}, application.get("runtime_env", {}).get("env_vars", {}))
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)

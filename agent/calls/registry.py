@@ -106,6 +106,8 @@ class CallRegistry:
         self._processor_ns = processor_ns
         self._noted_ns = 0
         self.policy: Final = Policy(_available(config))
+        self.ready_after_s: float | None = None
+        """Time from the start of the process until calls were taken; None: not yet."""
         self.admitted = 0
         self.refusals: Final = Rejections()
         """Because all lines were busy, or those inside would have been answered too late."""
@@ -177,6 +179,12 @@ class CallRegistry:
             return None
         self._note_usage()
         return self.admission.refuses(len(self) + num_kept, self._clock.now_ns())
+
+    def capacity(self) -> int | None:
+        """Most calls at once whose answers are predicted within the budget; None: too little is
+        known."""
+        self._note_usage()
+        return self.admission.capacity(self._clock.now_ns())
 
     def _note_usage(self) -> None:
         self._noted_ns = self._clock.now_ns()

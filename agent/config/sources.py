@@ -30,14 +30,19 @@ def read_config(
     """
     env = os.environ if env is None else env
     choose = partial(preset_for_here, measure=measure, env=env, obstacle=obstacle)
+    return load_config(flags, env, *read_settings_file(path, env), choose)
+
+
+def read_settings_file(path: str | None, env: Mapping[str, str]) -> tuple[str, str]:
+    """Text and name of the settings file, as `read_config` finds it; no text where there is none.
+    Raises ConfigError for a file that was named and can't be read."""
     named = path or env.get("HALFSEC_CONFIG")
     file = Path(named or FILE_NAME)
     if not named and not file.exists():
-        return load_config(flags, env, choose=choose)
+        return "", FILE_NAME
     try:
-        text = file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8"), str(file)
     except OSError as error:
         raise ConfigError(f"Can't read the settings file {file}: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"The settings file {file} is not UTF-8 text.") from None
-    return load_config(flags, env, text, str(file), choose)

@@ -59,6 +59,7 @@ class Application:
     calls: CallRegistry
     audio_sockets: AudioSockets
     """AudioSocket calls, which come through a port of their own."""
+    metrics: Metrics
 
 
 def create_app(  # noqa: PLR0913
@@ -87,6 +88,7 @@ def create_app(  # noqa: PLR0913
     visitors = OriginCheck(config.agent, config.telephony.public_host)
     call_service = CallService(config, stages, calls, clock, access, tools, state_store)
     voice = RealtimeSocket(config, calls, clock, call_service)
+    metrics = Metrics(stages, calls, tools)
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),
         Route("/v1/realtime", voice.answer),
@@ -94,7 +96,7 @@ def create_app(  # noqa: PLR0913
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
-        Route("/metrics", Metrics(stages, calls, tools).serve),
+        Route("/metrics", metrics.serve),
         Route("/health", endpoints.readyz),  # the path of vLLM and llama.cpp
         Route("/openapi.json", openapi_json),
         *openai_routes(config, stages),
@@ -121,7 +123,8 @@ def create_app(  # noqa: PLR0913
             Middleware(AuthMiddleware, access, visitors, clock, open_paths(WEB_DEMO)),
         ],
     )
-    return Application(asgi, calls, AudioSockets(config, calls, clock, call_service))
+    audio_sockets = AudioSockets(config, calls, clock, call_service)
+    return Application(asgi, calls, audio_sockets, metrics)
 
 
 async def _no_socket(websocket: WebSocket) -> None:

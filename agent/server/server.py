@@ -15,44 +15,29 @@ import ssl
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from agent.calls.recording import Recorder
 from agent.calls.registry import CallRegistry
-from agent.calls.state_store.load import SETTING as STATE_STORE_SETTING
-from agent.calls.state_store.load import open_state_store
-from agent.calls.state_store.store import ForeignDataError, StateStore, StoreUnavailableError
 from agent.codec.json_frame import MAX_FRAME_BYTES
 from agent.config.local_urls import page_url
-from agent.config.schema import Config, LatencySettings
+from agent.config.schema import Config
 from agent.config.telephony import TelephonySettings
-from agent.errors import CLOSE_TIMEOUT_S, ConfigError
-from agent.http.auth.authenticator import Authenticator
-from agent.http.auth.keys import KeyFile, keys_path
+from agent.errors import ConfigError
 from agent.http.auth.local_key import forget_local_key, make_local_key
-from agent.http.endpoints.metrics import tell_of_engine
 from agent.http.hardening.header_limits import MAX_HEAD_BYTES
 from agent.http.hardening.http_protocol import SPARE_CONNECTIONS, connection_types
 from agent.observability.server_log import SELDOM, log_to_stderr
-from agent.observability.trace_export import TraceExporter
 from agent.server.startup_checks.port import explain
-from agent.server.startup_checks.preflight import otel_is_disabled
 from agent.stages.gc_freeze import freeze_heap
-from agent.stages.model_store.catalogue import ModelStore, turn_store_path
 from agent.stages.model_thread import THREAD_PREFIX
 from agent.stages.registry import Stages
-from agent.tools.server_tools import ServerTools
 from latency_budget.account.clock import Clock, SystemClock
-from latency_budget.storage.store import TurnStore
 
-from .app import create_app
-from .descriptors import LOOK_EVERY_S as DESCRIPTORS_EVERY_S
-from .descriptors import DescriptorWatch
 from .event_loop import loop_factory
+from .service import drain, make_service
 
 LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
 """Name prefixes of threads that may still run native code at shutdown: those of the stages, and of
@@ -154,39 +139,26 @@ async def _serve(
     started_ns: int,
     tls: ssl.SSLContext | None,
 ) -> int:
-    state_store = open_state_store(config, clock)
-    await verify_state_store(state_store)
-    stages = Stages(config, ModelStore(), clock)
     port = listener.getsockname()[1]
-    store = _store(config.latency_budget, port)
-    exporter = _exporter(config)
-    access = Authenticator(
+    service = make_service(
         config,
-        KeyFile(keys_path()),
         clock,
+        replica=f"{socket.gethostname()}:{port}",
         local_key=make_local_key(port),
-        state_store=state_store,
     )
-    tools = ServerTools(config, clock)
-    recorder = _recorder(config, clock)
-    app = create_app(config, stages, clock, store, exporter, access, tools, recorder, state_store)
-    calls = app.calls
+    await service.verify_state_store()
+    stages, calls, app = service.stages, service.calls, service.app
     server = make_server(app.asgi, config, tls)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     handle_signals(loop, stop, calls)
     page = page_url(config, listener.getsockname()[0], port)
     print(f"halfsec listens on {page} and warms up ...", flush=True)
-    async with tools.running(), asyncio.TaskGroup() as group:
+    async with service.tools.running(), asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve(sockets=[listener]))
         warming = group.create_task(stages.start())
-        drain = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
-        beside = [
-            group.create_task(access.watch()),
-            group.create_task(tell_of_engine(stages, calls)),
-            group.create_task(_watch_descriptors()),
-            group.create_task(stages.watch()),
-        ]
+        draining = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
+        beside = [group.create_task(service.run())]
         if audio is not None:
             beside.append(group.create_task(app.audio_sockets.serve(audio)))
         await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
@@ -195,6 +167,7 @@ async def _serve(
             warming.cancel()
         elif stages.status == "ready":
             freeze_heap()
+            calls.ready_after_s = warm_s
             print(f"Ready after {warm_s:.1f} s: open {page}", flush=True)
             for name, problem in stages.remote_problems().items():
                 what = {"llm": "language model", "asr": "recognizer"}.get(name, name)
@@ -204,31 +177,12 @@ async def _serve(
         else:
             _give_up(stages, calls, server)
         await serving
-        for task in (drain, *beside):
+        for task in (draining, *beside):
             task.cancel()
     forget_local_key(port)
     status = 1 if stages.status == "failed" else 0
-    await stages.close()
-    await state_store.close()
-    if store is not None:
-        await asyncio.to_thread(store.close)
-    if exporter is not None:
-        await asyncio.to_thread(exporter.close)
-    if recorder is not None:
-        await asyncio.to_thread(recorder.close)
+    await service.close()
     return status
-
-
-async def verify_state_store(store: StateStore) -> None:
-    """Look whether the store answers; one that does not yet may do so later. Raises ConfigError
-    where it can't be used."""
-    try:
-        await store.check()
-    except StoreUnavailableError as error:
-        print(f"No call can be resumed at another server yet: {error}.", file=sys.stderr)
-    except ForeignDataError as error:
-        await store.close()
-        raise ConfigError(f"{STATE_STORE_SETTING}: {error}.", key=STATE_STORE_SETTING) from None
 
 
 def handle_signals(
@@ -278,75 +232,14 @@ async def _end_when_lost(stages: Stages, calls: CallRegistry, server: uvicorn.Se
             return
 
 
-async def _watch_descriptors() -> None:
-    watch = DescriptorWatch()
-    loop = asyncio.get_running_loop()
-    while True:
-        watch.look(loop.time())
-        await asyncio.sleep(DESCRIPTORS_EVERY_S)
-
-
-def _store(settings: LatencySettings, port: int) -> TurnStore | None:
-    """Started store of turns; None where turns are not stored."""
-    if settings.store is False:
-        return None
-    store = TurnStore(
-        turn_store_path() if settings.store is True else settings.store,
-        replica=settings.replica or f"{socket.gethostname()}:{port}",
-        max_turns=settings.store_turns,
-        max_days=settings.store_days,
-    )
-    store.start()
-    return store
-
-
-def _recorder(config: Config, clock: Clock) -> Recorder | None:
-    """Started recorder of calls; None where calls are not recorded."""
-    settings = config.agent
-    if not settings.record_dir:
-        return None
-    recorder = Recorder(
-        Path(settings.record_dir).expanduser(),
-        clock,
-        max_days=settings.record_days,
-        max_mb=settings.record_mb,
-    )
-    recorder.start()
-    return recorder
-
-
-def _exporter(config: Config) -> TraceExporter | None:
-    """Started exporter of traces; None where no collector is configured."""
-    endpoint = config.latency_budget.otlp_endpoint
-    if not endpoint or otel_is_disabled():
-        return None
-    from agent.observability.otlp import OtlpSender
-
-    exporter = TraceExporter(OtlpSender(endpoint, config.fingerprint()))
-    exporter.start()
-    return exporter
-
-
 async def _drain_when(
     stop: asyncio.Event, calls: CallRegistry, server: uvicorn.Server, drain_s: float
 ) -> None:
     await stop.wait()
     stop.clear()
-    calls.draining = True
-    calls.waiting.end_all("the server is stopping")
     if len(calls):
         number = "1 call" if len(calls) == 1 else f"{len(calls)} calls"
         say(f"Stopping: {number} may finish within {drain_s} s.")
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(drain_s), asyncio.TaskGroup() as group:
-            empty = group.create_task(calls.wait_empty())
-            again = group.create_task(stop.wait())
-            await asyncio.wait({empty, again}, return_when=asyncio.FIRST_COMPLETED)
-            empty.cancel()
-            again.cancel()
-    calls.stopping.set()
-    with contextlib.suppress(TimeoutError):  # uvicorn would end them as if their clients had
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await calls.wait_empty()
+    await drain(calls, drain_s, stop)
     calls.events.close()
     server.should_exit = True

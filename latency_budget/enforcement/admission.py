@@ -123,8 +123,7 @@ class Admission:
     def predicted(self, calls: int, now_ns: int) -> OverloadForecast | None:
         """Forecast of the 95th percentile of the chain among so many calls. None: too little is
         known."""
-        while self._chains and self._chains[0].at_ns < now_ns - EVIDENCE_NS:
-            self._chains.popleft()
+        self._forget(now_ns)
         per_call = self.per_call()
         if per_call is None or len(self._chains) < MIN_TURNS:
             return None
@@ -138,6 +137,32 @@ class Admission:
         found.sort(key=lambda one: one[0] / one[1].total_ms)
         predicted_ms, chain = found[math.ceil(SHARE * len(found)) - 1]
         return OverloadForecast(predicted_ms, chain.total_ms)
+
+    def _forget(self, now_ns: int) -> None:
+        """Drop the chains that are too old to count."""
+        while self._chains and self._chains[0].at_ns < now_ns - EVIDENCE_NS:
+            self._chains.popleft()
+
+    def capacity(self, now_ns: int) -> int | None:
+        """Most calls of which `SHARE` of the chains are predicted within their budgets; 0: not even
+        one call's. None: too little is known. It is the greatest number whose forecast
+        (`predicted`) is within the budget, found without trying each."""
+        self._forget(now_ns)
+        per_call = self.per_call()
+        if not per_call or len(self._chains) < MIN_TURNS:
+            return None
+        found = sorted((self._fitting(each, per_call) for each in self._chains), reverse=True)
+        # A count that is whole but for the last bits of its fraction is whole.
+        return math.floor(max(0.0, found[math.ceil(SHARE * len(found)) - 1]) + 1e-9)
+
+    @staticmethod
+    def _fitting(chain: _Chain, per_call: float) -> float:
+        """Number of calls, as a fraction, among which this chain ends just within its budget."""
+        left_ms = chain.total_ms - chain.after_ms
+        if left_ms <= 0:
+            return 0.0
+        alone_ms = chain.ready_ms * max(1 - FULL, 1 - chain.calls * per_call)
+        return min(FULL, 1 - alone_ms / left_ms) / per_call
 
     def per_call(self) -> float | None:
         """Share of the processor that one call uses (r). None: too little is known."""

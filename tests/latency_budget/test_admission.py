@@ -121,3 +121,22 @@ def test_time_without_calls_is_nobodys() -> None:
     admission.used(59 * S, 20 * S, 1)  # others asked for text meanwhile
     admission.used(80 * S, round(24.2 * S), 1)
     assert admission.per_call() == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.07, 0.013])
+@pytest.mark.parametrize("ready_ms", [100, 250, 420])
+def test_the_capacity_is_the_most_whose_forecast_is_within_the_budget(
+    share: float, ready_ms: float
+) -> None:
+    admission = service(share, ready_ms)
+    capacity = admission.capacity(60 * S)
+    assert capacity is not None
+    assert capacity >= 1
+    assert predicted_ms(admission, capacity) <= 500
+    assert predicted_ms(admission, capacity + 1) > 500
+
+
+def test_the_capacity_is_known_from_turns_enough_and_may_be_none() -> None:
+    assert Admission(2).capacity(60 * S) is None
+    assert service(0.2, 600).capacity(60 * S) == 0
+    assert service(0.2, 300).capacity(60 * S + EVIDENCE_NS + 1) is None

@@ -103,18 +103,24 @@ class Metrics:
         self._calls = calls
         self._process = ProcessCollector(registry=None)
 
-    async def serve(self, request: Request) -> Response:
+    async def families(self) -> list[Metric]:
+        """All metrics as they are now."""
         stats = await engine_stats(self._stages)
         families = [*self._service(), *self._process.collect()]
-        if stats is not None:
-            families += _engine(stats)
-        text = generate_latest(_Collected(families))
+        return families if stats is None else [*families, *_engine(stats)]
+
+    async def serve(self, request: Request) -> Response:
+        text = generate_latest(_Collected(await self.families()))
         return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})
 
     def _service(self) -> Iterator[Metric]:
         calls, counts = self._calls, self._calls.history.counts
         guesses, condensing = calls.guesses, calls.condensing
         yield _gauge("calls", "Calls in progress.", len(calls))
+        text = "Most calls at once whose p95 is predicted within the budget; missing until known."
+        yield _gauge("calls_capacity", text, calls.capacity())
+        text = "From the start of the process until calls were taken; missing until then."
+        yield _gauge("start_seconds", text, calls.ready_after_s)
         waiting_calls = calls.waiting
         yield _gauge("calls_waiting", "Calls of which the client is lost.", len(waiting_calls))
         for name, text, value in (
@@ -344,7 +350,8 @@ def _engine(stats: llm_engine.EngineStats) -> Iterator[Metric]:
     yield from (drafted, accepted)
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    """`value`: None exports the family without a sample."""
     return GaugeMetricFamily(f"halfsec_{name}", text, value=value)
 
 

@@ -16,7 +16,7 @@ from agent.config.schema import Config
 from agent.observability.otlp import OtlpSender
 from agent.observability.spans import spans_of
 from agent.observability.trace_export import CollectorError, TraceExporter
-from agent.server.server import _exporter
+from agent.server.service import _exporter
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.turn import SessionId
 from tests.latency_budget.test_store import NOW_NS
