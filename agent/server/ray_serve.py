@@ -60,7 +60,7 @@ from .ray_options import (
     is_removed,
     lack_of_room,
 )
-from .service import Service, drain, make_service
+from .service import Service, drain, make_service, verify_state_store
 
 LOOK_EVERY_S: Final = 1.0
 """Interval of looks at the time since the last health check."""
@@ -101,7 +101,7 @@ class VoiceReplica:
         self.check(config)
         self._watch = DrainWatch(config.agent.drain_s)
         self._service = self.make(config, self._clock)
-        await self._service.verify_state_store()
+        await verify_state_store(self._service.state_store)
         self._gauges = MetricsExport(_gauge)
         stages = self._service.stages
         self._beside = asyncio.get_running_loop().create_task(self._run())

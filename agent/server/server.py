@@ -37,7 +37,7 @@ from agent.stages.registry import Stages
 from latency_budget.account.clock import Clock, SystemClock
 
 from .event_loop import loop_factory
-from .service import drain, make_service
+from .service import drain, make_service, verify_state_store
 
 LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
 """Name prefixes of threads that may still run native code at shutdown: those of the stages, and of
@@ -146,7 +146,7 @@ async def _serve(
         replica=f"{socket.gethostname()}:{port}",
         local_key=make_local_key(port),
     )
-    await service.verify_state_store()
+    await verify_state_store(service.state_store)
     stages, calls, app = service.stages, service.calls, service.app
     server = make_server(app.asgi, config, tls)
     stop = asyncio.Event()

@@ -50,17 +50,6 @@ class Service:
     def calls(self) -> CallRegistry:
         return self.app.calls
 
-    async def verify_state_store(self) -> None:
-        """Look whether the state store answers; one that does not yet may do so later. Raises
-        ConfigError where it can't be used."""
-        try:
-            await self.state_store.check()
-        except StoreUnavailableError as error:
-            print(f"No call can be resumed at another server yet: {error}.", file=sys.stderr)
-        except ForeignDataError as error:
-            await self.state_store.close()
-            raise ConfigError(f"{STATE_STORE_SETTING}: {error}.", key=STATE_STORE_SETTING) from None
-
     async def run(self) -> None:
         """What goes on beside the calls, until cancelled."""
         async with asyncio.TaskGroup() as group:
@@ -76,6 +65,18 @@ class Service:
         for each in (self.store, self.exporter, self.recorder):
             if each is not None:
                 await asyncio.to_thread(each.close)
+
+
+async def verify_state_store(store: StateStore) -> None:
+    """Look whether the store answers; one that does not yet may do so later. Raises ConfigError
+    where it can't be used."""
+    try:
+        await store.check()
+    except StoreUnavailableError as error:
+        print(f"No call can be resumed at another server yet: {error}.", file=sys.stderr)
+    except ForeignDataError as error:
+        await store.close()
+        raise ConfigError(f"{STATE_STORE_SETTING}: {error}.", key=STATE_STORE_SETTING) from None
 
 
 def make_service(

@@ -21,7 +21,7 @@ from agent.calls.state_store.store import (
 from agent.config.layers import load_config
 from agent.config.state_address import RedisAddress, parse_state_store
 from agent.errors import ConfigError
-from agent.server.server import verify_state_store
+from agent.server.service import verify_state_store
 from latency_budget.account.clock import ManualClock
 from tests.support.service.redis_server import RedisServer, redis_server
 
