@@ -23,7 +23,7 @@ lost and may be resumed.
 OnState = Callable[[State, Stage | None], None]
 
 
-class CallState:
+class AgentStateReporter:
     """Reporter of one session's state and stage; belongs to its session."""
 
     def __init__(self, machine: TurnTaking, log: TurnRecorder, tell: OnState) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
-from agent.observability.agent_state import CallState
+from agent.observability.agent_state import AgentStateReporter
 from agent.session.api.conversation import ConversationItems, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.session_state import SessionState
@@ -111,7 +111,7 @@ class Session:
         self._ids = Identifiers(session_id)
         rules = rules_of(settings, options.idle, ducks=options.ducks)
         self._machine = TurnTaking(rules)
-        self._state = CallState(self._machine, outputs.log, outputs.on_state)
+        self._state = AgentStateReporter(self._machine, outputs.log, outputs.on_state)
         chat = stages.open_chat(settings.instructions, example_messages(profile))
         if isinstance(chat, ScoresMessageEnd):
             chat.watch_message_end(self._on_message_end)

@@ -46,7 +46,7 @@ from .model_thread import ModelThread
 from .speech_input import SpeechInput, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 from .tool_call_adapter import ToolLimits
-from .transcription_jobs import Decoder, LocalDecoder
+from .transcription_jobs import JobDecoder, LocalDecoder
 
 Status = Literal["warming", "ready", "broken", "failed"]
 
@@ -205,7 +205,7 @@ class Stages:
             param="session.audio.output.voice",
         )
 
-    def _decoder(self) -> Decoder:
+    def _decoder(self) -> JobDecoder:
         """The recognizer for one call."""
         decoder = LocalDecoder(self.recognizer)
         if self.remote_asr is None:

@@ -27,7 +27,7 @@ from latency_budget.account.clock import Clock
 
 from .call_audio import AudioQueue
 from .model_thread import ModelThread
-from .transcription_jobs import LISTEN_TIMEOUT_S, Decoder, TranscriptionJobs
+from .transcription_jobs import LISTEN_TIMEOUT_S, JobDecoder, TranscriptionJobs
 
 MIN_COMMIT: Final = asr.RATE_HZ // 10
 """Samples. OpenAI refuses to commit less than 100 ms."""
@@ -58,7 +58,7 @@ class SpeechInput:
         self,
         listening: asr.ListenerConfig,
         detector: ModelThread[asr.VoiceDetector],
-        decoder: Decoder,
+        decoder: JobDecoder,
         turn_model: ModelThread[asr.EndOfTurnModel],
         clock: Clock,
         pause_ms: int,

@@ -38,7 +38,7 @@ Answer = TypeVar("Answer")
 _log = logging.getLogger(__name__)
 
 
-class Decoder(Protocol):
+class JobDecoder(Protocol):
     """Recognizer of one call, in this process or elsewhere (`remote/remote_recognizer.py`)."""
 
     async def run(self) -> None:
@@ -51,7 +51,7 @@ class Decoder(Protocol):
 
 
 class LocalDecoder:
-    """A `Decoder` on the recognizer's thread of this process. One call, one event loop."""
+    """A `JobDecoder` on the recognizer's thread of this process. One call, one event loop."""
 
     def __init__(self, recognizer: ModelThread[asr.Recognizer]) -> None:
         self._recognizer = recognizer
@@ -79,7 +79,7 @@ class TranscriptionJobs:
         self,
         guarded: GuardedStream,
         detector: ModelThread[asr.VoiceDetector],
-        decoder: Decoder,
+        decoder: JobDecoder,
         turn_model: ModelThread[asr.EndOfTurnModel],
         clock: Clock,
         arrivals: ArrivalClock,

@@ -53,7 +53,7 @@ class LocalRecognizer:
 
 
 class RemoteRecognizer:
-    """A `Decoder` (`agent/stages/transcription_jobs.py`) of one call. One event loop."""
+    """A `JobDecoder` (`agent/stages/transcription_jobs.py`) of one call. One event loop."""
 
     def __init__(self, server: TranscriptionServer, local: LocalRecognizer | None = None) -> None:
         self._server = server
@@ -70,7 +70,7 @@ class RemoteRecognizer:
         await self._session.run()
 
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
-        """See `Decoder.decode`."""
+        """See `JobDecoder.decode`."""
         if job.kind == "partial":
             return await self._partial(job)
         if job.kind == "final" and self._early is not None:
