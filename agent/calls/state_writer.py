@@ -126,8 +126,9 @@ class CallStateWriter:
                     await self._changed.wait()
 
     async def holds(self) -> bool:
-        """Ask the store whether the call is still this server's. True also where it can't say."""
-        if self._is_lost:
+        """Ask the store whether the call is still this server's. True also where it can't say,
+        False once nothing is written any more."""
+        if self._is_lost or self.closed.is_set():
             return False
         try:
             await self._store.write_record(self._lease, {}, self._ttl_s)

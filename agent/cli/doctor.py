@@ -14,6 +14,7 @@ from agent.config.home import halfsec_home
 from agent.config.local_urls import is_loopback
 from agent.config.remote_models import RemoteModel
 from agent.config.schema import Config, remote_models
+from agent.config.state_address import shown_state_store
 from agent.config.tools import MCP_PREFIX, PHONE_PREFIX
 from agent.errors import ConfigError, HalfsecError
 from agent.http.auth.key_needed import needs_key
@@ -53,9 +54,9 @@ from latency_budget.storage.store import MAX_WAITING
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
     "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr", "pydantic", "mcp",
-    "psycopg",
+    "psycopg", "redis",
 )  # fmt: skip
-_OPTIONAL: Final = frozenset({"torch", "piper-tts", "uvloop", "mcp", "psycopg"})
+_OPTIONAL: Final = frozenset({"torch", "piper-tts", "uvloop", "mcp", "psycopg", "redis"})
 _ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
@@ -120,6 +121,7 @@ def examine(config: Config) -> Iterator[Section]:
     yield Section("Exports", (_traces(config),))
     yield Section("State", tuple(_state()))
     yield Section("Turn store", (_turn_store(config),))
+    yield Section("State of calls", (_state_store(config),))
     yield Section("Access", tuple(_access(config)))
     yield Section("Models", tuple(_models(config)))
     if config.llm_engine.remote is not None:
@@ -235,6 +237,35 @@ def _turn_store(config: Config) -> Finding:
     except StoreError as error:
         remedy = f"calls are taken all the same; up to {MAX_WAITING} turns wait until it is mended"
         return Finding("turns", str(error), "note", remedy)
+
+
+def _state_store(config: Config) -> Finding:
+    """The store of calls' states. Connects to it, and changes nothing there."""
+    from agent.calls.state_store.load import check_state_store, open_state_store
+    from agent.calls.state_store.store import ForeignDataError, StateStoreError
+
+    try:
+        check_state_store(config)
+        store = open_state_store(config, SystemClock())
+    except ConfigError as error:
+        return Finding("state", error.message, "WRONG")
+
+    async def check() -> None:
+        try:
+            await store.check()
+        finally:
+            await store.close()
+
+    try:
+        asyncio.run(check())
+    except ForeignDataError as error:
+        return Finding("state", str(error), "WRONG")
+    except StateStoreError as error:
+        remedy = "calls are taken all the same; none can be resumed at another server"
+        return Finding("state", str(error), "note", remedy)
+    if not store.is_shared:
+        return Finding("state", "in memory: a call ends with its server", "note")
+    return Finding("state", f"in {shown_state_store(config.agent.state_store)}", "ok")
 
 
 def _access(config: Config) -> Iterator[Finding]:

@@ -20,6 +20,9 @@ from latency_budget.capacity.fleet import FleetResult, ReplicaFigures
 from latency_budget.capacity.load import HOUR_S, CallBurst, CallLoad, Distribution
 from latency_budget.capacity.plan import CapacityPlan, capacity_plan, worst_hours
 
+MAX_DRAIN_S: Final = 3600.0
+"""Limit of `agent.drain_s`, for which the plan is made."""
+
 TIMEOUT_S: Final = 10.0
 
 METRICS: Final = {
@@ -195,6 +198,13 @@ def _figure(flag: str, given: Any, measured: float | None) -> Any:
     )
 
 
+def _drain_s(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds <= MAX_DRAIN_S:
+        raise argparse.ArgumentTypeError(f"agent.drain_s is 0 to {MAX_DRAIN_S:.0f}")
+    return seconds
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec plan",
@@ -211,8 +221,8 @@ def _parser() -> argparse.ArgumentParser:
     replica.add_argument("--memory-mb", type=float, help="memory of one, for the sum")
     replica.add_argument(
         "--drain-s",
-        type=float,
-        default=3600.0,
+        type=_drain_s,
+        default=MAX_DRAIN_S,
         help="longest time that calls of a removed one may go on (3600)",
     )
     load = parser.add_argument_group("load")

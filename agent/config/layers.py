@@ -15,7 +15,7 @@ nearest known key.
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
@@ -103,20 +103,20 @@ def load_config(
     given = [*from_file, *from_env, *from_flags]
     preset = _chosen_preset(given)
     if preset != AUTO:
-        return _build([*_from_preset(preset), *given])
+        return _build([*_from_preset(preset, given), *given])
     given = [each for each in given if each.path != "agent.preset"]
     if (where := _model_elsewhere(given)) is not None:
         origin = f"{CHOSEN}the language model is {where}"
         chosen = [_Assignment("agent", "preset", REMOTE_PRESET, origin)]
-        return _build([*_from_preset(REMOTE_PRESET), *chosen, *given])
-    num_calls = _build([*_from_preset(DEFAULT_PRESET), *given]).agent.max_sessions
+        return _build([*_from_preset(REMOTE_PRESET, given), *chosen, *given])
+    num_calls = _build([*_from_preset(DEFAULT_PRESET, given), *given]).agent.max_sessions
     choice = choose(num_calls)
     origin = f"{CHOSEN}{choice.reason}"
     chosen = [
         _Assignment("agent", "preset", choice.preset, origin),
         _Assignment("llm_engine", "threads", choice.num_threads, origin),
     ]
-    return _build([*_from_preset(choice.preset), *chosen, *given])
+    return _build([*_from_preset(choice.preset, given), *chosen, *given])
 
 
 def _model_elsewhere(given: list[_Assignment]) -> str | None:
@@ -136,8 +136,18 @@ def _from_file(text: str, name: str) -> list[_Assignment]:
     return list(_from_tables(tables, f"file {name}"))
 
 
-def _from_preset(name: str) -> list[_Assignment]:
-    return list(_from_tables(PRESETS[name], f"preset {name}"))
+def _from_preset(name: str, given: Sequence[_Assignment] = ()) -> list[_Assignment]:
+    """Settings of a preset, but for "int4" where another language model is given: what rounding
+    costs was measured on the preset's own."""
+    table = PRESETS[name]
+    llm = table.get("llm_engine", {})
+    models = [each.value for each in given if each.path == "llm_engine.model"]
+    is_own = not models or models[-1] == llm.get("model")
+    return [
+        each
+        for each in _from_tables(table, f"preset {name}")
+        if is_own or (each.path, each.value) != ("llm_engine.dtype", "int4")
+    ]
 
 
 def _from_tables(tables: Mapping[str, Any], origin: str) -> Iterator[_Assignment]:

@@ -195,7 +195,7 @@ class LlmSettings:
     another package, like "plugin:argument"."""
     dtype: Literal["int8", "int4", "float32", "bfloat16", "fp8"] = "int8"
     """Number format of the linear layers. int4 keeps GPTQ, AWQ and Q4_0 models as they are, and
-    rounds half of the weights of others, which makes tokens a fifth to a third quicker. float32 is
+    rounds half of the weights of others, which makes tokens about a tenth quicker. float32 is
     exact, and three times slower; bfloat16 and fp8 are for an NVIDIA GPU."""
     device: Literal["", "cpu", "cuda"] = ""
     """Device of the language model: cuda is an NVIDIA GPU. Empty: as `dtype` says, with int4 the

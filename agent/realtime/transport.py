@@ -183,6 +183,9 @@ class RealtimeTransport:
     async def end(self, code: int, reason: str, *last: Notice) -> None:
         """Once `serve` has ended: send the last notices and release the sockets. A call that the
         client may resume at another server is left to that."""
+        self._is_over = True  # also of a call that never came to `serve`
+        if self._resuming is not None:
+            self._resuming.tokens.forget(self)
         is_left = code in (errors.CLOSE_DRAINING, errors.CLOSE_OVERLOADED)
         is_left = is_left or (self._calls.draining and not self._hung_up)
         if self._writer is not None and is_left:

@@ -146,7 +146,12 @@ async def _serve(
         replica=f"{socket.gethostname()}:{port}",
         local_key=make_local_key(port),
     )
-    await verify_state_store(service.state_store)
+    try:
+        await verify_state_store(service.state_store)
+    except ConfigError:
+        forget_local_key(port)
+        await service.close()
+        raise
     stages, calls, app = service.stages, service.calls, service.app
     server = make_server(app.asgi, config, tls)
     stop = asyncio.Event()

@@ -6,6 +6,7 @@ its threads, so that two stages on two cores take more than twice as long each. 
 the voice are what the caller waits for then, and the model's work can come later.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -20,9 +21,10 @@ stops the model."""
 
 def yield_to_other_stages() -> None:
     """Put the calling thread, and all that it will start, behind the process's main thread. Does
-    nothing on that one, and where threads have no priority of their own. There is no way back
-    without privileges."""
+    nothing on that one, where threads have no priority of their own, and where a sandbox forbids
+    it. There is no way back without privileges."""
     if sys.platform != "linux" or threading.current_thread() is threading.main_thread():
         return
     niceness = os.getpriority(os.PRIO_PROCESS, os.getpid()) + NICENESS
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+    with contextlib.suppress(OSError):  # it only gives way, so that it may do without
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)

@@ -190,7 +190,7 @@ class PhoneWebhooks:
                 del self._answered[next(iter(self._answered))]
         await self._service.fleet_tokens.publish(self._tokens)
         if digest and not call.transfer:
-            answer = await self._remember(digest, answer)
+            answer = self._answered[digest] = await self._remember(digest, answer)
         return answer
 
     async def _known(self, digest: bytes) -> Answer | None:

@@ -5,6 +5,7 @@ done here the same way for every engine. Its token ids are the numbers of the wo
 for what tokens are used for outside of an engine: counting, and asking for their times.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ import numpy as np
 from asr.audio.conversion import finite
 from asr.audio.samples import RATE_HZ, Pcm
 from asr.errors import ModelError
+from engine_plugins.discovery import said
 from latency_budget.account.clock import Clock, SystemClock
 
 from .engine import RawTranscript, RecognitionEngine, RecognizedWord
@@ -20,6 +22,8 @@ from .recognizer import AS_LOADED, TranscriptionOptions
 from .transcripts import Hypothesis
 from .whisper import MIN_AUDIO_S, pieces
 from .word_times import TimedWord
+
+_log = logging.getLogger(__name__)
 
 
 class EngineRecognizer:
@@ -110,10 +114,11 @@ class EngineRecognizer:
         try:
             found = self._engine.recognize(finite(pcm), options)
         except Exception as error:
-            reason = " ".join(str(error).split())
+            # Its text may hold an address or a key, and this error is shown to clients.
+            _log.warning("the recognizer %s failed: %s", self._name, said(error))
             raise ModelError(
                 f"the recognizer {self._name} could not recognize {len(pcm) / RATE_HZ:.1f} s of "
-                f"audio: {type(error).__name__}: {reason}"
+                f"audio: {type(error).__name__}"
             ) from error
         if not isinstance(found, RawTranscript) or not isinstance(found.text, str):
             shown = type(found.text if isinstance(found, RawTranscript) else found).__name__

@@ -7,6 +7,7 @@ from latency_budget.account.clock import iso_of
 
 from .database import Place, StoreConnection
 from .store_query import NO_LIMIT, by_column, connected
+from .store_schema import storable_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ def insert_call(connection: StoreConnection, record: CallRecord) -> None:
     holes = ", ".join("?" * len(_COLUMNS))
     connection.execute(
         f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES ({holes})",
-        tuple(asdict(record).values()),
+        tuple(
+            storable_text(value) if isinstance(value, str) else value
+            for value in asdict(record).values()
+        ),
     )
 
 

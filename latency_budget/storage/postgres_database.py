@@ -193,7 +193,9 @@ class PostgresDatabase(StoreDatabase):
         for pattern, code, reason in _REASONS:
             if state == code if state else re.search(pattern, text):
                 return reason
-        # The server's own words follow the address, the user and the attempts before this one.
+        # psycopg lists all attempts, with their addresses, behind the last one's reason; libpq's
+        # own words follow the address, the user and the attempts before this one.
+        text = text.partition("\nMultiple connection attempts")[0]
         return self._url.redacted(text.strip().rpartition("failed: ")[2]) or type(error).__name__
 
     def may_forget(self, connection: StoreConnection) -> bool:
@@ -302,17 +304,21 @@ def translated(statement: str) -> str:
 
 
 def _resolved(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Parameters with the addresses of the hosts, one attempt for each. Raises OSError for a name
-    that is not known. Blocks, without Python's lock."""
+    """Parameters with the addresses of the hosts, one attempt for each. Raises OSError where no
+    host's name is known. Blocks, without Python's lock."""
     if not parameters.get("host") or parameters.get("hostaddr"):
         return parameters
     hosts = str(parameters["host"]).split(",")
     ports = str(parameters.get("port", "")).split(",")
-    attempts = [
-        (host, address, port)
-        for host, port in zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=True)
-        for address in _addresses(host)
-    ]
+    attempts: list[tuple[str, str, str]] = []
+    unknown: OSError | None = None
+    for host, port in zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=True):
+        try:
+            attempts += [(host, address, port) for address in _addresses(host)]
+        except OSError as error:
+            unknown = error  # another host may do
+    if not attempts and unknown is not None:
+        raise unknown
     names, addresses, numbers = zip(*attempts, strict=True)
     return {
         **parameters,

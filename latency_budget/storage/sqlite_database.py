@@ -167,6 +167,10 @@ def _migrate(connection: sqlite3.Connection) -> None:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
+        # Another process may have been quicker.
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version > newest_version():
+            raise NewerStoreError(version)
         _apply(connection, version)
     except BaseException as error:
         connection.execute("ROLLBACK")

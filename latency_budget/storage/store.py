@@ -218,8 +218,6 @@ class TurnStore:
             with self._transaction(connection, len(batch)):
                 for stored in batch:
                     self._insert(connection, stored)
-                if self._num_writes % FORGET_EVERY == 0:
-                    self._forget(connection)
         except UnstorableError as error:
             if len(batch) > 1:
                 for stored in batch:
@@ -229,6 +227,10 @@ class TurnStore:
             _log.error("a turn or call can't be stored: %s", error)
         self._num_writes += 1
         self._queue.drop_oldest(len(batch))
+        if (self._num_writes - 1) % FORGET_EVERY == 0:
+            # Not in the same transaction: a deletion that takes too long must not undo the batch.
+            with self._transaction(connection, 0):
+                self._forget(connection)
 
     @contextlib.contextmanager
     def _transaction(self, connection: StoreConnection, num_entries: int) -> Iterator[None]:

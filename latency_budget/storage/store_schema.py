@@ -182,8 +182,8 @@ def insert(connection: StoreConnection, stored: StoredTurn) -> None:
         "origin": record.origin.value,
         **{name: _number(name, getattr(record, name)) for name in _PLAIN},
         "reply_s": entry.reply_s,
-        "caller_text": _storable(entry.caller_text),
-        "agent_text": _storable(entry.agent_text),
+        "caller_text": storable_text(entry.caller_text),
+        "agent_text": storable_text(entry.agent_text),
         "detail": _detail(entry),
         "replica": stored.replica,
     }
@@ -279,7 +279,7 @@ def budget_of(profile: str, total_ms: int, widened_ms: int) -> Budget:
     return budget if known.name == profile else replace(budget, name=profile)
 
 
-def _storable(text: str) -> str:
+def storable_text(text: str) -> str:
     """Text without what JSON of a client may hold and databases refuse: half a surrogate pair, and
     in PostgreSQL the character NUL."""
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")

@@ -25,7 +25,7 @@ def make_backend(
     if name is BackendName.TORCH:
         require_torch("precision float32")
     elif config.precision is Precision.INT4 and checkpoint.has_int4_layers:
-        require_torch(f"{checkpoint.path}: reading 4-bit weights")
+        require_torch(f"{checkpoint.path}: keeping 4-bit weights, instead of int8,")
     elif config.precision is Precision.INT4 and config.calibration is not None:
         require_torch("calibration")
     require_memory(checkpoint, config, context_length)

@@ -24,7 +24,7 @@ from latency_budget.account.ledger import records_of
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.account.turn_record import TurnRecord
-from latency_budget.storage import store_schema
+from latency_budget.storage import sqlite_database, store_schema
 from latency_budget.storage.database import Place, StoreConnection, StoreError
 from latency_budget.storage.history import TurnEntry
 from latency_budget.storage.open_database import database_at
@@ -323,6 +323,34 @@ def test_a_file_of_a_newer_program_is_left_alone(path: Path) -> None:
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
     assert before[:16] == path.read_bytes()[:16]
+
+
+def test_a_file_that_another_process_brings_up_to_date_is_not_damaged(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both read the old version; one waits for the other's migration, and must look again."""
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored())
+    store.close()
+    more = (*MIGRATIONS, ("CREATE TABLE later (id INTEGER)",))
+    monkeypatch.setattr(store_schema, "MIGRATIONS", more)
+
+    def migrate_other() -> None:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            sqlite_database._migrate(other)
+
+    class Late(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if statement == "BEGIN IMMEDIATE":
+                migrate_other()
+            return super().execute(statement, *values)
+
+    connection = sqlite3.connect(path, isolation_level=None, factory=Late)
+    with contextlib.closing(connection) as late:
+        sqlite_database._migrate(late)
+        assert late.execute("PRAGMA user_version").fetchone() == (len(more),)
+        assert late.execute("SELECT count(*) FROM turns").fetchone() == (1,)
 
 
 def test_words_that_no_text_can_hold(store: TurnStore, place: Place) -> None:

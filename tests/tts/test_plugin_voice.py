@@ -73,6 +73,20 @@ def test_what_is_no_speech_is_named(result: Any, said: str) -> None:
         voice.warm()
 
 
+def test_an_error_s_text_goes_to_the_log_only(caplog: pytest.LogCaptureFixture) -> None:
+    """It may hold an address with a key, and the voice's error is sent to clients."""
+
+    class Broken(HummingEngine):
+        def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
+            raise OSError("401 for https://api/speak?key=SECRET")
+
+    voice = PostprocessedVoice(CheckedEngine(Broken(), "the voice hum:"), "hum:")
+    with pytest.raises(VoiceError, match=r"OSError$") as caught:
+        voice.warm()
+    assert "SECRET" not in str(caught.value)
+    assert "SECRET" in caplog.text
+
+
 def test_the_contract_names_what_is_broken() -> None:
     class Deaf(HummingEngine):
         def speak(self, line: str, speed: float = 1.0) -> RawSpeech:

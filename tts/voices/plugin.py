@@ -4,11 +4,12 @@ A wrong number format or a wrong rate is no error of numpy's: it is noise, or a 
 too fast. So it is named here, before anybody hears it.
 """
 
+import logging
 from typing import Any, Final
 
 import numpy as np
 
-from engine_plugins.discovery import Member, PluginError, PluginKind, load_plugin
+from engine_plugins.discovery import Member, PluginError, PluginKind, load_plugin, said
 from engine_plugins.reference import PluginReference
 
 from .engine import RawSpeech, SynthesisEngine, VoiceError, VoiceOptions
@@ -19,6 +20,8 @@ MEMBERS: Final[dict[str, Member]] = {"rate_hz": "attribute", "speak": "method"}
 MIN_RATE_HZ: Final = 8_000
 MAX_RATE_HZ: Final = 48_000
 """Rates of speech. A telephone line hears 8 kHz, a browser at most 48."""
+
+_log = logging.getLogger(__name__)
 
 
 class CheckedEngine:
@@ -36,11 +39,17 @@ class CheckedEngine:
             )
         self.rate_hz = int(rate_hz)
         self._engine = engine
+        self._owner = owner
 
     def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
         """See `SynthesisEngine.speak`. Raises TypeError and ValueError for what is no speech, and
-        what the engine raises."""
-        raw: Any = self._engine.speak(line, speed)
+        VoiceError with the class of what the engine raises: its text may hold an address or a key,
+        and goes to the log."""
+        try:
+            raw: Any = self._engine.speak(line, speed)
+        except Exception as error:
+            _log.warning("%s failed: %s", self._owner, said(error))
+            raise VoiceError(type(error).__name__) from error
         if not isinstance(raw, RawSpeech):
             raise TypeError(
                 f"speak() returned {type(raw).__name__}, and must return tts.RawSpeech(samples)"

@@ -7,6 +7,7 @@ and with what speaks its protocol (Valkey); persistence is not needed: a store t
 everything is filled again by the calls in progress.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
@@ -38,8 +39,8 @@ MAX_CONNECTIONS: Final = 32
 data center."""
 
 TIMEOUT_S: Final = 2.0
-"""Time limit of one command, and of a connection's beginning. A client that resumes waits for three
-of them at most."""
+"""Time limit of one command, its connection and second try included. A client that resumes waits
+for three of them at most, a carrier's webhook too."""
 
 LEASE: Final = "@lease"
 """Field of a record with its holder's token; empty where its end was recorded."""
@@ -216,7 +217,8 @@ class RedisStateStore:
     async def _run(self, operation: Callable[[], Awaitable[Result]]) -> Result:
         """Run one operation of the client. Raises StateStoreError."""
         try:
-            result = await operation()
+            async with asyncio.timeout(TIMEOUT_S):  # of the pool, the connection and all tries
+                result = await operation()
         except AuthenticationError:
             raise self._failed(f"the Redis at {self._shown} refuses user or password") from None
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
@@ -226,6 +228,8 @@ class RedisStateStore:
             raise self._failed(f"the Redis at {self._shown} can't now: {_line(error)}") from None
         except ResponseError as error:
             raise ForeignDataError(f"the Redis at {self._shown} refuses: {_line(error)}") from None
+        except (RedisError, RuntimeError) as error:  # an answer that is none, a closed transport
+            raise self._failed(f"the Redis at {self._shown} fails: {_line(error)}") from None
         if self._problem is not None:
             self._problem = None
             _log.info("the Redis at %s answers again", self._shown)

@@ -8,11 +8,14 @@ its class, because the text may hold an address or a key.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, Literal
 
 import llm_engine
+from agent.stages.model_thread import THREAD_PREFIX
 from agent.stages.stall_timeout import stall_timeout
 from engine_plugins.discovery import said
 from llm_engine.chat.chat_model import ChatModel, ChatModelOptions, ReplyRequest, checked_reply
@@ -53,8 +56,29 @@ class PluginModel:
     async def start(self) -> None:
         """Load the model on a thread and try it. Raises llm_engine.ModelError where it can't be
         loaded; one that does not reply is no failure of this service: `problem` says so."""
-        self._model = await asyncio.to_thread(llm_engine.load_chat, self._reference, self._options)
+        self._model = await self._loaded()
         await self._probe()
+
+    async def _loaded(self) -> ChatModel:
+        """Load the model on a thread for which the end of the process does not wait."""
+        loop = asyncio.get_running_loop()
+        loaded: asyncio.Future[ChatModel] = loop.create_future()
+
+        def load() -> None:
+            try:
+                model = llm_engine.load_chat(self._reference, self._options)
+            except Exception as error:
+                settle(partial(loaded.set_exception, error))
+            else:
+                settle(partial(loaded.set_result, model))
+
+        def settle(how: Callable[[], None]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(lambda: None if loaded.done() else how())
+
+        name = f"{THREAD_PREFIX}chat-plug-in"
+        threading.Thread(target=load, name=name, daemon=True).start()
+        return await loaded
 
     async def watch(self) -> None:
         """Try a model that has failed until it replies again, until cancelled."""

@@ -55,6 +55,8 @@ class RemoteVoice:
         self._pace = Pace()
         self._missing = [APOLOGY, *openers]
         """Texts that are not kept yet."""
+        self._keeping = asyncio.Lock()
+        """Held while kept texts are synthesized: at the start, or by `watch`."""
         self._kept: dict[str, Sequence[tts.SpeechChunk]] = {}
 
     @property
@@ -65,12 +67,14 @@ class RemoteVoice:
     async def start(self) -> None:
         """Synthesize the kept texts. A server that does not answer is no failure of this service:
         `problem` says so."""
-        while self._missing:
-            try:
-                self._kept[self._missing[0]] = await self._synthesized(self._missing[0])
-            except ServerError:
-                return
-            del self._missing[0]
+        async with self._keeping:
+            while self._missing:
+                text = self._missing[0]
+                try:
+                    self._kept[text] = await self._synthesized(text)
+                except ServerError:
+                    return
+                del self._missing[0]
         self.converted.clear()  # they may be the other voice's
 
     async def watch(self) -> None:

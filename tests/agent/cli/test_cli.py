@@ -211,13 +211,16 @@ def test_doctor_misses_torch_only_where_it_is_needed(
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
     main(["doctor", "--port", "0"])
     assert "note  torch" in capsys.readouterr().out
+    main(["doctor", "--port", "0", "--set", "llm_engine.dtype=int4"])
+    assert "note  torch" in capsys.readouterr().out
     for setting, extra in (
         ("llm_engine.dtype=float32", "torch"),
-        ("llm_engine.dtype=int4", "torch"),
+        ("llm_engine.dtype=int4 llm_engine.calibration=calls.txt", "torch"),
         ("llm_engine.draft_heads=heads", "torch"),
         ("llm_engine.dtype=fp8", "cuda"),
     ):
-        assert main(["doctor", "--port", "0", "--set", setting]) == 1
+        given = [word for each in setting.split() for word in ("--set", each)]
+        assert main(["doctor", "--port", "0", *given]) == 1
         out = capsys.readouterr().out
         assert "WRONG torch" in out
         assert f"needs torch, which is not installed: pip install 'halfsec[{extra}]'" in out

@@ -252,6 +252,19 @@ def test_every_preset_loads(name: str) -> None:
     assert load_config({"agent.preset": name}).agent.preset == name
 
 
+def test_a_preset_s_int4_is_for_its_own_model() -> None:
+    """What rounding costs was measured on that one, and a file in Q4_0 would need torch."""
+    preset = {"agent.preset": "embedded-0.5b"}
+    own = load_config(preset).llm_engine
+    assert own.dtype == "int4"
+    assert load_config({**preset, "llm_engine.model": own.model}).llm_engine.dtype == "int4"
+    other = {**preset, "llm_engine.model": "~/other.gguf"}
+    assert load_config(other).llm_engine.dtype == "int8"
+    assert load_config({**other, "llm_engine.dtype": "int4"}).llm_engine.dtype == "int4"
+    large = {"agent.preset": "gpu-8b", "llm_engine.model": "~/other"}
+    assert load_config(large).llm_engine.dtype == "fp8"
+
+
 @given(st.dictionaries(st.text(string.printable, max_size=12), st.text(max_size=12), max_size=3))
 def test_any_environment_loads_or_is_refused_in_words(extra: dict[str, str]) -> None:
     env = {f"HALFSEC_{key.upper()}": value for key, value in extra.items()}

@@ -47,6 +47,29 @@ def test_an_engine_s_threads_yield_and_no_others(tmp_path: Path) -> None:
         engines[0].close()
 
 
+def test_a_sandbox_may_forbid_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a system call filter does (`deploy/systemd`): the model is loaded all the same."""
+    failed: list[BaseException] = []
+    asked: list[int] = []
+
+    def refuse(which: int, who: int, priority: int) -> None:
+        asked.append(priority)
+        raise PermissionError(1, "Operation not permitted")
+
+    def load() -> None:
+        try:
+            yield_to_other_stages()
+        except BaseException as error:
+            failed.append(error)
+
+    monkeypatch.setattr(os, "setpriority", refuse)
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    assert len(asked) == 1
+    assert failed == []
+
+
 def test_the_main_thread_keeps_its_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     own = niceness(os.getpid())
     yield_to_other_stages()

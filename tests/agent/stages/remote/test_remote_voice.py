@@ -270,3 +270,18 @@ async def test_a_server_that_comes_back_speaks_again(monkeypatch: pytest.MonkeyP
             watching.cancel()
         assert voice.problem is None
         assert np.array_equal(samples(await said(voice)), SOUND)
+
+
+async def test_kept_texts_are_each_spoken_once_though_two_start_them() -> None:
+    """The watch looks for missing ones while a slow server still works on the first."""
+    sounds = [tone(0.2 * number, 24_000).astype("<i2").tobytes() for number in (1, 2, 3)]
+    answers = [whole(sound) for sound in sounds]
+    async with speaking(*answers, openers=("Sure.", "Okay.")) as (voice, scripted):
+        await asyncio.gather(voice.start(), voice.start())
+        lengths = [
+            sum(len(chunk.pcm) for chunk in voice.kept_speech(text))
+            for text in (APOLOGY, "Sure.", "Okay.")
+        ]
+        assert lengths == sorted(lengths)
+        assert len(set(lengths)) == 3
+        assert len(scripted.bodies) == 3
