@@ -224,7 +224,7 @@ def test_doctor_misses_torch_only_where_it_is_needed(
         out = capsys.readouterr().out
         assert "WRONG torch" in out
         assert f"needs torch, which is not installed: pip install 'halfsec[{extra}]'" in out
-        assert main(["serve", "--port", "0", "--set", setting]) == 2
+        assert main(["serve", "--port", "0", *given]) == 2
         assert f"pip install 'halfsec[{extra}]'" in capsys.readouterr().err
 
 
