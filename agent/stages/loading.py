@@ -18,7 +18,6 @@ from latency_budget.account.clock import Clock
 
 from .fault_injection import Rehearsal, SlowBackend, SlowRecognizer, SlowVoice
 from .load_progress import Conversion
-from .thread_priority import yield_to_other_stages
 
 
 class Loading:
@@ -77,8 +76,6 @@ class Loading:
         num_gpus: int = 1,
     ) -> llm_engine.Engine:
         settings = self._config.llm_engine
-        if not settings.on_gpu:
-            yield_to_other_stages()  # the engine's threads are started here
         head = settings.head_dtype
         num_calls = self._config.agent.max_sessions
         engine_config = llm_engine.EngineConfig(
