@@ -40,8 +40,8 @@ from .event_loop import loop_factory
 from .service import drain, make_service, verify_state_store
 
 LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
-"""Name prefixes of threads that may still run native code at shutdown: those of the stages, and of
-an engine on several GPUs."""
+"""Name prefixes of threads that may still run native code at shutdown: those of the stages, of an
+engine on several GPUs and of a plug-in that loads."""
 
 LOOK_EVERY_S: Final = 0.5
 """Interval in seconds between checks for a model that has lost its device."""

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import llm_engine
-from agent.stages.model_thread import THREAD_PREFIX
 from agent.stages.stall_timeout import stall_timeout
 from engine_plugins.discovery import said
 from llm_engine.chat.chat_model import ChatModel, ChatModelOptions, ReplyRequest, checked_reply
@@ -76,8 +75,7 @@ class PluginModel:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(lambda: None if loaded.done() else how())
 
-        name = f"{THREAD_PREFIX}chat-plug-in"
-        threading.Thread(target=load, name=name, daemon=True).start()
+        threading.Thread(target=load, name="halfsec-chat-plug-in", daemon=True).start()
         return await loaded
 
     async def watch(self) -> None:
