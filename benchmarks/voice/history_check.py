@@ -85,7 +85,7 @@ class HeardWords:
         if len(history) < len(whole) and history[-1:].isalnum() and whole[len(history)].isalnum():
             return f"history ends inside a word: {history!r} of {whole!r}"
         least, most = self._bounds(stretches, played_s, item_id in self._incomplete)
-        if least <= len(history) <= most:
+        if _end_of_words(whole[:least]) <= len(history) <= most:
             return None
         return (
             f"history has {history!r}, but {played_s:.2f} s were played: from {whole[:least]!r} to "
@@ -119,3 +119,15 @@ class HeardWords:
     def _note_pace(self, stretch: _Stretch) -> None:
         self._whole[0] += len(stretch.text)
         self._whole[1] += (stretch.end_sample - stretch.first_sample) / self._rate_hz
+
+
+def _end_of_words(text: str) -> int:
+    """Length of the text without the marks and blanks after its last word.
+
+    They have no sound of their own. A player reports whole milliseconds, so one that stopped a few
+    samples before the end of a stretch has heard its words and leaves out its full stop.
+    """
+    length = len(text)
+    while length and not text[length - 1].isalnum():
+        length -= 1
+    return length

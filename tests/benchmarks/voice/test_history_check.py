@@ -54,6 +54,7 @@ def test_a_long_number_is_one_word() -> None:
         ("", 0.0),
         ("Sure,", 0.5),
         (FIRST, 1.7),
+        (FIRST.rstrip(". "), 2.3),
         (FIRST + "The", 1.8),
         (FIRST + "The office is open", 2.9),
     ],
@@ -67,6 +68,7 @@ def test_the_words_that_were_heard(history: str, played_s: float) -> None:
     [
         (FIRST + SECOND, 1.8, "were played"),
         ("", 1.7, "were played"),
+        ("Sure, one moment", 2.3, "were played"),
         (FIRST + "The office is open until five", 1.7, "were played"),
         ("Sure, one mom", 1.0, "inside a word"),
         ("Sure, two", 1.0, "no beginning"),
