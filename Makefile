@@ -32,7 +32,7 @@ export HALFSEC_AGENT__PRESET := $(PRESET)
 endif
 
 BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)"
-DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp
+DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp --extra webrtc
 
 .PHONY: run test test-all test-clients test-wheel check docs models clean help
 

@@ -33,7 +33,7 @@ LAYERS = {
         "client/simulated_caller http/hardening http/openai server/startup_checks session",
         "calls",
         "http/endpoints realtime telephony/outbound",
-        "telephony",
+        "telephony webrtc",
         "server cli",
     ),
     "llm_engine": (

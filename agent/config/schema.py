@@ -21,6 +21,7 @@ from .remote_models import RemoteModel, is_remote, parse_remote, shown_model
 from .telephony import TelephonySettings
 from .tools import McpSettings, ToolTimeout
 from .values import Between, Matching
+from .webrtc import WebRtcSettings
 
 DEFAULT_AGENT: Final = "default"
 
@@ -366,6 +367,7 @@ class Config:
     latency_budget: LatencySettings = field(default_factory=LatencySettings)
     telephony: TelephonySettings = field(default_factory=TelephonySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    webrtc: WebRtcSettings = field(default_factory=WebRtcSettings)
     agents: Mapping[str, AgentProfile] = field(default_factory=_default_agents)
     """Agents by name; `default` always exists."""
     mcp: Mapping[str, McpSettings] = field(default_factory=dict)
@@ -438,5 +440,6 @@ SECTIONS: Final[Mapping[str, type]] = MappingProxyType(
         "latency_budget": LatencySettings,
         "telephony": TelephonySettings,
         "access": AccessSettings,
+        "webrtc": WebRtcSettings,
     }
 )

@@ -36,6 +36,7 @@ from agent.stages.registry import Stages
 from agent.telephony.audiosocket_listener import AudioSockets
 from agent.telephony.routes import phone_routes
 from agent.tools.server_tools import ServerTools
+from agent.webrtc.endpoint import WebRtcCalls
 from latency_budget.account.clock import Clock
 from latency_budget.storage.store import TurnStore
 
@@ -57,6 +58,8 @@ class Application:
     calls: CallRegistry
     audio_sockets: AudioSockets
     """AudioSocket calls, which come through a port of their own."""
+    webrtc: WebRtcCalls
+    """WebRTC calls, which go on after the request that opened them."""
 
 
 def create_app(
@@ -77,14 +80,17 @@ def create_app(
     tools = tools or ServerTools(config, clock)
     latency = LatencyEndpoints(calls, access)
     endpoints = Endpoints(stages, calls, access, tools, config.answering_model())
-    secrets = SecretEndpoint(config, access.secrets, clock, partial(check_session, stages))
+    check = partial(check_session, stages)
+    secrets = SecretEndpoint(config, access.secrets, clock, check)
     visitors = OriginCheck(config.agent, config.telephony.public_host)
     call_service = CallService(config, stages, calls, clock, access, tools)
     voice = RealtimeSocket(config, calls, clock, call_service)
+    webrtc = WebRtcCalls(config, calls, clock, call_service, visitors, check)
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),
         Route("/v1/realtime", voice.answer),
         *phone_routes(config, calls, clock, call_service),
+        *webrtc.routes(),
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
@@ -115,7 +121,8 @@ def create_app(
             Middleware(AuthMiddleware, access, visitors, clock, open_paths(WEB_DEMO)),
         ],
     )
-    return Application(asgi, calls, AudioSockets(config, calls, clock, call_service))
+    audio_sockets = AudioSockets(config, calls, clock, call_service)
+    return Application(asgi, calls, audio_sockets, webrtc)
 
 
 async def _no_socket(websocket: WebSocket) -> None:

@@ -175,6 +175,7 @@ async def _serve(
             group.create_task(tell_of_engine(stages, calls)),
             group.create_task(_watch_descriptors()),
             group.create_task(stages.watch()),
+            group.create_task(app.webrtc.run()),
         ]
         if audio is not None:
             beside.append(group.create_task(app.audio_sockets.serve(audio)))
