@@ -62,7 +62,8 @@ class WebRtcPeer:
         self.microphone = Microphone()
         self.connection.addTrack(self.microphone)
         self.events: list[Event] = []
-        self.heard: list[Int16] = []
+        self.heard: list[tuple[int, Int16]] = []
+        """Frames of the agent's audio, with the sample that each begins at."""
         self.location = ""
         self._came: asyncio.Queue[Event] = asyncio.Queue()
         self._listening: asyncio.Task[None] | None = None
@@ -122,7 +123,8 @@ class WebRtcPeer:
         try:
             while True:
                 frame = await track.recv()
-                self.heard.append(frame.to_ndarray()[0, ::2])  # stereo, interleaved
+                pcm = frame.to_ndarray()[0, ::2]  # stereo, interleaved
+                self.heard.append((frame.pts, pcm))
         except MediaStreamError:
             return
 
