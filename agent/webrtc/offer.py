@@ -61,8 +61,10 @@ def read_offer(sdp: str) -> Offer:
     ):
         if not any(line.startswith(needed) for line in lines):
             raise _refused(f"lacks {what} ({needed[2:-1]})")
-    if len(media) > 1 and not any(line.startswith("a=group:BUNDLE ") for line in lines):
-        raise _refused("does not bundle its media (a=group:BUNDLE), as all browsers do")
+    mids = [line[6:].strip() for line in lines if line.startswith("a=mid:")]
+    bundles = [line.split()[1:] for line in lines if line.startswith("a=group:BUNDLE")]
+    if len(mids) != len(media) or (bundles or [mids[:1]]) != [mids] or len({*mids}) < len(mids):
+        raise _refused("does not bundle its media (a=mid, a=group:BUNDLE), as all browsers do")
     return Offer("\r\n".join(_without_candidates(lines)), "application" in media)
 
 

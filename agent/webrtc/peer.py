@@ -163,6 +163,8 @@ class Peer:
                 await connection.close()
         except TimeoutError:
             _log.warning("a WebRTC connection did not close within %g s", CLOSE_S)
+        except Exception:
+            _log.warning("a WebRTC connection did not close in order", exc_info=True)
 
     async def drained(self) -> None:
         """Wait until the client has the events that were sent, at most `CLOSE_S`."""

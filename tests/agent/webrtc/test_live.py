@@ -14,7 +14,7 @@ from aiortc.rtp import RtpPacket
 from agent.webrtc import transport
 from tests.support.service.live import LiveServer
 from tests.support.service.live_call import PATIENCE_S, overlap, transcript
-from tests.support.webrtc.webrtc_peer import RATE_HZ, WebRtcPeer, webrtc_call
+from tests.support.webrtc.webrtc_peer import WebRtcPeer, webrtc_call
 
 pytest_plugins = ["tests.support.service.live_fixtures"]
 pytestmark = pytest.mark.models
@@ -45,7 +45,7 @@ async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
         await peer.until("session.created")
         started = await peer.until("output_audio_buffer.started")
         async with asyncio.timeout(PATIENCE_S):
-            while sum(np.abs(frame).max() > QUIET for _, frame in peer.heard) < 100:  # 2 s of voice
+            while sum(np.abs(frame).max() > QUIET for frame in peer.heard) < 100:  # 2 s of voice
                 await asyncio.sleep(0.05)  # noqa: ASYNC110  # there is no event for it
         peer.microphone.say("vm-nobodyavail")
         await peer.until("input_audio_buffer.speech_started")
@@ -62,6 +62,7 @@ async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
         hung_up = await http.post(f"{peer.location}/hangup")
         async with asyncio.timeout(PATIENCE_S):
             await peer.closed.wait()
+        await until_over(live)
         again = await http.post(f"{peer.location}/hangup")
 
     assert overlap(transcript("vm-nobodyavail"), said["transcript"]) > 0.6
@@ -76,9 +77,8 @@ async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
     assert greeting.startswith(part["transcript"])
     assert len(part["transcript"]) < len(greeting)
     assert not greeting[len(part["transcript"])].isalnum(), "the history ends with a word"
-    voiced = [at for at, frame in peer.heard[:num_heard] if np.abs(frame).max() > QUIET]
-    heard_ms = 1000 * (voiced[-1] - voiced[0]) / RATE_HZ
-    assert heard_ms <= truncated["audio_end_ms"], "all that came was counted as heard"
+    num_voiced = sum(np.abs(frame).max() > QUIET for frame in peer.heard[:num_heard])
+    assert 20 * num_voiced <= truncated["audio_end_ms"], "all that came was counted as heard"
 
 
 async def test_the_form_configures_the_session_and_events_act_on_it(live: LiveServer) -> None:
@@ -145,22 +145,24 @@ async def test_a_client_that_does_not_connect_gives_its_line_back(
 ) -> None:
     settings = replace(live.config.webrtc, connect_s=1)
     monkeypatch.setattr(live.webrtc, "_config", replace(live.config, webrtc=settings))
-    peer = WebRtcPeer()
+    peer, is_over = WebRtcPeer(), asyncio.Event()
+
+    async def never(_: object) -> None:
+        await is_over.wait()
+
     try:
         answer = await http.post(CALLS, content=await peer.offer(), headers=SDP)
         if stage == "DTLS never finishes":
-            monkeypatch.setattr(peer.connection.sctp.transport, "start", _never)
-            monkeypatch.setattr(peer.connection.getSenders()[0].transport, "start", _never)
+            monkeypatch.setattr(peer.connection.sctp.transport, "start", never)
+            monkeypatch.setattr(peer.connection.getSenders()[0].transport, "start", never)
             await peer.accept(answer)
         assert len(live.calls) == 1
         await until_over(live)
         assert len(live.calls) == 0
     finally:
+        is_over.set()
+        await asyncio.sleep(0)
         await peer.close()
-
-
-async def _never(_: Any) -> None:
-    await asyncio.Event().wait()
 
 
 async def test_what_can_t_be_served_is_refused_and_holds_nothing(

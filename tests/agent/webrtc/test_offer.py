@@ -13,6 +13,7 @@ OFFER = "\r\n".join(
         "t=0 0",
         "a=group:BUNDLE 0 1",
         "m=audio 9 UDP/TLS/RTP/SAVPF 111",
+        "a=mid:0",
         "a=ice-ufrag:abcd",
         "a=ice-pwd:abcdefghijklmnopqrstuvwx",
         "a=fingerprint:sha-256 AA:BB",
@@ -22,6 +23,7 @@ OFFER = "\r\n".join(
         "a=candidate:2 1 udp 2122260222 6d1b.local 50001 typ host",
         "a=candidate:3 1 tcp 1518280447 192.0.2.1 9 typ host tcptype active",
         "m=application 9 UDP/DTLS/SCTP webrtc-datachannel",
+        "a=mid:1",
         "a=sctp-port:5000",
         "",
     ]
@@ -34,7 +36,8 @@ def test_a_browsers_offer_is_taken_without_names_and_tcp() -> None:
     assert [line for line in offer.sdp.split("\r\n") if "candidate" in line] == [
         "a=candidate:1 1 udp 2122260223 192.0.2.1 50000 typ host"
     ]
-    assert not read_offer(OFFER.partition("m=application")[0]).has_channel
+    alone = OFFER.partition("m=application")[0].replace("BUNDLE 0 1", "BUNDLE 0")
+    assert not read_offer(alone).has_channel
 
 
 def test_a_flood_of_candidates_is_cut() -> None:
@@ -58,6 +61,8 @@ def test_a_flood_of_candidates_is_cut() -> None:
         (OFFER.replace("a=ice-pwd", "a=x"), "ice-pwd"),
         (OFFER.replace("a=fingerprint", "a=x"), "fingerprint"),
         (OFFER.replace("a=group:BUNDLE", "a=x"), "bundle"),
+        (OFFER.replace("a=mid:1", "a=mid:0"), "bundle"),
+        (OFFER.replace("BUNDLE 0 1", "BUNDLE 0 2"), "bundle"),
     ],
 )
 def test_what_can_t_be_answered_is_refused(offer: str, problem: str) -> None:

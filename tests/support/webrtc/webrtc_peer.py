@@ -62,8 +62,8 @@ class WebRtcPeer:
         self.microphone = Microphone()
         self.connection.addTrack(self.microphone)
         self.events: list[Event] = []
-        self.heard: list[tuple[int, Int16]] = []
-        """Frames of the agent's audio, with the sample that each begins at."""
+        self.heard: list[Int16] = []
+        """Frames of the agent's audio; none where it sent no silence."""
         self.location = ""
         self._came: asyncio.Queue[Event] = asyncio.Queue()
         self._listening: asyncio.Task[None] | None = None
@@ -123,8 +123,7 @@ class WebRtcPeer:
         try:
             while True:
                 frame = await track.recv()
-                pcm = frame.to_ndarray()[0, ::2]  # stereo, interleaved
-                self.heard.append((frame.pts, pcm))
+                self.heard.append(frame.to_ndarray()[0, ::2])  # stereo, interleaved
         except MediaStreamError:
             return
 
