@@ -56,7 +56,7 @@ test-clients:
 	@$(BOOTSTRAP) $(DEV)
 	@env -u HALFSEC_CLIENTS HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest tests/clients/run_clients.py \
-		tests/clients/run_conformance.py $(ARGS)
+		tests/clients/run_conformance.py tests/clients/run_browser.py $(ARGS)
 
 test-wheel:
 	@$(BOOTSTRAP) $(DEV)

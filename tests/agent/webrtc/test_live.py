@@ -96,6 +96,7 @@ async def test_the_form_configures_the_session_and_events_act_on_it(live: LiveSe
         ]
         peer.channel.send("{")
         assert (await peer.until("error"))["error"]["code"] == "invalid_event"
+        assert peer.connection.sctp is not None
         peer.connection.sctp._remote_max_message_size = 0  # which the answer said
         peer.channel.send(json.dumps({"type": "x" * transport.MAX_MESSAGE_BYTES}))
         too_long = (await peer.until("error"))["error"]["message"]
@@ -153,6 +154,7 @@ async def test_a_client_that_does_not_connect_gives_its_line_back(
     try:
         answer = await http.post(CALLS, content=await peer.offer(), headers=SDP)
         if stage == "DTLS never finishes":
+            assert peer.connection.sctp is not None
             monkeypatch.setattr(peer.connection.sctp.transport, "start", never)
             monkeypatch.setattr(peer.connection.getSenders()[0].transport, "start", never)
             await peer.accept(answer)

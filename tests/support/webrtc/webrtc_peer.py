@@ -123,6 +123,7 @@ class WebRtcPeer:
         try:
             while True:
                 frame = await track.recv()
+                assert isinstance(frame, av.AudioFrame)
                 self.heard.append(frame.to_ndarray()[0, ::2])  # stereo, interleaved
         except MediaStreamError:
             return
