@@ -47,7 +47,8 @@ PAGES: Final = {
 }
 """All that is checked, by path in the repository."""
 
-LANGUAGES: Final = frozenset({"bash", "ini", "json", "python", "text", "toml"})
+LANGUAGES: Final = frozenset({"bash", "ini", "javascript", "json", "python", "text", "toml"})
+"""JavaScript: one block, which `tests/web/test_webrtc.py` runs."""
 
 OTHER_COMMANDS: Final = frozenset(
     {

@@ -170,8 +170,9 @@ class Peer:
         """Wait until the client has the events that were sent, at most `CLOSE_S`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                while self._unsent_bytes() and not self.closed.is_set():
-                    await asyncio.sleep(0.02)  # noqa: ASYNC110  # the library tells of no event
+                # The library tells of no event for it.
+                while self._unsent_bytes() and not self.closed.is_set():  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
 
     def _unsent_bytes(self) -> int:
         return 0 if self._channel is None else int(self._channel.bufferedAmount)

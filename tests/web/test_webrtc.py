@@ -21,27 +21,26 @@ ANSWER_MS: Final = 60_000
 
 QUESTION: Final = "What should I cook for dinner tonight?"
 
-CALL: Final = """
-async () => {
-    const connection = new RTCPeerConnection();
-    const speaker = document.createElement("audio");
-    speaker.autoplay = true;
-    connection.ontrack = (event) => { speaker.srcObject = event.streams[0]; };
-    const microphone = await navigator.mediaDevices.getUserMedia({ audio: true });
-    connection.addTrack(microphone.getTracks()[0], microphone);
-    const channel = connection.createDataChannel("oai-events");
-    window.call = { connection, channel, events: [] };
-    channel.addEventListener("message", (event) => call.events.push(JSON.parse(event.data)));
-    await connection.setLocalDescription(await connection.createOffer());
-    const answer = await fetch("/v1/realtime/calls?model=gpt-realtime", {
-        method: "POST",
-        body: connection.localDescription.sdp,
-        headers: { Authorization: "Bearer KEY", "Content-Type": "application/sdp" },
-    });
-    await connection.setRemoteDescription({ type: "answer", sdp: await answer.text() });
+GUIDE: Final = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "clients.md"
+
+
+def call_of_the_guide(url: str) -> str:
+    """The code of the documentation, as a function that keeps the call and its events."""
+    code = GUIDE.read_text(encoding="utf-8").partition("```javascript\n")[2].partition("```")[0]
+    assert "http://localhost:8080/" in code
+    code = code.replace("http://localhost:8080/", url)
+    assert "console.log(" in code
+    code = code.replace("console.log(", "call.events.push(")
+    return f"""
+async () => {{
+    const secret = "KEY";
+    window.call = {{ events: [] }};
+    {code}
+    Object.assign(call, {{ connection, channel }});
     return [answer.status, answer.headers.get("Location")];
-}
+}}
 """
+
 
 CAME: Final = "(kind) => call.events.find((event) => event.type === kind)"
 
@@ -70,7 +69,7 @@ def test_a_page_asks_and_hears_the_answer(live: LiveServer, talking_browser: Bro
     try:
         page = context.new_page()
         page.goto(live.http)
-        status, location = page.evaluate(CALL)
+        status, location = page.evaluate(call_of_the_guide(f"{live.http}/"))
         assert status == 201
         assert location.startswith("/v1/realtime/calls/rtc_")
         said = "conversation.item.input_audio_transcription.completed"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.webrtc.jitter_buffer import FRAME, MAX_AHEAD, OVERDUE_MS, WAIT_MS, JitterBuffer
+from agent.webrtc.jitter_buffer import FRAME, MAX_AHEAD, OVERDUE_MS, JitterBuffer
 from agent.webrtc.opus import OpusDecoder, OpusEncoder, OpusError
 from tests.support.service.live_call import recording
 

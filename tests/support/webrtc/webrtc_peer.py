@@ -124,7 +124,8 @@ class WebRtcPeer:
             while True:
                 frame = await track.recv()
                 assert isinstance(frame, av.AudioFrame)
-                self.heard.append(frame.to_ndarray()[0, ::2])  # stereo, interleaved
+                stereo: Int16 = frame.to_ndarray().astype(np.int16)
+                self.heard.append(stereo[0, ::2])
         except MediaStreamError:
             return
 
