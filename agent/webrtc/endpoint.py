@@ -221,6 +221,7 @@ class WebRtcCalls:
             answer = await transport.peer.answer(offer)
             if self._group is None:
                 await transport.peer.close()
+                held.reservation.leave()
                 return STOPPING.response()
         except BaseException:
             held.reservation.leave()

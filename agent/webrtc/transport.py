@@ -8,8 +8,9 @@ not left is dropped then, and the session gets, for each reply that was cut, the
 client of the WebSocket would send: so many ms were sent, which will all be heard. The history keeps
 the words that ended by then.
 
-Two tasks of the call reach the session: one takes audio, one events. A lock keeps them apart; an
-event that takes long holds up audio, as on a WebSocket. Both queues are bounded.
+Three tasks of the call reach the session: for audio, for events, and for those truncations. A lock
+keeps them apart; an event that takes long holds up audio, as on a WebSocket. All queues are
+bounded.
 """
 
 import asyncio
@@ -87,7 +88,9 @@ class WebRtcTransport:
         self._own: deque[ask.Request] = deque()
         """Requests of this transport, from notices: a session takes none while it sends one."""
         self._news = asyncio.Event()
-        """There are messages or requests."""
+        """There are messages."""
+        self._cut = asyncio.Event()
+        """There are own requests."""
         self._heard = asyncio.Event()
         """There is audio."""
         self._lock = asyncio.Lock()
@@ -167,6 +170,7 @@ class WebRtcTransport:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(self._take_messages(session)),
+                    group.create_task(self._take_own(session)),
                     group.create_task(self._take_audio(session)),
                     group.create_task(self._keep_time()),
                     group.create_task(self._until_closed()),
@@ -193,14 +197,9 @@ class WebRtcTransport:
 
     async def _take_messages(self, session: Session) -> None:
         while True:
-            while not (self._messages or self._own):
+            while not self._messages:
                 self._news.clear()
                 await self._news.wait()
-            async with self._lock:
-                while self._own:
-                    await session.handle(self._own.popleft())
-            if not self._messages:
-                continue
             message = self._messages.popleft()
             self._num_bytes -= len(message)
             handled: list[ask.Request] = []
@@ -215,6 +214,15 @@ class WebRtcTransport:
                         await session.handle(request)
                 handled.append(request)
             await self._pace.keep_pace(message, handled)
+
+    async def _take_own(self, session: Session) -> None:
+        """Truncations do not wait for a client that is over its limits."""
+        while True:
+            while not self._own:
+                self._cut.clear()
+                await self._cut.wait()
+            async with self._lock:
+                await session.handle(self._own.popleft())
 
     async def _take_audio(self, session: Session) -> None:
         while True:
@@ -279,7 +287,7 @@ class WebRtcTransport:
                 self._own.append(ask.CancelResponse(event_id=OWN_EVENT))
             if sent.was_cut:
                 self._own.append(ask.TruncateItem(sent.item_id, sent.sent_ms, OWN_EVENT))
-            self._news.set()
+            self._cut.set()
         self._tell_output()
 
     def _tell_output(self) -> None:

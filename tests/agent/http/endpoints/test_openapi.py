@@ -113,7 +113,7 @@ def sound(seconds: float) -> bytes:
     return file.getvalue()
 
 
-@schemathesis.serializer("application/sdp")  # type: ignore[untyped-decorator]
+@schemathesis.serializer("application/sdp")
 def _as_text(_: Any, value: Any) -> Any:
     return value if isinstance(value, bytes) else str(value).encode()
 
