@@ -31,8 +31,8 @@ BITRATE: Final = 32_000
 """Bits a second: transparent for speech of one channel. FEC takes its share of them."""
 
 COMPLEXITY: Final = 5
-"""Of 10. A frame of speech takes 0.19 ms of the event loop, with the default, 9, 0.21 ms (one core of
-a shared Xeon, 2026-11-26)."""
+"""Of 10. A frame of speech takes 0.19 ms of the event loop, with the default, 9, 0.21 ms (one core
+of a shared Xeon, 2026-11-26)."""
 
 EXPECTED_LOSS_PERCENT: Final = 10
 """Loss that the redundant copies are made for: with 0 the encoder makes none."""
