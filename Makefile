@@ -34,7 +34,8 @@ export HALFSEC_AGENT__PRESET := $(PRESET)
 endif
 
 BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)"
-DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp --extra postgres --extra redis
+DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp --extra postgres --extra redis \
+	--extra webrtc
 
 .PHONY: run test test-all test-clients test-wheel test-ray check docs models clean help
 
@@ -58,7 +59,7 @@ test-clients:
 	@$(BOOTSTRAP) $(DEV)
 	@env -u HALFSEC_CLIENTS HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest tests/clients/run_clients.py \
-		tests/clients/run_conformance.py $(ARGS)
+		tests/clients/run_conformance.py tests/clients/run_browser.py $(ARGS)
 
 test-wheel:
 	@$(BOOTSTRAP) $(DEV)

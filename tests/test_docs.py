@@ -22,6 +22,13 @@ from agent.__main__ import build_parser
 from agent.config.layers import load_config
 from agent.http.endpoints.openapi import description
 from agent.realtime.protocol.parse import _READERS
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.session.api.server_events import (
+    OutputAudioCleared,
+    OutputAudioStarted,
+    OutputAudioStopped,
+)
+from agent.session.api.settings import SessionSettings
 from benchmarks.chat.dialogue import read_dialogues
 from docs.generate import commands_page, events_page, metrics_page, settings_page
 from docs.generate.offline import foreign
@@ -40,7 +47,10 @@ PAGES: Final = {
 }
 """All that is checked, by path in the repository."""
 
-LANGUAGES: Final = frozenset({"bash", "ini", "json", "python", "text", "toml", "yaml"})
+LANGUAGES: Final = frozenset(
+    {"bash", "ini", "javascript", "json", "python", "text", "toml", "yaml"}
+)
+"""JavaScript: one block, which `tests/web/test_webrtc.py` runs."""
 
 OTHER_COMMANDS: Final = frozenset(
     {
@@ -300,6 +310,10 @@ def test_generated_pages_are_not_written_by_hand() -> None:
 def test_every_event_and_close_code_is_described() -> None:
     assert set(events_page.CLIENT) == set(_READERS)
     assert set(events_page.SERVER) == set(events_page.server_events())
+    webrtc = RealtimeProtocol(SessionSettings(), model="", holds_audio=True)
+    notices = (OutputAudioStarted("r"), OutputAudioStopped("r"), OutputAudioCleared("r"))
+    sent_by_webrtc = [json.loads(frame)["type"] for each in notices for frame in webrtc.send(each)]
+    assert sent_by_webrtc == list(events_page.WEBRTC)
     folders = ("calls", "realtime", "session", "tools")
     files = [path for folder in folders for path in (ROOT / "agent" / folder).rglob("*.py")]
     files += (ROOT / "agent" / "observability").glob("live_*.py")

@@ -223,6 +223,25 @@ SHOWN_BY: Final[dict[str, str]] = {
     "a carrier that sends nothing, `telephony.silent_s`": (
         "agent/telephony/test_transport.py::test_however_a_call_ends_nothing_is_left"
     ),
+    "an SDP offer": (
+        "agent/webrtc/test_live.py::test_what_can_t_be_served_is_refused_and_holds_nothing"
+    ),
+    "a request to open a call": (
+        "agent/webrtc/test_live.py::test_what_can_t_be_served_is_refused_and_holds_nothing"
+    ),
+    "candidates of an offer": "agent/webrtc/test_offer.py::test_a_flood_of_candidates_is_cut",
+    "time until a WebRTC client is connected, `webrtc.connect_s`": (
+        "agent/webrtc/test_live.py::test_a_client_that_does_not_connect_gives_its_line_back"
+    ),
+    "sources of RTP": (
+        "agent/webrtc/test_live.py::test_audio_of_other_sources_is_dropped_and_leaves_no_trace"
+    ),
+    "a message on the data channel": (
+        "agent/webrtc/test_live.py::test_the_form_configures_the_session_and_events_act_on_it"
+    ),
+    "messages of the data channel that are not processed": (
+        "agent/webrtc/test_live.py::test_a_client_that_floods_the_channel_is_disconnected"
+    ),
     "length of a decoded recording, `asr.max_file_s`": (
         "asr/test_files.py::test_a_small_file_that_decodes_to_hours_is_refused_unread"
     ),

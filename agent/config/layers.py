@@ -248,6 +248,13 @@ def _build(assignments: list[_Assignment]) -> Config:
             'telephony.on_machine is "message", but telephony.machine_message is empty.',
             key="telephony.machine_message",
         )
+    webrtc = sections["webrtc"]
+    if bool(webrtc.min_port) != bool(webrtc.max_port) or webrtc.min_port > webrtc.max_port:
+        raise ConfigError(
+            f"webrtc.min_port ({webrtc.min_port}) and webrtc.max_port ({webrtc.max_port}) are a "
+            "range of ports: both, the lower one first, or neither.",
+            key="webrtc.max_port",
+        )
     profiles = _profiles(agents, origins)
     _check_remote_voices(sections["tts"], profiles, origins)
     _refuse_keyless(telephony, profiles)

@@ -24,6 +24,7 @@ from .state_address import shown_state_store
 from .telephony import TelephonySettings
 from .tools import McpSettings, ToolTimeout
 from .values import Between, Matching
+from .webrtc import WebRtcSettings
 
 DEFAULT_AGENT: Final = "default"
 
@@ -441,6 +442,7 @@ class Config:
     latency_budget: LatencySettings = field(default_factory=LatencySettings)
     telephony: TelephonySettings = field(default_factory=TelephonySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    webrtc: WebRtcSettings = field(default_factory=WebRtcSettings)
     agents: Mapping[str, AgentProfile] = field(default_factory=_default_agents)
     """Agents by name; `default` always exists."""
     mcp: Mapping[str, McpSettings] = field(default_factory=dict)
@@ -539,5 +541,6 @@ SECTIONS: Final[Mapping[str, type]] = MappingProxyType(
         "latency_budget": LatencySettings,
         "telephony": TelephonySettings,
         "access": AccessSettings,
+        "webrtc": WebRtcSettings,
     }
 )

@@ -98,21 +98,18 @@ LEAST_WAIT_S: Final = 0.05
 _WORK: Final = (UpdateSession, CreateResponse, CancelResponse, CommitAudio, ClearAudio)
 
 
-class ReceiveLimiter:
-    """Rate limit of one client's messages and audio. Belongs to a connection and its one reader."""
+class ClientPace:
+    """Pace of one client's messages and audio. Belongs to a connection and its one reader."""
 
     def __init__(
         self,
-        websocket: WebSocket,
         settings: AccessSettings,
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
         """`is_shared`: other calls are in progress."""
-        self._websocket = websocket
         self._is_shared = is_shared
-        self._idle_s = settings.idle_s or None
         self._clock = clock
         self._pause = pause
         self._audio = LeakyBucket(REAL_TIME, settings.burst_s, self._now_s())
@@ -121,19 +118,6 @@ class ReceiveLimiter:
         """Time that audio takes which came too early beside other calls; waits that are too short
         for a timer add up here."""
         self._messages = LeakyBucket(MESSAGES_PER_S, MESSAGES_AT_ONCE, self._now_s())
-
-    async def frame(self) -> str | bytes:
-        """The client's next frame. Raises WebSocketDisconnect, IdleClientError."""
-        try:
-            async with asyncio.timeout(self._idle_s):
-                message = await self._websocket.receive()
-        except TimeoutError:
-            raise IdleClientError from None
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", CLOSE_NORMAL))
-        text: str | None = message.get("text")
-        data: bytes = message.get("bytes") or b""
-        return data if text is None else text
 
     async def keep_pace(self, frame: str | bytes, requests: Sequence[Request]) -> None:
         """Give other calls their turn after a frame and its requests, and wait while the client is
@@ -155,6 +139,36 @@ class ReceiveLimiter:
 
     def _now_s(self) -> float:
         return self._clock.now_ns() / 1e9
+
+
+class ReceiveLimiter(ClientPace):
+    """Rate limit of one WebSocket, with its idle timeout."""
+
+    def __init__(
+        self,
+        websocket: WebSocket,
+        settings: AccessSettings,
+        clock: Clock,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        is_shared: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_shared`: other calls are in progress."""
+        super().__init__(settings, clock, pause, is_shared)
+        self._websocket = websocket
+        self._idle_s = settings.idle_s or None
+
+    async def frame(self) -> str | bytes:
+        """The client's next frame. Raises WebSocketDisconnect, IdleClientError."""
+        try:
+            async with asyncio.timeout(self._idle_s):
+                message = await self._websocket.receive()
+        except TimeoutError:
+            raise IdleClientError from None
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", CLOSE_NORMAL))
+        text: str | None = message.get("text")
+        data: bytes = message.get("bytes") or b""
+        return data if text is None else text
 
 
 def _cost(frame: str | bytes, requests: Sequence[Request]) -> float:

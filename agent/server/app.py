@@ -38,6 +38,7 @@ from agent.stages.registry import Stages
 from agent.telephony.audiosocket_listener import AudioSockets
 from agent.telephony.routes import phone_routes
 from agent.tools.server_tools import ServerTools
+from agent.webrtc.endpoint import WebRtcCalls
 from latency_budget.account.clock import Clock
 from latency_budget.storage.store import TurnStore
 
@@ -60,6 +61,8 @@ class Application:
     audio_sockets: AudioSockets
     """AudioSocket calls, which come through a port of their own."""
     metrics: Metrics
+    webrtc: WebRtcCalls
+    """WebRTC calls, which go on after the request that opened them."""
 
 
 def create_app(  # noqa: PLR0913
@@ -89,10 +92,12 @@ def create_app(  # noqa: PLR0913
     call_service = CallService(config, stages, calls, clock, access, tools, state_store)
     voice = RealtimeSocket(config, calls, clock, call_service)
     metrics = Metrics(stages, calls, tools)
+    webrtc = WebRtcCalls(config, calls, clock, call_service, visitors, check)
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),
         Route("/v1/realtime", voice.answer),
         *phone_routes(config, calls, clock, call_service),
+        *webrtc.routes(),
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
         Route("/readyz", endpoints.readyz),
@@ -124,7 +129,7 @@ def create_app(  # noqa: PLR0913
         ],
     )
     audio_sockets = AudioSockets(config, calls, clock, call_service)
-    return Application(asgi, calls, audio_sockets, metrics)
+    return Application(asgi, calls, audio_sockets, metrics, webrtc)
 
 
 async def _no_socket(websocket: WebSocket) -> None:

@@ -57,6 +57,7 @@ class Service:
             group.create_task(tell_of_engine(self.stages, self.calls))
             group.create_task(_watch_descriptors())
             group.create_task(self.stages.watch())
+            group.create_task(self.app.webrtc.run())
 
     async def close(self) -> None:
         """End the threads, with what is still to be written. The calls are over by now."""

@@ -33,7 +33,8 @@ CLIENT: Final = {
     "input_audio_buffer.commit": "End the caller's message (push to talk). Starts no response by "
     "itself.",
     "input_audio_buffer.clear": "Forget audio that is not committed.",
-    "output_audio_buffer.clear": "WebRTC only; refused here with the events to send instead.",
+    "output_audio_buffer.clear": "WebRTC only: stop the agent's audio and its response. On a "
+    "WebSocket it is refused with the events to send instead.",
     "conversation.item.create": "Add a message, a function call or a function's output behind "
     "`previous_item_id` (`root`: in front).",
     "conversation.item.retrieve": "Ask for an item, with its transcript.",
@@ -84,6 +85,14 @@ SERVER: Final = {
     "response.function_call_arguments.done": "The call is complete: run the function.",
 }
 """Server events and their meaning."""
+
+WEBRTC: Final = {
+    "output_audio_buffer.started": "The first audio of the response `response_id` leaves.",
+    "output_audio_buffer.stopped": "The last audio of the response has left.",
+    "output_audio_buffer.cleared": "The response was interrupted, by the caller or by "
+    "`output_audio_buffer.clear`: audio that had not left was dropped.",
+}
+"""Server events of calls by WebRTC, and their meaning."""
 
 EXTENSIONS: Final = {
     "halfsec.session": (
@@ -156,6 +165,13 @@ def page() -> str:
     for name, examples in sorted(server_events().items()):
         parts.append(_event(name, examples))
     parts += [
+        "## Events of calls by WebRTC\n",
+        "The same events on the data channel `oai-events`, but for `response.output_audio.delta`: "
+        "audio travels beside them. These come in addition, each with `response_id`.\n",
+        "| event | meaning |",
+        "| --- | --- |",
+        *(f"| `{name}` | {text} |" for name, text in WEBRTC.items()),
+        "",
         "## Extension events\n",
         "Sent only to clients that offered the subprotocol `halfsec.v1` beside `realtime`. "
         "`session.update` of such a client may have `session.halfsec` with `pace_ms` and "

@@ -14,6 +14,7 @@ from agent.codec import json_frame as frames
 from agent.config.access import AccessSettings
 from agent.config.schema import AsrSettings, ServiceSettings
 from agent.config.telephony import TelephonySettings
+from agent.config.webrtc import WebRtcSettings
 from agent.http import json_body, multipart
 from agent.http.auth import throttle
 from agent.http.auth.client_secrets import MAX_OF_A_KEY, MAX_SECRETS
@@ -28,6 +29,9 @@ from agent.session.api import conversation
 from agent.stages import openai_tools
 from agent.telephony import endpoint, pending_streams, webhooks
 from agent.telephony.carriers.webhook import MAX_ESCAPES, TOLERANCE_S
+from agent.webrtc import endpoint as webrtc_endpoint
+from agent.webrtc import offer
+from agent.webrtc import transport as webrtc
 from asr.audio.files import FileLimits
 
 _ACCESS: Final = AccessSettings()
@@ -342,11 +346,32 @@ TELEPHONE: Final = (
     ),
 )
 
+WEBRTC: Final = (
+    Limit(
+        "an SDP offer", f"{offer.MAX_SDP_BYTES >> 10} KiB, {_number(offer.MAX_LINES)} lines", "413"
+    ),
+    Limit("a request to open a call", _number(webrtc_endpoint.MAX_BODY_BYTES), "413"),
+    Limit("candidates of an offer", _number(offer.MAX_CANDIDATES), "the others are not checked"),
+    Limit(
+        "time until a WebRTC client is connected, `webrtc.connect_s`",
+        _seconds(WebRtcSettings().connect_s),
+        "the connection is closed, and the line is free",
+    ),
+    Limit("sources of RTP", "1", "packets of others are dropped"),
+    Limit("a message on the data channel", f"{webrtc.MAX_MESSAGE_BYTES >> 10} KiB", "`error`"),
+    Limit(
+        "messages of the data channel that are not processed",
+        f"{_number(webrtc.MAX_MESSAGES)}, {_number(webrtc.MAX_INBOX_BYTES)}",
+        "the call ends",
+    ),
+)
+
 GROUPS: Final = {
     "Connections": NETWORK,
     "HTTP": HTTP,
     "Calls": CALLS,
     "Events": EVENTS,
+    "WebRTC": WEBRTC,
     "Telephone": TELEPHONE,
 }
 

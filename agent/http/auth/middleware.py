@@ -48,8 +48,12 @@ MAX_HELD: Final = 32
 """Answers that wait at once; more are given at once, as 429. They hold connections."""
 
 _READING: Final = ("GET", "HEAD", "OPTIONS")
+WEBRTC_PATH: Final = "/v1/realtime/calls"
+"""Calls by WebRTC. The actions on a call lie below."""
+
 _FOR_LIMITED_KEYS: Final = (
     "/v1/realtime",
+    WEBRTC_PATH,
     "/v1/realtime/client_secrets",
     "/v1/models",
     CALLS_PATH,
@@ -65,7 +69,7 @@ ISSUER_AWAY: Final = HttpRefusal(
     "issuer_unreachable", "server_error", 30,
 )  # fmt: skip
 SOCKETS_ONLY: Final = HttpRefusal(
-    403, "A client secret (ek_...) opens voice sockets only; this needs the key that made it.",
+    403, "A client secret (ek_...) opens calls only; this needs the key that made it.",
     "insufficient_permissions",
 )  # fmt: skip
 CLIENTS_ONLY: Final = HttpRefusal(
@@ -115,6 +119,8 @@ class AuthMiddleware:
         if (refusal := self._cross_site(scope)) is not None:
             return refusal
         if _is_reading(scope) and scope["path"] in self._open_paths:
+            return ANYONE
+        if scope["type"] == "http" and _is_preflight(scope):
             return ANYONE
         if credential is None and scope["path"].startswith(PREFIX) and self._access.closed:
             return UNPROVEN
@@ -194,16 +200,22 @@ def _is_reading(scope: Scope) -> bool:
     return scope["type"] == "http" and scope["method"] in _READING
 
 
+def _is_preflight(scope: Scope) -> bool:
+    """A browser asks whether another origin's page may open a call. It sends no key with that."""
+    return bool(scope["method"] == "OPTIONS" and scope["path"] == WEBRTC_PATH)
+
+
 def _not_for(principal: Principal, scope: Scope) -> HttpRefusal | None:
     """Refusal of a request that its principal may not make; None if it may."""
     if principal.kind == "ephemeral" and scope["path"].startswith(PREFIX):
         return CLIENTS_ONLY
     if scope["type"] == "websocket":
         return None
-    if principal.kind == "ephemeral":
-        return SOCKETS_ONLY
     path = scope["path"]
-    if principal.limits.agents and path not in _FOR_LIMITED_KEYS and not is_webhook(path):
+    if principal.kind == "ephemeral":
+        return None if path == WEBRTC_PATH else SOCKETS_ONLY
+    is_for_limited = path in _FOR_LIMITED_KEYS or path.startswith(f"{WEBRTC_PATH}/")
+    if principal.limits.agents and not is_for_limited and not is_webhook(path):
         return AGENTS_ONLY
     return None
 

@@ -15,6 +15,7 @@ from agent.session.api.client_events import (
     AppendAudio,
     CancelResponse,
     ClearAudio,
+    ClearOutputAudio,
     CommitAudio,
     CreateItem,
     CreateResponse,
@@ -55,6 +56,8 @@ class Context:
     """Settings as the client asked for them last, accepted or not."""
     new_id: NewId
     extensions: bool
+    holds_audio: bool = False
+    """The server holds the agent's audio and sends it in real time (WebRTC)."""
 
 
 def event_id_of(event: dict[str, object]) -> str | None:
@@ -118,7 +121,9 @@ def _clear(event: Fields, _: Context) -> Request:
     return ClearAudio(_event_id(event))
 
 
-def _clear_output(event: Fields, _: Context) -> Request:
+def _clear_output(event: Fields, context: Context) -> Request:
+    if context.holds_audio:
+        return ClearOutputAudio(_event_id(event))
     raise ClientError(
         "'output_audio_buffer.clear' is for WebRTC. On a WebSocket the client holds the audio: "
         "stop playing, and send response.cancel and conversation.item.truncate.",

@@ -31,6 +31,9 @@ from agent.session.api.server_events import (
     ItemTruncated,
     MessageBegun,
     Notice,
+    OutputAudioCleared,
+    OutputAudioStarted,
+    OutputAudioStopped,
     Problem,
     ReplyAudio,
     ReplyCalled,
@@ -78,7 +81,8 @@ class RealtimeProtocol:
 
     `settings` are those the session starts with, `model` the name to echo. `extensions`: the client
     offered `halfsec.v1`. `new_id` makes ids from a prefix, unique within the session. `fixed`:
-    fields that the client can't change, see `fixed_fields.py`.
+    fields that the client can't change, see `fixed_fields.py`. `holds_audio`: the agent's audio
+    travels elsewhere, in real time, so there are no events with it, and its buffer can be cleared.
     """
 
     def __init__(
@@ -89,8 +93,10 @@ class RealtimeProtocol:
         extensions: bool = False,
         new_id: NewId | None = None,
         fixed: frozenset[str] = frozenset(),
+        holds_audio: bool = False,
     ) -> None:
         self._settings = settings
+        self._holds_audio = holds_audio
         self._fixed = fixed
         self._pending: list[_PendingUpdate] = []
         self._model = model
@@ -150,7 +156,7 @@ class RealtimeProtocol:
         return self._pending[-1].settings if self._pending else self._settings
 
     def _context(self) -> Context:
-        return Context(self._asked, self._new_id, self._extensions)
+        return Context(self._asked, self._new_id, self._extensions, self._holds_audio)
 
     def _conversation_id(self) -> str:
         """A session has one conversation, so they share a stem."""
@@ -258,13 +264,16 @@ class RealtimeProtocol:
         if isinstance(notice, ReplyText):
             return running.text(notice)
         if isinstance(notice, ReplyAudio):
-            return running.audio(notice)
+            return iter(()) if self._holds_audio else running.audio(notice)
         del self._responses[notice.response_id]
         return running.end(notice)
 
 
 _Plain = (
-    SpeechStarted
+    OutputAudioStarted
+    | OutputAudioStopped
+    | OutputAudioCleared
+    | SpeechStarted
     | SpeechStopped
     | SilenceTimedOut
     | AudioCommitted
@@ -297,6 +306,12 @@ def _plain_event(notice: _Plain) -> Event:
             fields = {"item_id": item_id, "previous_item_id": previous_item_id}
         case AudioCleared():
             kind, fields = "input_audio_buffer.cleared", {}
+        case OutputAudioStarted(response_id):
+            kind, fields = "output_audio_buffer.started", {"response_id": response_id}
+        case OutputAudioStopped(response_id):
+            kind, fields = "output_audio_buffer.stopped", {"response_id": response_id}
+        case OutputAudioCleared(response_id):
+            kind, fields = "output_audio_buffer.cleared", {"response_id": response_id}
         case ItemRetrieved(item):
             kind, fields = "conversation.item.retrieved", {"item": item_json(item)}
         case ItemDeleted(item_id):

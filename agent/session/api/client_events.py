@@ -38,6 +38,14 @@ class ClearAudio:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearOutputAudio:
+    """Drop the agent's audio that has not left. For the transport that holds it, not for a
+    session."""
+
+    event_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CreateItem:
     item: Item
     previous_item_id: ItemId | None = None
@@ -89,6 +97,7 @@ Request = (
     | AppendAudio
     | CommitAudio
     | ClearAudio
+    | ClearOutputAudio
     | CreateItem
     | RetrieveItem
     | DeleteItem

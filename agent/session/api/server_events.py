@@ -180,6 +180,28 @@ class ReplyEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputAudioStarted:
+    """The first audio of a response leaves. Of transports that send audio in real time, as the two
+    below."""
+
+    response_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputAudioStopped:
+    """The last audio of a response has left."""
+
+    response_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputAudioCleared:
+    """The audio of a response was interrupted: what had not left was dropped."""
+
+    response_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """An error about one frame of the client; the session goes on."""
 
@@ -234,6 +256,9 @@ Notice = (
     | ReplyText
     | ReplyAudio
     | ReplyEnded
+    | OutputAudioStarted
+    | OutputAudioStopped
+    | OutputAudioCleared
     | Problem
     | Resumed
     | Extension

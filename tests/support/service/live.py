@@ -22,6 +22,7 @@ from agent.stages.model_thread import BACKGROUND
 from agent.stages.registry import Stages
 from agent.telephony.audiosocket_listener import AudioSockets
 from agent.tools.server_tools import ServerTools
+from agent.webrtc.endpoint import WebRtcCalls
 from latency_budget.account.clock import SystemClock
 
 START_S: Final = 90.0
@@ -75,6 +76,7 @@ class LiveServer:
         self.url = f"ws{secure}://127.0.0.1:{self.port}/v1/realtime"
         self.calls: CallRegistry
         self.audio_sockets: AudioSockets
+        self.webrtc: WebRtcCalls
         self.access: Authenticator
         self._server: Server
         self._loop: asyncio.AbstractEventLoop
@@ -169,12 +171,14 @@ class LiveServer:
         app = create_app(self.config, self.stages, self._clock, access=self.access, tools=tools)
         self.calls = app.calls
         self.audio_sockets = app.audio_sockets
+        self.webrtc = app.webrtc
         self._server = make_server(app.asgi, self.config, self._tls)
         async with tools.running(), asyncio.TaskGroup() as group:
             serving = group.create_task(self._server.serve(sockets=[self._listener]))
             beside = [
                 group.create_task(self.audio_sockets.serve(self._audio_listener)),
                 group.create_task(self.stages.watch()),
+                group.create_task(app.webrtc.run()),
             ]
             await self.stages.start()
             self._started.set()

@@ -113,6 +113,11 @@ def sound(seconds: float) -> bytes:
     return file.getvalue()
 
 
+@schemathesis.serializer("application/sdp")
+def _as_text(_: Any, value: Any) -> Any:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
 schemathesis.openapi.format(
     "binary", st.binary(max_size=200) | st.sampled_from([sound(0.1), sound(1)])
 )

@@ -1,0 +1,318 @@
+"""`/v1/realtime/calls`: opens and ends calls by WebRTC, as OpenAI's API does.
+
+A POST brings an SDP offer, as the body (`application/sdp`) or as the field `sdp` of a form, whose
+field `session` configures the session. The answer is 201 with the SDP answer and the call's path in
+`Location`. The call itself goes on beside the request: it belongs to `run`. Its session begins,
+with the greeting, when the client is connected; until then, `webrtc.connect_s` at most, the call
+holds its line.
+"""
+
+import asyncio
+import importlib.util
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from starlette.datastructures import UploadFile
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from agent.calls.registry import CallRegistry, save_trace
+from agent.calls.service import AdmittedCall, CallService
+from agent.calls.session_start import SessionStart, session_start
+from agent.codec.json_frame import read_frame
+from agent.config.schema import Config
+from agent.errors import ClientError
+from agent.http.auth.middleware import WEBRTC_PATH
+from agent.http.auth.origin_check import OriginCheck
+from agent.http.auth.principal import Principal, principal_of
+from agent.http.json_body import BODY_TIMEOUT_S, RefusedError
+from agent.http.multipart import read_form
+from agent.http.refusal import STOPPING, HttpRefusal, shown
+from agent.realtime.protocol.fields import Fields
+from agent.realtime.protocol.fixed_fields import without_fixed
+from agent.realtime.protocol.protocol import RealtimeProtocol
+from agent.realtime.protocol.session_update import merge_session
+from agent.realtime.socket import ClientPace
+from agent.session.api.settings import SessionSettings
+from agent.stages.stall_timeout import stall_timeout
+from latency_budget.account.clock import Clock
+from llm_engine.errors import RequestError
+
+from .offer import MAX_SDP_BYTES, Offer, read_offer
+from .opus import OpusError, library
+from .peer import Peer
+from .transport import WebRtcTransport
+
+MAX_BODY_BYTES: Final = 1 << 20
+"""Largest request: an offer, and a session with its tools."""
+
+HUNG_UP: Final = "hung up by request"
+
+NOT_INSTALLED: Final = HttpRefusal(
+    501,
+    'Calls by WebRTC need the extra "webrtc": pip install "halfsec[webrtc]". '
+    "Calls by WebSocket are taken at /v1/realtime.",
+    "webrtc_not_installed",
+    "server_error",
+)
+NO_OPUS: Final = HttpRefusal(
+    501,
+    "Calls by WebRTC need libopus, which is neither in PyAV's package here nor on this system: "
+    "install libopus0. Calls by WebSocket are taken at /v1/realtime.",
+    "opus_not_installed",
+    "server_error",
+)
+NO_SUCH_CALL: Final = HttpRefusal(
+    404, "There is no call with this id; it may be over.", "call_id_not_found"
+)
+
+_CLIENT_GONE: Final = 499
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "0.0.0.0", "::", "")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenCall:
+    key_id: str
+    transport: WebRtcTransport
+
+
+class _Asked(NamedTuple):
+    """What a request asks for."""
+
+    offer: Offer
+    session: dict[str, Any] | None
+
+
+class WebRtcCalls:
+    """Endpoint and owner of all WebRTC calls. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        calls: CallRegistry,
+        clock: Clock,
+        service: CallService,
+        visitors: OriginCheck,
+        check: Callable[[SessionSettings], Awaitable[None]],
+    ) -> None:
+        """`check` raises ClientError for a session that could have no reply."""
+        self._config = config
+        self._calls = calls
+        self._clock = clock
+        self._service = service
+        self._visitors = visitors
+        self._check = check
+        self._open: dict[str, _OpenCall] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    def __len__(self) -> int:
+        """Calls that are open, those that are being connected among them."""
+        return len(self._open)
+
+    def routes(self) -> list[Route]:
+        """Routes of calls and of the actions on them."""
+        return [
+            Route(WEBRTC_PATH, self.serve, methods=["POST", "OPTIONS"]),
+            Route(f"{WEBRTC_PATH}/{{call_id}}/hangup", self.hang_up, methods=["POST"]),
+        ]
+
+    async def run(self) -> None:
+        """Carry the calls until this is cancelled, which ends them."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                await asyncio.Event().wait()
+        finally:
+            self._group = None
+
+    async def serve(self, request: Request) -> Response:
+        """Open a call; OPTIONS is a browser's question whether another origin's page may."""
+        if request.method == "OPTIONS":
+            return self._preflight(request)
+        response = await self._opened(request)
+        response.headers.update(_cors(request))
+        return response
+
+    def _preflight(self, request: Request) -> Response:
+        refusal = self._visitors.refuse_origin(
+            request.headers.get("origin"), request.headers.get("host")
+        )
+        if refusal is not None:
+            return refusal.response()
+        asked = request.headers.get("access-control-request-headers", "")
+        allowed = {
+            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Headers": asked or "authorization, content-type",
+            "Access-Control-Max-Age": "600",
+        }
+        return Response(status_code=204, headers={**_cors(request), **allowed})
+
+    async def hang_up(self, request: Request) -> Response:
+        """End a call of the same key."""
+        call = self._open.get(request.path_params["call_id"])
+        if call is None or call.key_id != principal_of(request.scope).key_id:
+            return NO_SUCH_CALL.response()
+        call.transport.hang_up(HUNG_UP)
+        return Response(status_code=200)
+
+    async def _opened(self, request: Request) -> Response:
+        if importlib.util.find_spec("aiortc") is None:
+            return NOT_INSTALLED.response()
+        principal = principal_of(request.scope)
+        try:
+            library()
+            asked = await _asked(request)
+            start = self._start(request, principal, asked.session)
+            if not isinstance(start, HttpRefusal):
+                await self._check(start.settings)
+                return await self._admitted(request, principal, asked.offer, start)
+        except OpusError:
+            return NO_OPUS.response()
+        except RefusedError as error:
+            return _error(error.status, str(error), "invalid_request")
+        except RequestError as error:
+            return _error(400, str(error), "invalid_request")
+        except ClientError as error:
+            status = 503 if error.code == "no_port" else error.http_status
+            return _error(status, error.message, error.code, error.param)
+        except ClientDisconnect:
+            return Response(status_code=_CLIENT_GONE)
+        return start.response()
+
+    def _start(
+        self, request: Request, principal: Principal, session: dict[str, Any] | None
+    ) -> SessionStart | HttpRefusal:
+        """Session of the call. Raises ClientError. What a client secret binds stays so."""
+        query = request.query_params
+        wanted = (session or {}).get("model") or query.get("model")
+        wanted = wanted if isinstance(wanted, str) else None
+        start = session_start(self._config, principal, wanted, query.get("intent"))
+        if isinstance(start, HttpRefusal) or session is None:
+            return start
+        kind = "transcription" if start.settings.transcribes_only else "realtime"
+        event = {"type": "session.update", "session": session}
+        asked = without_fixed(event, start.fixed, kind)["session"]
+        return replace(start, settings=merge_session(start.settings, Fields(asked, "session")))
+
+    async def _admitted(
+        self, request: Request, principal: Principal, offer: Offer, start: SessionStart
+    ) -> Response:
+        """Take a line, and answer the offer."""
+        refusal = STOPPING if self._calls.draining or self._group is None else None
+        refusal = refusal or self._service.refusal(
+            principal, request.scope, self._calls.waiting.give_way
+        )
+        if refusal is not None:
+            self._service.count_load_refusal(refusal)
+            _log.info("refused a WebRTC call: %d %s", refusal.status, refusal.code)
+            return refusal.response()
+        held = self._service.admit(principal, request.scope, start, self._service.socket_rules)
+        if start.model != start.agent:
+            asked = shown(start.model)
+            _log.info("call %s asks for %s: %s answers", held.call.session_id, asked, start.agent)
+        try:
+            transport = self._transport(start)
+            answer = await transport.peer.answer(offer)
+            if self._group is None:
+                await transport.peer.close()
+                held.reservation.leave()
+                return STOPPING.response()
+        except BaseException:
+            held.reservation.leave()
+            raise
+        call_id = f"rtc_{secrets.token_hex(12)}"
+        self._open[call_id] = _OpenCall(principal.key_id, transport)
+        self._group.create_task(self._carry(call_id, held, transport))
+        location = {"Location": f"{WEBRTC_PATH}/{call_id}", "Cache-Control": "no-store"}
+        return Response(answer, 201, location, media_type="application/sdp")
+
+    def _transport(self, start: SessionStart) -> WebRtcTransport:
+        protocol = RealtimeProtocol(
+            start.settings, model=start.model, fixed=start.fixed, holds_audio=True
+        )
+        pace = ClientPace(self._config.access, self._clock, is_shared=lambda: len(self._calls) > 1)
+        transport = WebRtcTransport(protocol, pace, self._clock)
+        transport.peer = Peer(
+            self._config.webrtc,
+            transport.packet_arrived,
+            transport.message_arrived,
+            on_loopback=self._config.agent.host in _LOOPBACK,
+        )
+        return transport
+
+    async def _carry(self, call_id: str, held: AdmittedCall, transport: WebRtcTransport) -> None:
+        """One call, from its answer to its end."""
+        try:
+            if not await transport.wait_connected():
+                _log.info("call %s: the client did not connect", held.call.session_id)
+                return
+            await self._service.hold(held, transport)
+        except Exception:
+            _log.exception("call %s failed", held.call.session_id)
+        finally:
+            del self._open[call_id]
+            held.reservation.leave()
+            await transport.peer.close()
+        await save_trace(held.call, self._config.agent.trace_dir)
+
+
+async def _asked(request: Request) -> _Asked:
+    """Read a request. Raises RequestError, ClientError, ClientDisconnect."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > MAX_BODY_BYTES:
+        raise RefusedError(413, "body", f"is larger than {MAX_BODY_BYTES >> 10} KiB")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "application/sdp":
+        return _Asked(read_offer(await _text(request)), None)
+    if kind != "multipart/form-data":
+        problem = "must have Content-Type: application/sdp or multipart/form-data"
+        raise RefusedError(415, "body", problem)
+    async with read_form(request) as form:
+        texts = {}
+        for name in ("sdp", "session"):
+            value = form.get(name)
+            if isinstance(value, UploadFile):
+                value = (await value.read(MAX_BODY_BYTES)).decode(errors="replace")
+            texts[name] = value
+    if not texts["sdp"]:
+        raise ClientError("The form has no field 'sdp'.", code="invalid_offer", param="sdp")
+    session = texts["session"]
+    return _Asked(read_offer(texts["sdp"]), None if not session else read_frame(session))
+
+
+async def _text(request: Request) -> str:
+    """Body of a request, as text. Raises RefusedError, ClientDisconnect."""
+    received = bytearray()
+    try:
+        async with stall_timeout(BODY_TIMEOUT_S):
+            async for piece in request.stream():
+                received += piece
+                if len(received) > MAX_SDP_BYTES:
+                    problem = f"is larger than {MAX_SDP_BYTES >> 10} KiB"
+                    raise RefusedError(413, "body", problem)
+    except TimeoutError:
+        raise RefusedError(408, "body", f"did not come within {BODY_TIMEOUT_S:g} s") from None
+    return received.decode(errors="replace")
+
+
+def _cors(request: Request) -> dict[str, str]:
+    """Headers by which a page of another origin, which was let in, may read an answer."""
+    origin = request.headers.get("origin")
+    if origin is None:
+        return {}
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Expose-Headers": "Location",
+        "Vary": "Origin",
+    }
+
+
+def _error(status: int, message: str, code: str, param: str | None = None) -> Response:
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return JSONResponse({"error": error}, status)

@@ -1,0 +1,187 @@
+"""Jitter buffer of the caller's audio: RTP packets in any order to one stream without gaps.
+
+Theory of operation. Nothing is played here, so packets in order are passed on at once: the buffer
+adds no delay to a network that works. A packet that is missing is waited for until `WAIT_MS` have
+passed or `MAX_AHEAD` packets behind it are there; then it counts as lost, and is recovered from the
+redundant copy in the packet behind it, or concealed.
+
+With DTX a client sends nothing while its caller is silent, yet detectors and timers need the
+silence. So `advance`, called every 20 ms, fills what is overdue by `OVERDUE_MS` with what the
+decoder makes of nothing. What then comes for a time that was filled already was late: it follows
+all the same, and the next gap is filled with as much less.
+
+All packets have one SSRC: `peer.py` drops others. After a jump of the time by more than `MAX_GAP_S`
+nothing is filled.
+
+Pure: no I/O and no clock. Times are arguments.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+RTP_HZ: Final = 48_000
+"""Clock of Opus in RTP, whatever the rate of the audio (RFC 7587, section 4.1)."""
+
+FRAME: Final = RTP_HZ // 50
+"""A frame of 20 ms, in units of that clock."""
+
+WAIT_MS: Final = 60
+"""Wait for a missing packet. Less: packets that a radio network delivers out of order are lost.
+More is added to the end of the caller's turn where one is lost in it."""
+
+MAX_AHEAD: Final = 5
+"""Packets behind a missing one after which it is not waited for: 100 ms came in its stead."""
+
+OVERDUE_MS: Final = 80
+"""Silence of the network until the gap is filled. Less: jitter of a working network is filled and
+delays what follows. More delays the end of a turn by as much, where it ends in DTX."""
+
+MAX_GAP_S: Final = 5
+"""Longest gap that is filled at once."""
+
+MAX_FILL_MS: Final = 200
+"""Longest gap that is concealed; what is longer is silence behind that."""
+
+Int16 = npt.NDArray[np.int16]
+
+
+class Decoder(Protocol):
+    """What the buffer needs of `OpusDecoder`."""
+
+    @property
+    def rate_hz(self) -> int: ...
+
+    def num_samples(self, packet: bytes) -> int: ...
+
+    def decode(self, packet: bytes) -> Int16: ...
+
+    def recover(self, behind: bytes, num_samples: int) -> Int16: ...
+
+    def conceal(self, num_samples: int) -> Int16: ...
+
+
+@dataclass(slots=True)
+class JitterCounts:
+    """Counts of packets, by what became of them."""
+
+    received: int = 0
+    late: int = 0
+    """Dropped: they came after they had been given up, or twice."""
+    filled: int = 0
+    """Frames made up for what was lost, or not sent (DTX)."""
+
+
+class JitterBuffer:
+    """Buffer of one call. `push` packets as they come, `advance` every 20 ms; both return audio."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self.counts: Final = JitterCounts()
+        self._waiting: dict[int, tuple[int, bytes]] = {}
+        """Packets behind a missing one: time stamp and payload by extended sequence number."""
+        self._next_seq: int | None = None
+        """Extended sequence number of the next packet; None before the first."""
+        self._next_time = 0
+        """Time stamp, extended, up to which audio was passed on."""
+        self._owed = 0
+        """Filled too far, and not saved at a gap since, in units of the RTP clock."""
+        self._last_ns = 0
+        """Arrival up to which audio is accounted for."""
+        self._gap_ns: int | None = None
+        """Since when a packet is missing."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Packets that wait for one before them."""
+        return len(self._waiting)
+
+    def push(self, seq: int, timestamp: int, payload: bytes, now_ns: int) -> list[Int16]:
+        """Take a packet: 16 bits of sequence number, 32 of time stamp. Returns audio, in order.
+        Payloads that are no Opus count as lost."""
+        self.counts.received += 1
+        if self._next_seq is None:
+            self._next_seq, self._next_time = seq, timestamp
+            self._last_ns = now_ns
+        near = self._next_seq
+        seq = near + _signed(seq - near, 16)
+        timestamp = self._next_time + _signed(timestamp - self._next_time, 32)
+        if seq - near > 1000 or near - seq > 1000:  # another beginning
+            self._waiting.clear()
+            self._next_seq, self._next_time, self._owed = seq, timestamp, 0
+        elif seq < near or seq in self._waiting:
+            self.counts.late += 1
+            return []
+        self._waiting[seq] = timestamp, payload
+        return self._passed(now_ns)
+
+    def advance(self, now_ns: int) -> list[Int16]:
+        """Give up what was waited for too long, and fill what is overdue."""
+        if self._next_seq is None:
+            return []
+        audio = self._passed(now_ns)
+        while now_ns - self._last_ns > OVERDUE_MS * 1_000_000 and not self._waiting:
+            audio.append(self._decoder.conceal(self._decoder.rate_hz // 50))
+            self.counts.filled += 1
+            self._next_time += FRAME
+            self._last_ns += 20_000_000
+        return audio
+
+    def _passed(self, now_ns: int) -> list[Int16]:
+        audio: list[Int16] = []
+        while self._waiting:
+            assert self._next_seq is not None
+            packet = self._waiting.pop(self._next_seq, None)
+            if packet is None:
+                self._gap_ns = now_ns if self._gap_ns is None else self._gap_ns
+                is_late = now_ns - self._gap_ns >= WAIT_MS * 1_000_000
+                if not is_late and len(self._waiting) < MAX_AHEAD:
+                    break
+                self._next_seq = min(self._waiting)
+                continue
+            self._gap_ns = None
+            self._next_seq += 1
+            self._last_ns = now_ns
+            audio += self._decoded(*packet)
+        return audio
+
+    def _decoded(self, timestamp: int, payload: bytes) -> list[Int16]:
+        """Audio of a packet, and of the gap before it."""
+        audio: list[Int16] = []
+        rate_hz = self._decoder.rate_hz
+        try:
+            num = self._decoder.num_samples(payload)
+            gap = timestamp - self._next_time
+            if gap < 0:
+                self._owed += -gap
+            elif 0 < gap <= MAX_GAP_S * RTP_HZ:
+                saved = min(self._owed, gap)
+                self._owed -= saved
+                audio += self._filled((gap - saved) // FRAME, payload)
+            audio.append(self._decoder.decode(payload))
+        except ValueError:
+            return audio  # no Opus: as if it had been lost
+        self._next_time = timestamp + num * RTP_HZ // rate_hz
+        return audio
+
+    def _filled(self, num_frames: int, behind: bytes) -> list[Int16]:
+        """Audio of frames that did not come, before the packet that did."""
+        audio: list[Int16] = []
+        num = self._decoder.rate_hz // 50
+        for left in range(num_frames, 0, -1):
+            if left == 1:
+                audio.append(self._decoder.recover(behind, num))
+            elif num_frames - left < MAX_FILL_MS // 20:
+                audio.append(self._decoder.conceal(num))
+            else:
+                audio.append(np.zeros(num, np.int16))
+        self.counts.filled += num_frames
+        return audio
+
+
+def _signed(difference: int, bits: int) -> int:
+    """The difference modulo 2**bits that is nearest to zero."""
+    half = 1 << (bits - 1)
+    return ((difference + half) & ((1 << bits) - 1)) - half

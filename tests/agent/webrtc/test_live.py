@@ -1,0 +1,227 @@
+"""Calls by WebRTC to the real service, with aiortc as the client."""
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from aiortc.rtp import RtpPacket
+
+from agent.webrtc import transport
+from tests.support.service.live import LiveServer
+from tests.support.service.live_call import PATIENCE_S, overlap, transcript
+from tests.support.webrtc.webrtc_peer import WebRtcPeer, webrtc_call
+
+pytest_plugins = ["tests.support.service.live_fixtures"]
+pytestmark = pytest.mark.models
+
+CALLS = "/v1/realtime/calls"
+SDP = {"content-type": "application/sdp"}
+QUIET = 300
+"""Peak of a frame that has no voice in it: what Opus makes of silence."""
+
+
+@pytest.fixture
+async def http(live: LiveServer) -> Any:
+    async with httpx.AsyncClient(base_url=live.http, timeout=PATIENCE_S) as client:
+        yield client
+
+
+def num_voiced(peer: WebRtcPeer) -> int:
+    """Frames of 20 ms with voice that the client has heard."""
+    return sum(bool(np.abs(frame).max() > QUIET) for frame in peer.heard)
+
+
+async def until_over(live: LiveServer) -> None:
+    """Wait until the service holds no WebRTC call any more."""
+    async with asyncio.timeout(PATIENCE_S):
+        while len(live.webrtc):  # noqa: ASYNC110  # in another thread's loop
+            await asyncio.sleep(0.05)
+
+
+async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
+    live: LiveServer, http: httpx.AsyncClient
+) -> None:
+    async with webrtc_call(live.http, model="reader") as peer:
+        await peer.until("session.created")
+        started = await peer.until("output_audio_buffer.started")
+        async with asyncio.timeout(PATIENCE_S):
+            while num_voiced(peer) < 100:  # noqa: ASYNC110  # two seconds; there is no event for it
+                await asyncio.sleep(0.05)
+        peer.microphone.say("vm-nobodyavail")
+        await peer.until("input_audio_buffer.speech_started")
+        cleared = await peer.until("output_audio_buffer.cleared")
+        assert cleared["response_id"] == started["response_id"]
+        truncated = await peer.until("conversation.item.truncated")
+        peer.send("conversation.item.retrieve", item_id=truncated["item_id"])
+        item = (await peer.until("conversation.item.retrieved"))["item"]
+        num_heard = num_voiced(peer)
+        said = await peer.until("conversation.item.input_audio_transcription.completed")
+        answer = await peer.until("output_audio_buffer.started")
+        done = await peer.until("response.done")
+        await peer.until("output_audio_buffer.stopped")
+        hung_up = await http.post(f"{peer.location}/hangup")
+        async with asyncio.timeout(PATIENCE_S):
+            await peer.closed.wait()
+        await until_over(live)
+        again = await http.post(f"{peer.location}/hangup")
+
+    assert overlap(transcript("vm-nobodyavail"), said["transcript"]) > 0.6
+    assert done["response"]["id"] == answer["response_id"]
+    assert done["response"]["status"] == "completed"
+    assert "response.output_audio.delta" not in peer.types
+    assert hung_up.status_code == 200
+    assert again.status_code == 404
+
+    (part,) = item["content"]
+    greeting = live.config.agents["reader"].greeting
+    assert greeting.startswith(part["transcript"])
+    assert len(part["transcript"]) < len(greeting)
+    assert not greeting[len(part["transcript"])].isalnum(), "the history ends with a word"
+    assert 20 * num_heard <= truncated["audio_end_ms"], "all that came was counted as heard"
+
+
+async def test_the_form_configures_the_session_and_events_act_on_it(live: LiveServer) -> None:
+    session = {"type": "realtime", "model": "pirate", "instructions": "Say arr."}
+    async with webrtc_call(live.http, session) as peer:
+        created = (await peer.until("session.created"))["session"]
+        assert (created["instructions"], created["model"]) == ("Say arr.", "pirate")
+        started = await peer.until("output_audio_buffer.started")
+        peer.send("output_audio_buffer.clear", event_id="mine")
+        done = await peer.until("response.done")
+        assert done["response"]["id"] == started["response_id"]
+        assert (done["response"]["status"], peer.of("error")) == ("cancelled", [])
+        assert [each["response_id"] for each in peer.of("output_audio_buffer.cleared")] == [
+            started["response_id"]
+        ]
+        peer.channel.send("{")
+        assert (await peer.until("error"))["error"]["code"] == "invalid_event"
+        assert peer.connection.sctp is not None
+        peer.connection.sctp._remote_max_message_size = 0  # which the answer said
+        peer.channel.send(json.dumps({"type": "x" * transport.MAX_MESSAGE_BYTES}))
+        too_long = (await peer.until("error"))["error"]["message"]
+        assert too_long.startswith("A message holds at most 262144 bytes")
+        peer.send("session.update", session={"type": "realtime", "instructions": "Be brief."})
+        updated = (await peer.until("session.updated"))["session"]
+        assert updated["instructions"] == "Be brief."
+    await until_over(live)
+
+
+async def test_a_client_that_floods_the_channel_is_disconnected(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_MESSAGES", 20)
+    async with webrtc_call(live.http) as peer:
+        await peer.until("session.created")
+        for _ in range(200):
+            peer.send("response.create")
+        async with asyncio.timeout(PATIENCE_S):
+            await peer.closed.wait()
+    await until_over(live)
+
+
+async def test_audio_of_other_sources_is_dropped_and_leaves_no_trace(live: LiveServer) -> None:
+    async with webrtc_call(live.http) as peer:
+        await peer.until("session.created")
+        peer.microphone.say("conf-locked")
+        (call,) = live.webrtc._open.values()
+        server = call.transport.peer
+        sender = peer.connection.getSenders()[0]
+        for number in range(50):
+            packet = RtpPacket(payload_type=96, sequence_number=number, timestamp=number)
+            packet.ssrc, packet.payload = 1000 + number, b"\xf8\xff\xfe"
+            await sender.transport._send_rtp(packet.serialize())
+        said = await peer.until("conversation.item.input_audio_transcription.completed")
+        receiver = server._connection.getReceivers()[0]
+        assert len(receiver._RTCRtpReceiver__remote_streams) == 1
+        assert len(receiver.transport._rtp_router.ssrc_table) == 1
+        assert 0 < server.num_foreign <= 50
+    assert overlap(transcript("conf-locked"), said["transcript"]) > 0.6
+    await until_over(live)
+
+
+@pytest.mark.parametrize("stage", ["nothing comes", "DTLS never finishes"])
+async def test_a_client_that_does_not_connect_gives_its_line_back(
+    live: LiveServer, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    settings = replace(live.config.webrtc, connect_s=1)
+    monkeypatch.setattr(live.webrtc, "_config", replace(live.config, webrtc=settings))
+    peer, is_over = WebRtcPeer(), asyncio.Event()
+
+    async def never(_: object) -> None:
+        await is_over.wait()
+
+    try:
+        answer = await http.post(CALLS, content=await peer.offer(), headers=SDP)
+        if stage == "DTLS never finishes":
+            assert peer.connection.sctp is not None
+            monkeypatch.setattr(peer.connection.sctp.transport, "start", never)
+            monkeypatch.setattr(peer.connection.getSenders()[0].transport, "start", never)
+            await peer.accept(answer)
+        assert len(live.calls) == 1
+        await until_over(live)
+        assert len(live.calls) == 0
+    finally:
+        is_over.set()
+        await asyncio.sleep(0)
+        await peer.close()
+
+
+async def test_what_can_t_be_served_is_refused_and_holds_nothing(
+    live: LiveServer, http: httpx.AsyncClient
+) -> None:
+    peer = WebRtcPeer()
+    offer = await peer.offer()
+    await peer.close()
+    wrong: list[tuple[int, str, dict[str, Any]]] = [
+        (413, "64 KiB", {"content": offer + "a" * 1_000_000, "headers": SDP}),
+        (400, "no audio", {"content": offer.replace("m=audio", "m=video"), "headers": SDP}),
+        (400, "can't be answered", {"content": offer.replace(":5000", ":x"), "headers": SDP}),
+        (400, "SDP", {"content": b"\xff\x00", "headers": SDP}),
+        (415, "Content-Type", {"json": {"sdp": offer}}),
+        (400, "field 'sdp'", {"files": {"session": (None, "{}")}}),
+        (413, "KiB", {"files": {"sdp": (None, offer + "a" * 1_100_000)}}),
+        (400, "JSON", {"files": {"sdp": (None, offer), "session": (None, "{")}}),
+        (400, "voice", {"files": _form(offer, audio={"output": {"voice": "nobody"}})}),
+        (400, "instructions", {"files": _form(offer, instructions=7)}),
+    ]
+    for status, words, request in wrong:
+        answer = await http.post(CALLS, **request)
+        assert answer.status_code == status, (words, answer.text)
+        assert words in answer.json()["error"]["message"]
+    assert (await http.post(f"{CALLS}/rtc_none/hangup")).status_code == 404
+    assert len(live.webrtc) == len(live.calls) == 0
+
+
+def _form(offer: str, **session: Any) -> dict[str, tuple[None, str]]:
+    return {"sdp": (None, offer), "session": (None, json.dumps({"type": "realtime", **session}))}
+
+
+async def test_without_the_extra_the_answer_says_what_to_install(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiortc", None)
+    answer = await http.post(CALLS, content="v=0", headers=SDP)
+    assert answer.status_code == 501
+    assert 'pip install "halfsec[webrtc]"' in answer.json()["error"]["message"]
+
+
+async def test_pages_of_allowed_origins_may_call(
+    live: LiveServer, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live.webrtc._visitors, "_origins", {"https://app.example.com"})
+    asked = {"access-control-request-headers": "authorization,content-type"}
+    for origin, status in (("https://app.example.com", 204), ("https://evil.example.com", 403)):
+        answer = await http.options(CALLS, headers={"origin": origin, **asked})
+        assert answer.status_code == status
+        allowed = answer.headers.get("access-control-allow-origin")
+        assert allowed == (origin if status == 204 else None)
+    refused = await http.post(
+        CALLS, content="v=0", headers={**SDP, "origin": "https://app.example.com"}
+    )
+    assert refused.status_code == 400
+    assert refused.headers["access-control-allow-origin"] == "https://app.example.com"
