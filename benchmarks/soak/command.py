@@ -298,7 +298,8 @@ def show(result: Json) -> None:
     print(f"\n{result['machine']}, {result['date']}")
     print(
         f"{result['minutes']:.1f} min in {result['parts']} part(s), {result['callers']} callers, "
-        f"load {load} of the processor; load average of the machine {result['machine_load'] or 0:.1f}\n"
+        f"load {load} of the processor; load average of the machine "
+        f"{result['machine_load'] or 0:.1f}\n"
     )
     print(f"{'':<16}{'visits':>8}{'answers':>9}{'missed':>8}{'failed':>8}{'p50':>7}{'p95':>7}")
     for kind, row in result["kinds"].items():
