@@ -178,11 +178,15 @@ class Witness:
             if not first.answered:
                 self.found.heard.append("(the turn before the fault had no answer)")
             self._struck_ns = self._clock.now_ns()
-            striking = asyncio.ensure_future(self._strike())
-            try:
-                await self._say(caller)
-            finally:
-                await striking
+            ended: CallEndedError | None = None
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._strike())
+                try:
+                    await self._say(caller)
+                except CallEndedError as error:  # the strike goes on to its end
+                    ended = error
+            if ended is not None:
+                raise ended
         await self._mend_once()
         while _next_answer_ns(caller, self._struck_ns) is None and not self._is_late():
             await self._say(caller)
