@@ -3,6 +3,7 @@
 # make test-all  every test: also browsers, GPU kernels in an interpreter, whole processes, benches
 # make test-clients  stock clients of others against the service, each in its own environment
 # make test-wheel  the wheel from the package index in an empty environment: install, serve, talk
+# make soak    callers for half an hour; fails where anything grows  (MINUTES=30 CALLERS=3 LOAD=0.6)
 # make check   formatting, lint, types
 # make docs    the documentation as a site, in build/docs/index.html
 # make models  set up and get the models, without serving
@@ -25,6 +26,9 @@ VENV := .venv
 TORCH_INDEX ?=
 ARGS ?=
 JOBS ?= 3
+MINUTES ?= 30
+CALLERS ?= 3
+LOAD ?= 0.6
 TIER = -m "not slow and not browser"
 export PORT
 ifdef PRESET
@@ -34,7 +38,7 @@ endif
 BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)"
 DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp
 
-.PHONY: run test test-all test-clients test-wheel check docs models clean help
+.PHONY: run test test-all test-clients test-wheel soak check docs models clean help
 
 run:
 	@$(BOOTSTRAP) --serve
@@ -61,6 +65,12 @@ test-clients:
 test-wheel:
 	@$(BOOTSTRAP) $(DEV)
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -s tests/run_wheel.py $(ARGS)
+
+soak:
+	@$(BOOTSTRAP) --serve
+	@$(VENV)/bin/halfsec models fetch
+	$(VENV)/bin/halfsec bench soak tests/recordings --minutes $(MINUTES) --callers $(CALLERS) \
+		--load $(LOAD) --dir build/soak-$$(date +%Y%m%dT%H%M%S) $(ARGS)
 
 check:
 	@$(BOOTSTRAP) $(DEV)

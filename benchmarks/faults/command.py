@@ -10,8 +10,9 @@ passed nor failed.
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -110,24 +111,18 @@ async def run_cases(
     recordings: Sequence[TurnRecording],
     arguments: Sequence[str],
     folder: Path,
-    rows: list[FaultRow],
+    tell: Callable[[FaultRow], None],
 ) -> None:
-    """Run the cases one after the other; `rows` receives each row when it is known."""
+    """Run the cases one after the other; `tell` is called with each row when it is known."""
     server = FaultyServer(folder, arguments)
     try:
         for case in cases:
             row = await run_case(case, server, recordings)
-            _tell(row, rows)
+            tell(row)
             if case.spoils or row.verdict == FAILS:
                 await server.stop()
     finally:
         await server.stop()
-
-
-def _tell(row: FaultRow, rows: list[FaultRow]) -> None:
-    rows.append(row)
-    why = f" ({'; '.join(row.why)})" if row.why else ""
-    print(f"{row.fault}: {row.verdict}{why}", file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,28 +142,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     recordings = find_recordings(options.recordings, NUM_RECORDINGS, options.seed)
     rows: list[FaultRow] = []
     arguments = options.serve_args.split()
+    head = heading("faults", vars(options))
+
+    def tell(row: FaultRow) -> None:
+        """Save what is known so far: a run takes a while, and may be broken off."""
+        rows.append(row)
+        why = f" ({'; '.join(row.why)})" if row.why else ""
+        print(f"{row.fault}: {row.verdict}{why}", file=sys.stderr, flush=True)
+        save(result_of(head, rows), options.json)
+        if options.markdown is not None:
+            options.markdown.write_text(markdown(rows), encoding="utf-8")
+
     with TemporaryDirectory(prefix="halfsec-faults-") as name:
         folder = Path(name)
         make_home(folder / "home")
         try:
-            asyncio.run(run_cases(cases, recordings, arguments, folder, rows))
+            asyncio.run(run_cases(cases, recordings, arguments, folder, tell))
         except ConnectError as error:
             raise BenchError(str(error)) from None
         for model in models:
             found = start_damaged(halfsec_home(), folder, model, arguments)
-            _tell(row_of_start(found), rows)
-    result: Json = {
-        **heading("faults", vars(options)),
+            tell(row_of_start(found))
+    result = result_of(head, rows)
+    print(f"\n{result['machine']}, {result['date']}\n\n{markdown(rows)}")
+    return int(bool(result["failed"]))
+
+
+def result_of(head: Json, rows: Sequence[FaultRow]) -> Json:
+    """The result as JSON."""
+    return {
+        **head,
+        "machine_load": os.getloadavg()[0],
         "rows": [row.as_json() for row in rows],
         "failed": sum(row.verdict == FAILS for row in rows),
         "not_run": sum(row.verdict == NOT_RUN for row in rows),
     }
-    table = markdown(rows)
-    print(f"\n{result['machine']}, {result['date']}\n\n{table}")
-    save(result, options.json)
-    if options.markdown is not None:
-        options.markdown.write_text(table, encoding="utf-8")
-    return int(bool(result["failed"]))
 
 
 def _chosen(name: str, only: Sequence[str]) -> bool:
