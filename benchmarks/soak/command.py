@@ -38,6 +38,7 @@ from benchmarks.voice.options import positive
 from benchmarks.voice.report import heading, save
 from latency_budget.account.clock import SystemClock
 from latency_budget.host import memory_mb, usable_cores
+from llm_engine.chat.conversation_pool import MAX_IDLE
 
 from .callers import KINDS, TURNS_A_VISIT, Visit, VisitContext, make_visit
 from .horizon import rows_of
@@ -66,8 +67,17 @@ HEAP_EVERY: Final = 5
 REST_S: Final = 90.0
 """Timeout in s of the rest after the last call. A call that lost its client is kept for a minute.
 """
-AT_REST: Final = ("calls", "sequences", "store_waiting")
-"""What is none where no call is in progress."""
+AT_REST: Final = {
+    "calls": 0,
+    "store_waiting": 0,
+    "sequences": MAX_IDLE,
+    "tasks": 2,
+    "descriptors": 4,
+    "threads": 6,
+}
+"""What may be more after the last call than before the first. The HTTP API keeps idle
+conversations; asyncio's threads for short work are made as they are needed; connections of the
+bench stay open."""
 MAX_FAILED: Final = 0.01
 """Greatest share of turns without an answer, and of visits that failed."""
 MAX_SUBSYSTEMS: Final = 12
@@ -116,6 +126,7 @@ async def soak(
             left_s = end_s - elapsed_s()
             await asyncio.sleep(max(0.0, min(pacer.pause_s * rng.uniform(0.5, 1.5), left_s)))
 
+    state.add_rest(await take_sample(sampled, before_s, part, heap=False))
     every_s = max(SAMPLE_S, end_s / SAMPLES)
     async with asyncio.TaskGroup() as group:
         callers = [group.create_task(caller(number)) for number in range(options.callers)]
@@ -143,7 +154,7 @@ async def _rest(
     """Take a last sample once no call is in progress, or after `REST_S`."""
     for _ in range(round(REST_S / SAMPLE_S)):
         sample = await take_sample(server, elapsed_s(), part, heap=False)
-        if not sample.values.get("calls", 0) and not sample.values.get("sequences", 0):
+        if not sample.values.get("calls", 0):
             break
         await asyncio.sleep(SAMPLE_S)
     state.add_rest(sample)
@@ -207,7 +218,7 @@ def judged(state: SoakState) -> Json:
         "errors": dict(Counter(error for visit in failed for error in visit.errors)),
         "load": float(np.mean(loads)) if loads else None,
         "machine_load": float(np.mean(others)) if others else None,
-        "rest": None if state.rest is None else state.rest.values,
+        "rests": [sample.as_json() for sample in state.rests],
         "kinds": kinds,
         "trends": [asdict(trend) for trend in trends],
         "drift": asdict(drift),
@@ -255,17 +266,27 @@ def _verdicts(
         found.append(f"FAILED: {len(failed)} of {len(state.visits)} visits")
     if not answered:
         found.append("EMPTY: nothing was answered")
-    found += [
-        f"LEFT BEHIND: {state.rest.values[name]:.0f} {name}, without a call in progress"
-        for name in AT_REST
-        if state.rest is not None and state.rest.values.get(name, 0) > 0
-    ]
+    found += left_behind(state)
     values = [sample.values for sample in state.samples]
     if values and values[-1].get("restarts", 0) > 0:
         found.append(f"RESTARTED: stages were rebuilt {values[-1]['restarts']:.0f} times")
     if values and values[-1].get("store_lost", 0) > 0:
         found.append(f"LOST: {values[-1]['store_lost']:.0f} turns are not in the store")
     return found
+
+
+def left_behind(state: SoakState) -> list[str]:
+    """What the newest part's calls did not release, in words."""
+    rests = [sample.values for sample in state.rests if sample.part == state.part]
+    if len(rests) < 2:
+        return []  # broke off before its end
+    before, after = rests[0], rests[-1]
+    return [
+        f"LEFT BEHIND: {name}: {before[name]:.0f} before the first call, {after[name]:.0f} after "
+        "the last"
+        for name, more in AT_REST.items()
+        if name in before and name in after and after[name] > before[name] + more
+    ]
 
 
 def horizon(state: SoakState, result: Json) -> list[Json]:

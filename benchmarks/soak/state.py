@@ -26,8 +26,9 @@ class SoakState:
         self.folder = folder
         self.samples: list[Sample] = []
         self.visits: list[Visit] = []
-        self.rest: Sample | None = None
-        """The newest sample that was taken without a call in progress."""
+        self.rests: list[Sample] = []
+        """Samples without a call in progress: two of each part, before the first call and after the
+        last."""
 
     def begin(self, options: Mapping[str, Any]) -> None:
         """Begin a soak in a folder that has none. Raises BenchError."""
@@ -42,8 +43,7 @@ class SoakState:
             options: Json = json.loads((self.folder / _OPTIONS).read_text("utf-8"))
             self.samples = [Sample(**fields) for fields in self._lines("samples.jsonl")]
             self.visits = [Visit(**fields) for fields in self._lines("visits.jsonl")]
-            for fields in self._lines("rest.jsonl"):
-                self.rest = Sample(**fields)
+            self.rests = [Sample(**fields) for fields in self._lines("rest.jsonl")]
         except (OSError, ValueError, TypeError) as error:
             raise BenchError(f"{self.folder} has no soak that can be resumed: {error}") from None
         return options
@@ -63,7 +63,7 @@ class SoakState:
         self._append("samples.jsonl", sample.as_json())
 
     def add_rest(self, sample: Sample) -> None:
-        self.rest = sample
+        self.rests.append(sample)
         self._append("rest.jsonl", sample.as_json())
 
     def add_visit(self, visit: Visit) -> None:

@@ -15,6 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from agent.calls.registry import MAX_TRACES
+from llm_engine.chat.conversation_pool import MAX_IDLE
+
 NUM_BLOCKS: Final = 16
 """Averages that a line is fitted through. Fewer widen the interval, more are not independent."""
 MIN_BLOCKS: Final = 6
@@ -27,15 +30,17 @@ ALLOWANCES: Final[Mapping[str, float]] = {
     "rss_mb": 24.0,
     "heap_mb": 4.0,
     "threads": 1.0,
-    "tasks": 4.0,
+    "tasks": 24.0,
     "descriptors": 4.0,
-    "traces": 2.0,
+    "traces": MAX_TRACES + 4.0,
     "pages": 64.0,
-    "sequences": 4.0,
+    "sequences": MAX_IDLE + 4.0,
     "store_waiting": 8.0,
 }
-"""Rise over the time judged that is no growth. Memory: as in `bench phone --churn`. The others:
-what calls that happen to be in progress make up."""
+"""Rise over the time judged that is no growth. Memory: as in `bench phone --churn`. Traces of calls
+that are over and conversations of the HTTP API are kept up to a number. The others: what the calls
+that happen to be in progress make up (a call has a dozen tasks); without calls they are compared
+exactly (`command.AT_REST`)."""
 
 HEAP_ALLOWANCE_MB: Final = 2.0
 """The same for the heap of one subsystem."""

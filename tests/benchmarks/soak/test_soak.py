@@ -54,8 +54,10 @@ def test_missed_and_failed_and_left_behind_are_named(tmp_path: Path) -> None:
     state = soaked(tmp_path)
     for number in range(5):
         state.add_visit(Visit("typed", 1800.0 + number, [], missed=1, errors=["broken"]))
-    state.add_rest(Sample(1900.0, 1, {"sequences": 3.0}))
+    state.add_rest(Sample(0.0, 1, {"tasks": 7.0, "calls": 0.0}))
+    state.add_rest(Sample(1900.0, 1, {"tasks": 12.0, "calls": 0.0}))
     result = judged(state)
+    assert result["verdicts"][-1].startswith("LEFT BEHIND: tasks: 7 ")
     assert [text.split(":")[0] for text in result["verdicts"]] == [
         "MISSED",
         "FAILED",
