@@ -81,7 +81,7 @@ def own_server(arguments: Sequence[str], launch: ServerLaunch | None = None) -> 
     """Run `halfsec serve` for the length of the block, by default on a free port. Raises
     BenchError, and SystemExit if this process receives SIGTERM or SIGHUP: the server ends with
     it."""
-    with _ending_in_order():
+    with ending_in_order():
         yield from _served(arguments, launch or ServerLaunch())
 
 
@@ -139,7 +139,7 @@ def _served(arguments: Sequence[str], launch: ServerLaunch) -> Iterator[OwnServe
 
 
 @contextlib.contextmanager
-def _ending_in_order() -> Iterator[None]:
+def ending_in_order() -> Iterator[None]:
     """End the block with SystemExit at SIGTERM or SIGHUP, once, instead of ending the process.
     Without effect outside of the main thread, the only one that can set signal handlers."""
     if threading.current_thread() is not threading.main_thread():

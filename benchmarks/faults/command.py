@@ -22,8 +22,14 @@ from agent.client.call import wait_ready
 from agent.client.errors import ConnectError
 from agent.config.home import halfsec_home
 from agent.errors import BenchError
-from benchmarks.callers.control_socket import SOCKET_VARIABLE
-from benchmarks.callers.server_process import OwnServer, ServerLaunch, free_port, own_server
+from benchmarks.callers.control_socket import SOCKET_VARIABLE, request
+from benchmarks.callers.server_process import (
+    OwnServer,
+    ServerLaunch,
+    ending_in_order,
+    free_port,
+    own_server,
+)
 from benchmarks.signals.recordings import TurnRecording, find_recordings
 from benchmarks.soak.command import make_home
 from benchmarks.voice.report import heading, save
@@ -98,12 +104,27 @@ async def run_case(
             network = await stack.enter_async_context(bad_network(server.port))
             url = f"ws://127.0.0.1:{network.port}{urlsplit(served.url).path}"
         site = FaultSite(served.pid, server.control, server.home, network, server.restart)
+        before = await _num_hits(case, server)
         try:
             watching = Witness(url, recordings, lambda: case.strike(site), lambda: case.mend(site))
             found = await watching.run()
         except* (ConnectError, OSError, RuntimeError) as errors:
             found = Observation(heard=[str(errors.exceptions[0])])
+        after = await _num_hits(case, server)
+    if before is not None and after == before:
+        return FaultRow(case.name, NOT_RUN, ["the stage was not used after the fault was armed"])
     return row_of(case.name, found, keeps_call=case.keeps_call)
+
+
+async def _num_hits(case: FaultCase, server: FaultyServer) -> int | None:
+    """How often the case's stage was hit; None without a stage, or where the server is gone."""
+    if case.stage is None:
+        return None
+    try:
+        answer = await asyncio.to_thread(request, server.control)
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return int(answer["hits"][case.stage])
 
 
 async def run_cases(
@@ -157,7 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = Path(name)
         make_home(folder / "home")
         try:
-            asyncio.run(run_cases(cases, recordings, arguments, folder, tell))
+            with ending_in_order():  # the servers are started on other threads
+                asyncio.run(run_cases(cases, recordings, arguments, folder, tell))
         except ConnectError as error:
             raise BenchError(str(error)) from None
         for model in models:

@@ -56,6 +56,8 @@ class FaultCase:
     spoils: bool = False
     """The server is not used for another row."""
     through_network: bool = False
+    stage: str | None = None
+    """The stage that has to be hit; a fault that hit nothing is not passed."""
     not_here: Callable[[], str] = lambda: ""
     """Why it can't be run on this machine; empty: it can."""
 
@@ -190,7 +192,9 @@ def _stage_cases() -> Iterator[FaultCase]:
                     not_here=_never("tokens of an engine are valid or raise; there is no garbage"),
                 )
             else:
-                yield FaultCase(f"{stage}: {how}", _stage(stage, how), spoils=how == "die")
+                yield FaultCase(
+                    f"{stage}: {how}", _stage(stage, how), spoils=how == "die", stage=stage
+                )
 
 
 CASES: Final[tuple[FaultCase, ...]] = (

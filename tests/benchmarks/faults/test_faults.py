@@ -9,6 +9,8 @@ import pytest
 
 from agent.client import events as ev
 from agent.errors import BenchError
+from benchmarks.callers import control_socket
+from benchmarks.callers.control_socket import request
 from benchmarks.faults import command, faulty_server
 from benchmarks.faults.damaged_models import DamagedStart, damage, home_with_copy, model_files
 from benchmarks.faults.faulty_server import FaultPoint, Faults, InjectedError
@@ -220,3 +222,20 @@ def test_a_model_is_damaged_in_a_copy_only(tmp_path: Path) -> None:
     assert copy.read_bytes().count(0) == 1000 - 64
     assert found["b"].read_bytes() == bytes(1000)
     assert (tmp_path / "source" / "models" / "a" / "model.bin").read_bytes() == bytes(1000)
+
+
+async def test_the_control_socket_answers_and_tells_of_errors(
+    faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "control"
+    monkeypatch.setenv(control_socket.SOCKET_VARIABLE, str(path))
+    control_socket.listen(faults.handle)
+    assert await asyncio.to_thread(request, path) == {"hits": {"model": 0}}
+    with pytest.raises(RuntimeError, match="no such fault"):
+        await asyncio.to_thread(request, path, stage="model", how="sulk")
+
+
+async def test_hits_are_counted_for_stages_only(tmp_path: Path) -> None:
+    server = command.FaultyServer(tmp_path, [])
+    assert await command._num_hits(FaultCase("x", nothing), server) is None
+    assert await command._num_hits(FaultCase("x", nothing, stage="asr"), server) is None  # gone
