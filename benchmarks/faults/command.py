@@ -42,7 +42,6 @@ from .witness import Observation, Witness
 
 START_TIMEOUT_S: Final = 180.0
 NUM_RECORDINGS: Final = 20
-DAMAGED: Final = "damaged at start: "
 
 Json = dict[str, Any]
 
@@ -150,17 +149,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns 0 if no row failed."""
     options = _parser().parse_args(argv)
     cases = [each for each in CASES if _chosen(each.name, options.only)]
-    models = [
-        name
-        for name in model_files(halfsec_home() / "models")
-        if options.damaged_models and _chosen(f"{DAMAGED}{name}", options.only)
-    ]
+    known = model_files(halfsec_home() / "models")
+    models = options.damaged_model
+    for name in models:
+        if name not in known:
+            raise BenchError(f"There is no model {name!r}; there are {', '.join(known)}.")
+    if models:
+        cases = [each for each in cases if options.only]
     if options.list:
         print("".join(f"{each.name}\n" for each in cases), end="")
         return 0
     if not cases and not models:
         raise BenchError(f"No fault is called like {options.only}; --list names them.")
-    recordings = find_recordings(options.recordings, NUM_RECORDINGS, options.seed)
+    recordings = find_recordings(options.recordings, NUM_RECORDINGS, options.seed) if cases else []
     rows: list[FaultRow] = []
     arguments = options.serve_args.split()
     head = heading("faults", vars(options))
@@ -183,8 +184,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except ConnectError as error:
             raise BenchError(str(error)) from None
         for model in models:
-            found = start_damaged(halfsec_home(), folder, model, arguments)
-            tell(row_of_start(found))
+            for has_index in (True, False):
+                found = start_damaged(halfsec_home(), folder, model, arguments, has_index=has_index)
+                tell(row_of_start(found))
     result = result_of(head, rows)
     print(f"\n{result['machine']}, {result['date']}\n\n{markdown(rows)}")
     return int(bool(result["failed"]))
@@ -217,7 +219,14 @@ def _parser() -> argparse.ArgumentParser:
     add("recordings", nargs="*", type=Path, help="files or folders")
     add("--only", action="append", default=[], metavar="TEXT", help="faults named so; repeatable")
     add("--list", action="store_true", help="name the faults, and do nothing")
-    add("--damaged-models", action="store_true", help="also starts with each model file damaged")
+    add(
+        "--damaged-model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="start with the file of this model damaged, one that the settings use; "
+        "of the plan only what --only names; repeatable",
+    )
     add("--seed", type=int, default=1, help="which recordings, in which order (%(default)s)")
     add("--serve-args", default="", help='for the server that is started: "--preset cpu"')
     add("--json", type=Path, metavar="FILE", help="save the result")

@@ -1,4 +1,8 @@
-"""Model files that are damaged when the server starts: does it say so, and start once mended?"""
+"""Model files that are damaged when the server starts.
+
+With a package index the server fetches the model anew. Without one it does not start, names the
+model, and starts once the file is whole.
+"""
 
 import shutil
 from collections.abc import Sequence
@@ -19,14 +23,17 @@ class DamagedStart:
     """What a start with a damaged file came to."""
 
     model: str
+    has_index: bool
+    """There was a package index to fetch the model from."""
     starts: bool
-    """The server became ready all the same: it has the model from elsewhere, or took the damage for
-    its model."""
+    is_repaired: bool
+    """The file is whole after the start."""
     took_s: float
     said: str
     """Last line of its log."""
     names_model: bool
     starts_mended: bool
+    """It starts with a whole file; only tried where it did not start before."""
 
 
 def model_files(models: Path) -> dict[str, Path]:
@@ -63,25 +70,38 @@ def home_with_copy(source: Path, home: Path, model: str) -> Path:
     return model_files(home / "models")[model]
 
 
-def start_damaged(source: Path, folder: Path, model: str, arguments: Sequence[str]) -> DamagedStart:
+def start_damaged(
+    source: Path, folder: Path, model: str, arguments: Sequence[str], *, has_index: bool
+) -> DamagedStart:
     """Start with the damaged file, then with the whole one. Raises OSError."""
-    home = folder / f"home-{model}"
+    home = folder / f"home-{model}-{has_index}"
     file = home_with_copy(source, home, model)
     whole = file.read_bytes()
     damage(file)
-    log = folder / f"{model}.log"
-    launch = ServerLaunch(environment={"HALFSEC_HOME": str(home)}, log=log)
+    log = folder / f"{home.name}.log"
+    environment = {"HALFSEC_HOME": str(home)} | ({} if has_index else {"PIP_NO_INDEX": "1"})
+    launch = ServerLaunch(environment=environment, log=log)
     clock = SystemClock()
     began_ns = clock.now_ns()
     starts = _starts(arguments, launch)
     took_s = (clock.now_ns() - began_ns) / 1e9
     text = log.read_text("utf-8", "replace").strip()
-    file.write_bytes(whole)
-    starts_mended = _starts(arguments, launch)
+    is_repaired = file.read_bytes() == whole
+    starts_mended = starts
+    if not starts:
+        file.write_bytes(whole)
+        starts_mended = _starts(arguments, launch)
     shutil.rmtree(home)
     last = text.splitlines()[-1] if text else ""
     return DamagedStart(
-        model, starts, took_s, last.replace(str(home), "~/.halfsec"), model in text, starts_mended
+        model,
+        has_index,
+        starts,
+        is_repaired,
+        took_s,
+        last.replace(str(home), "~/.halfsec"),
+        model in text,
+        starts_mended,
     )
 
 

@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,14 +29,14 @@ class FaultSite:
     control: Path
     home: Path
     network: BadNetwork | None
-    restart: Callable[[], Awaitable[None]]
+    restart: Callable[[], Coroutine[Any, Any, None]]
     """Starts the server anew, as a supervisor does."""
 
     async def command(self, **fields: Any) -> None:
         await asyncio.to_thread(request, self.control, **fields)
 
 
-Act = Callable[[FaultSite], Awaitable[None]]
+Act = Callable[[FaultSite], Coroutine[Any, Any, None]]
 
 
 async def nothing(site: FaultSite) -> None:

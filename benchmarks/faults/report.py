@@ -67,17 +67,21 @@ def row_of(
 def row_of_start(found: DamagedStart) -> FaultRow:
     """The row of a start with a damaged model file."""
     why: list[str] = []
-    if found.starts:
+    if found.starts and not found.is_repaired:
         why.append("the server starts with the damaged file")
+    elif found.starts:
+        pass  # it has fetched the model anew
     elif not found.names_model:
         why.append("its log does not name the model")
     if not found.starts_mended:
         why.append("it does not start with the file mended")
+    index = "with" if found.has_index else "without"
+    started = f"ready after {found.took_s:.0f} s, {'fetched anew' if found.is_repaired else ''}"
     return FaultRow(
-        f"damaged at start: {found.model}",
+        f"damaged at start, {index} a package index: {found.model}",
         FAILS if why else PASSES,
         why,
-        ["started" if found.starts else f"no start after {found.took_s:.0f} s: {found.said}"],
+        [started if found.starts else f"no start after {found.took_s:.0f} s: {found.said}"],
         lost=["no call is taken until the file is whole"] if not found.starts else [],
     )
 

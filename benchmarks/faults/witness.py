@@ -6,9 +6,9 @@ ones until one is answered. A call that ends is followed by a new one, as a pers
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -113,7 +113,7 @@ def in_words(event: ev.ClientEvent) -> str | None:
     return None
 
 
-Strike = Callable[[], Awaitable[None]]
+Strike = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Witness:

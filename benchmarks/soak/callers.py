@@ -10,6 +10,7 @@ import random
 import wave
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -118,7 +119,7 @@ async def _telephone(context: VisitContext, visit: Visit) -> None:
 async def _typed(context: VisitContext, visit: Visit) -> None:
     async with _call(context) as call:
         for text in context.rng.sample(_TEXTS, 2):
-            await _answered(call, visit, context, lambda text=text: call.send_text(text))
+            await _answered(call, visit, context, partial(call.send_text, text))
 
 
 async def _tools(context: VisitContext, visit: Visit) -> None:

@@ -56,7 +56,7 @@ class Probe:
         loop = self.loop.loop
         return {
             "tasks": 0 if loop is None else len(asyncio.all_tasks(loop)),
-            "traces": sum(len(each._traces) for each in self._traces),
+            "traces": sum(each.num_kept for each in self._traces),
             "heap": self._heap() if request.get("heap") else {},
         }
 

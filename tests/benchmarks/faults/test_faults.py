@@ -174,8 +174,10 @@ def test_verdicts() -> None:
 
 
 def test_verdicts_of_starts() -> None:
-    refused = DamagedStart("m", False, 3.0, "halfsec: model m is damaged", True, True)
+    said = "halfsec: model m is damaged"
+    refused = DamagedStart("m", False, False, False, 3.0, said, True, True)
     assert row_of_start(refused).verdict == PASSES
+    assert row_of_start(replace(refused, starts=True, is_repaired=True)).verdict == PASSES
     for bad in (
         replace(refused, starts=True),
         replace(refused, names_model=False),
@@ -239,3 +241,10 @@ async def test_hits_are_counted_for_stages_only(tmp_path: Path) -> None:
     server = command.FaultyServer(tmp_path, [])
     assert await command._num_hits(FaultCase("x", nothing), server) is None
     assert await command._num_hits(FaultCase("x", nothing, stage="asr"), server) is None  # gone
+
+
+def test_an_unknown_model_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    with pytest.raises(BenchError, match="no model 'nothing'"):
+        command.main(["--damaged-model", "nothing"])
