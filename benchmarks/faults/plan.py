@@ -250,10 +250,14 @@ CASES: Final[tuple[FaultCase, ...]] = (
     ),
     FaultCase("kill -9, started anew", _kill, keeps_call=False, spoils=True),
     FaultCase(
-        "disk read-only", nothing, not_here=_never("needs a mount of its own; not built yet")
+        "disk read-only",
+        nothing,
+        not_here=_never("needs a mount of its own; not part of this bench"),
     ),
-    FaultCase("disk slow", nothing, not_here=_never("needs a device mapper; not built yet")),
-    FaultCase("tool server hangs", nothing, not_here=_never("not built yet")),
-    FaultCase("webhooks unreachable", nothing, not_here=_never("not built yet")),
+    FaultCase(
+        "disk slow", nothing, not_here=_never("needs a device mapper; not part of this bench")
+    ),
+    FaultCase("tool server hangs", nothing, not_here=_never("not part of this bench")),
+    FaultCase("webhooks unreachable", nothing, not_here=_never("not part of this bench")),
 )
 """All rows, in the order in which they are run."""
