@@ -4,6 +4,7 @@
 # make test-clients  stock clients of others against the service, each in its own environment
 # make test-wheel  the wheel from the package index in an empty environment: install, serve, talk
 # make test-ray  the service on a Ray cluster of three nodes on this machine, in its own environment
+# make soak    callers for half an hour; fails where anything grows  (MINUTES=30 CALLERS=3 LOAD=0.6)
 # make check   formatting, lint, types
 # make docs    the documentation as a site, in build/docs/index.html
 # make models  set up and get the models, without serving
@@ -27,6 +28,9 @@ RAY_VENV := .venvs/ray
 TORCH_INDEX ?=
 ARGS ?=
 JOBS ?= 3
+MINUTES ?= 30
+CALLERS ?= 3
+LOAD ?= 0.6
 TIER = -m "not slow and not browser"
 export PORT
 ifdef PRESET
@@ -37,7 +41,7 @@ BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORC
 DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp --extra postgres --extra redis \
 	--extra webrtc
 
-.PHONY: run test test-all test-clients test-wheel test-ray check docs models clean help
+.PHONY: run test test-all test-clients test-wheel test-ray soak check docs models clean help
 
 run:
 	@$(BOOTSTRAP) --serve
@@ -71,6 +75,12 @@ test-ray:
 		pytest pytest-asyncio pytest-timeout
 	HF_HUB_OFFLINE=1 $(RAY_VENV)/bin/python -m pytest -s -W default --disable-warnings \
 		tests/ray/run_ray.py $(ARGS)
+
+soak:
+	@$(BOOTSTRAP) --serve
+	@$(VENV)/bin/halfsec models fetch
+	$(VENV)/bin/halfsec bench soak tests/recordings --minutes $(MINUTES) --callers $(CALLERS) \
+		--load $(LOAD) --dir build/soak-$$(date +%Y%m%dT%H%M%S) $(ARGS)
 
 check:
 	@$(BOOTSTRAP) $(DEV)

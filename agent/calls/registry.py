@@ -52,6 +52,11 @@ class Traces:
         """In the order in which the calls ended; those that go on somewhere between."""
         self._active: set[SessionId] = set()
 
+    @property
+    def num_kept(self) -> int:
+        """Traces of calls in progress and of those that are over."""
+        return len(self._traces)
+
     def add(self, session_id: SessionId, trace: TraceWriter) -> None:
         """Add the trace of a call that begins."""
         self._traces[session_id] = trace

@@ -21,6 +21,8 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
         "how soon a reply can be spoken, with a first clause or not",
     ),
     "abuse": ("benchmarks.voice.abuse", "what a caller notices while others attack the server"),
+    "soak": ("benchmarks.soak.command", "whether anything grows, with callers for hours"),
+    "faults": ("benchmarks.faults.command", "what a caller hears and loses when a part fails"),
     "web": (
         "benchmarks.voice.web",
         "the pages in a real browser: what is heard, and what they tell",

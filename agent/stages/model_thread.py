@@ -73,6 +73,17 @@ def retry_s(num_failed: int, took_s: float) -> float:
     return min(longest, max(CHEAP_RETRY_S, RETRY_SHARE * took_s))
 
 
+def as_exception(error: BaseException) -> Exception:
+    """The error of a model as one that only fails its job. A library that calls `sys.exit` raises
+    SystemExit, which a future would carry to the event loop and end the service; StopIteration
+    can't be set on a future at all."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    failure = RuntimeError(f"{type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
 class _Job(Generic[Model, Answer]):
     __slots__ = ("answer", "call", "generation", "on_begun", "order", "ticket")
 
@@ -263,7 +274,8 @@ class ModelThread(Generic[Model]):
         began_ns = SystemClock().now_ns()
         try:
             model = self._build()
-        except Exception as error:
+        except BaseException as raised:
+            error = as_exception(raised)
             if generation == self._generation:
                 self._broken, self._building = error, False
                 self._resolve(built, error=error)
@@ -325,7 +337,7 @@ class ModelThread(Generic[Model]):
         try:
             answer = job.call(model)
         except BaseException as error:
-            self._resolve(job.answer, error=error)
+            self._resolve(job.answer, error=as_exception(error))
         else:
             self._resolve(job.answer, answer=answer)
         took_s = (SystemClock().now_ns() - began_ns) / 1e9

@@ -7,6 +7,7 @@ pass made stale.
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -70,6 +71,15 @@ class LocalDecoder:
             priority=priority,
             caller=self._caller,
         )
+
+
+def finite_log_odds(model: asr.EndOfTurnModel, pcm: asr.Pcm) -> float:
+    """The model's log odds that the turn is over. Raises ValueError where they are no number: the
+    session could not go on with it, and the model is built anew."""
+    log_odds = model.log_odds(pcm)
+    if not math.isfinite(log_odds):
+        raise ValueError(f"the end-of-turn model gave {log_odds}")
+    return log_odds
 
 
 class TranscriptionJobs:
@@ -157,7 +167,7 @@ class TranscriptionJobs:
         hangs, the words alone decide."""
         with contextlib.suppress(StageError):
             log_odds = await self._turn_model.call(
-                lambda model: model.log_odds(job.pcm),
+                partial(finite_log_odds, pcm=job.pcm),
                 timeout_s=TURN_MODEL_TIMEOUT_S,
                 priority=URGENT,
                 caller=self._caller,

@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Final
 
@@ -61,18 +62,38 @@ class OwnServer:
             self.figures.calls_cpu_s = (self.figures.calls_cpu_s or 0.0) + after_s - before_s
 
 
+@dataclass(frozen=True, slots=True)
+class ServerLaunch:
+    """How the server's process is started, where a bench needs more than `halfsec serve`."""
+
+    module: str = "agent"
+    """Module that is run with the arguments of `halfsec`."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables added to those of this process."""
+    log: Path | None = None
+    """File that stderr is appended to; None: that of this process."""
+    port: int = 0
+    """Port to listen on; 0: a free one."""
+
+
 @contextlib.contextmanager
-def own_server(arguments: Sequence[str]) -> Iterator[OwnServer]:
-    """Run `halfsec serve` on a free port for the length of the block. Raises BenchError, and
-    SystemExit if this process receives SIGTERM or SIGHUP: the server ends with it."""
-    with _ending_in_order():
-        yield from _served(arguments)
+def own_server(arguments: Sequence[str], launch: ServerLaunch | None = None) -> Iterator[OwnServer]:
+    """Run `halfsec serve` for the length of the block, by default on a free port. Raises
+    BenchError, and SystemExit if this process receives SIGTERM or SIGHUP: the server ends with
+    it."""
+    with ending_in_order():
+        yield from _served(arguments, launch or ServerLaunch())
 
 
-def _served(arguments: Sequence[str]) -> Iterator[OwnServer]:
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+def _served(arguments: Sequence[str], launch: ServerLaunch) -> Iterator[OwnServer]:
+    port = launch.port or free_port()
     clock = SystemClock()
     started_ns = clock.now_ns()
     apart = ["--set", "agent.log_level=warning", "--set", "latency_budget.store=false"]
@@ -82,8 +103,17 @@ def _served(arguments: Sequence[str]) -> Iterator[OwnServer]:
     apart += ["--set", "access.tls_cert=", "--set", "access.tls_key="]
     # Another server may have the port; and on a public address calls need keys.
     apart += ["--set", "telephony.audiosocket_port=0", "--set", "telephony.public_url="]
-    command = [sys.executable, "-m", "agent", "serve", "--port", str(port), *apart, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+    served = ["serve", "--port", str(port), *apart, *arguments]
+    command = [sys.executable, "-m", launch.module, *served]
+    with contextlib.ExitStack() as stack:
+        log = None if launch.log is None else stack.enter_context(launch.log.open("ab"))
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, **launch.environment},
+        )
     figures = ServerFigures()
     try:
         assert process.stdout is not None
@@ -109,7 +139,7 @@ def _served(arguments: Sequence[str]) -> Iterator[OwnServer]:
 
 
 @contextlib.contextmanager
-def _ending_in_order() -> Iterator[None]:
+def ending_in_order() -> Iterator[None]:
     """End the block with SystemExit at SIGTERM or SIGHUP, once, instead of ending the process.
     Without effect outside of the main thread, the only one that can set signal handlers."""
     if threading.current_thread() is not threading.main_thread():

@@ -267,7 +267,7 @@ class EngineThread:
                 return
             try:
                 self._step()
-            except Exception as error:
+            except BaseException as error:  # SystemExit would end the thread, and nothing be said
                 _log.exception("the engine's step failed")
                 self._fail_all(EngineError(f"the engine failed: {error}"))
 

@@ -222,6 +222,23 @@ async def test_trouble_outside_the_backends_step_does_not_stop_the_engine(
         engine.close()
 
 
+async def test_a_step_that_exits_does_not_end_the_engines_thread(vocabulary: Vocabulary) -> None:
+    def leave(*_: object) -> None:
+        raise SystemExit("the library gives up")
+
+    engine = start(ScriptedBackend(lambda held: END if len(held) > 4 else 11), vocabulary)
+    try:
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(engine._core, "step", leave)
+            with pytest.raises(EngineError, match="the library gives up"):
+                await take_all(engine.generate([8, 8]))
+            await idle(engine)
+        chunks = await take_all(engine.generate([8, 8]))
+        assert chunks[-1].finish_reason is FinishReason.STOP
+    finally:
+        engine.close()
+
+
 async def test_bad_requests_are_refused(gated: tuple[Engine, GatedBackend]) -> None:
     engine, backend = gated
     backend.gate.release(1000)

@@ -96,6 +96,44 @@ async def test_a_stage_that_raises_is_rebuilt(stage: ModelThread[Model]) -> None
     assert stage.restarts == 1
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), StopIteration(), asyncio.CancelledError()])
+async def test_what_would_end_a_thread_or_the_loop_fails_the_job_only(
+    stage: ModelThread[Model], error: BaseException
+) -> None:
+    def job(_: Model) -> None:
+        raise error
+
+    with pytest.raises(StageError, match=type(error).__name__):
+        await stage.call(job, timeout_s=30)
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 2
+    assert stage.restarts == 1
+
+
+async def test_a_build_that_exits_is_an_error_and_tried_again(impatient: None) -> None:
+    built = 0
+    rebuilt = threading.Event()
+
+    def build() -> Model:
+        nonlocal built
+        built += 1
+        if built in (2, 3):
+            raise SystemExit("the library gives up")
+        if built == 4:
+            rebuilt.set()
+        return Model()
+
+    def job(_: Model) -> None:
+        raise SystemExit(3)
+
+    stage: ModelThread[Model] = ModelThread("test", build)
+    await stage.start()
+    with pytest.raises(StageError):
+        await stage.call(job, timeout_s=30)
+    assert await asyncio.to_thread(rebuilt.wait, 30)
+    assert await stage.call(lambda _: built, timeout_s=30) == 4
+    await stage.close()
+
+
 async def test_the_askers_own_fault_restarts_nothing(stage: ModelThread[Model]) -> None:
     def refuse(_: Model) -> None:
         raise ClientError("no such voice")

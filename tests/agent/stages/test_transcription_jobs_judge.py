@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import asr
 from agent.session.api.settings import SemanticVad
@@ -76,6 +77,13 @@ async def heard_of_a_pause(judge: Judge) -> list[ev.Event]:
 async def test_turn_model_result_is_reported() -> None:
     told = await heard_of_a_pause(Judge(1.23456))
     assert ev.PauseJudged(1, 1, 1.235) in told
+
+
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf")])
+async def test_a_score_that_is_no_number_leaves_the_words(garbage: float) -> None:
+    told = await heard_of_a_pause(Judge(garbage))
+    assert not any(isinstance(event, ev.PauseJudged) for event in told)
+    assert any(isinstance(event, ev.TranscriptReady) for event in told)
 
 
 async def test_a_turn_model_that_fails_leaves_the_words() -> None:

@@ -1,0 +1,252 @@
+"""`halfsec bench faults`: what a caller hears and loses when a part fails, fault by fault.
+
+The plan is `plan.py`. For each fault a caller is in a call (`witness.py`) with a server that the
+bench started and can break (`faulty_server.py`). The exit status is 1 where a caller was left for
+longer than 2 s without sound, event or close, where promised state of a call was lost, or where no
+turn was answered any more without a person. A fault that can't be made here says so, and is neither
+passed nor failed.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from agent.client.call import wait_ready
+from agent.client.errors import ConnectError
+from agent.config.home import halfsec_home
+from agent.errors import BenchError
+from benchmarks.callers.control_socket import SOCKET_VARIABLE, request
+from benchmarks.callers.server_process import (
+    OwnServer,
+    ServerLaunch,
+    ending_in_order,
+    free_port,
+    own_server,
+)
+from benchmarks.signals.recordings import TurnRecording, find_recordings
+from benchmarks.soak.command import make_home
+from benchmarks.voice.report import heading, save
+
+from .damaged_models import model_files, start_damaged
+from .network import bad_network
+from .plan import CASES, FaultCase, FaultSite
+from .report import FAILS, NOT_RUN, FaultRow, markdown, row_of, row_of_start
+from .witness import Observation, Witness
+
+START_TIMEOUT_S: Final = 180.0
+NUM_RECORDINGS: Final = 20
+ATTEMPTS: Final = 3
+"""Calls in which a stage's fault may hit nothing: a final transcript may be an earlier pass's."""
+
+Json = dict[str, Any]
+
+
+class FaultyServer:
+    """The server of several rows; started where there is none, and anew where a row spoilt it."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+        self._folder = folder
+        self._arguments = arguments
+        self._stack = contextlib.ExitStack()
+        self._served: OwnServer | None = None
+        self._number = 0
+        self.port = free_port()
+        self.home = folder / "home"
+        self.log = folder / "server.log"
+
+    @property
+    def control(self) -> Path:
+        return self._folder / f"control{self._number}"
+
+    async def running(self) -> OwnServer:
+        """The server, ready. Raises BenchError, ConnectError."""
+        if self._served is None:
+            self._number += 1
+            environment = {SOCKET_VARIABLE: str(self.control), "HALFSEC_HOME": str(self.home)}
+            launch = ServerLaunch(
+                "benchmarks.faults.faulty_server", environment, self.log, self.port
+            )
+            given = ["--set", "latency_budget.store=true", "--set", "agent.log_level=info"]
+            self._served = await asyncio.to_thread(
+                self._stack.enter_context, own_server([*given, *self._arguments], launch)
+            )
+            await wait_ready(self._served.url, START_TIMEOUT_S)
+        return self._served
+
+    async def stop(self) -> None:
+        """End the process, if there is one."""
+        self._served = None
+        await asyncio.to_thread(self._stack.close)
+
+    async def restart(self) -> None:
+        """Start it anew, as a supervisor does."""
+        await self.stop()
+        await self.running()
+
+
+async def run_case(
+    case: FaultCase, server: FaultyServer, recordings: Sequence[TurnRecording]
+) -> FaultRow:
+    """Hold the call around one fault."""
+    reason = case.not_here()
+    if reason:
+        return FaultRow(case.name, NOT_RUN, [reason])
+    for _ in range(ATTEMPTS):
+        row = await _attempt(case, server, recordings)
+        if row is not None:
+            return row
+    return FaultRow(case.name, NOT_RUN, ["the stage was not used after the fault was armed"])
+
+
+async def _attempt(
+    case: FaultCase, server: FaultyServer, recordings: Sequence[TurnRecording]
+) -> FaultRow | None:
+    """The row; None where the fault hit nothing, and is disarmed again."""
+    served = await server.running()
+    async with contextlib.AsyncExitStack() as stack:
+        url, network = served.url, None
+        if case.through_network:
+            network = await stack.enter_async_context(bad_network(server.port))
+            url = f"ws://127.0.0.1:{network.port}{urlsplit(served.url).path}"
+        site = FaultSite(served.pid, server.control, server.home, network, server.restart)
+        before = await _num_hits(case, server)
+        try:
+            watching = Witness(url, recordings, lambda: case.strike(site), lambda: case.mend(site))
+            found = await watching.run()
+        except* (ConnectError, OSError, RuntimeError) as errors:
+            found = Observation(heard=[str(errors.exceptions[0])])
+        after = await _num_hits(case, server)
+        if before is not None and after == before:
+            await site.command(stage=case.stage, how="raise", times=0)
+            return None
+    return row_of(case.name, found, keeps_call=case.keeps_call)
+
+
+async def _num_hits(case: FaultCase, server: FaultyServer) -> int | None:
+    """How often the case's stage was hit; None without a stage, or where the server is gone."""
+    if case.stage is None:
+        return None
+    try:
+        answer = await asyncio.to_thread(request, server.control)
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return int(answer["hits"][case.stage])
+
+
+async def run_cases(
+    cases: Sequence[FaultCase],
+    recordings: Sequence[TurnRecording],
+    arguments: Sequence[str],
+    folder: Path,
+    tell: Callable[[FaultRow], None],
+) -> None:
+    """Run the cases one after the other; `tell` is called with each row when it is known."""
+    server = FaultyServer(folder, arguments)
+    try:
+        for case in cases:
+            row = await run_case(case, server, recordings)
+            tell(row)
+            if case.spoils or row.verdict == FAILS:
+                await server.stop()
+    finally:
+        await server.stop()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns 0 if no row failed."""
+    options = _parser().parse_args(argv)
+    cases = [each for each in CASES if _chosen(each.name, options.only)]
+    known = model_files(halfsec_home() / "models")
+    models = options.damaged_model
+    for name in models:
+        if name not in known:
+            raise BenchError(f"There is no model {name!r}; there are {', '.join(known)}.")
+    if models:
+        cases = [each for each in cases if options.only]
+    if options.list:
+        print("".join(f"{each.name}\n" for each in cases), end="")
+        return 0
+    if not cases and not models:
+        raise BenchError(f"No fault is called like {options.only}; --list names them.")
+    recordings = find_recordings(options.recordings, NUM_RECORDINGS, options.seed) if cases else []
+    rows: list[FaultRow] = []
+    arguments = options.serve_args.split()
+    head = heading("faults", vars(options))
+
+    def tell(row: FaultRow) -> None:
+        """Save what is known so far: a run takes a while, and may be broken off."""
+        rows.append(row)
+        why = f" ({'; '.join(row.why)})" if row.why else ""
+        print(f"{row.fault}: {row.verdict}{why}", file=sys.stderr, flush=True)
+        save(result_of(head, rows), options.json)
+        if options.markdown is not None:
+            options.markdown.write_text(markdown(rows), encoding="utf-8")
+
+    with TemporaryDirectory(prefix="halfsec-faults-") as name:
+        folder = Path(name)
+        make_home(folder / "home")
+        try:
+            with ending_in_order():  # the servers are started on other threads
+                asyncio.run(run_cases(cases, recordings, arguments, folder, tell))
+        except ConnectError as error:
+            raise BenchError(str(error)) from None
+        for model in models:
+            for has_index in (True, False):
+                found = start_damaged(halfsec_home(), folder, model, arguments, has_index=has_index)
+                tell(row_of_start(found))
+    result = result_of(head, rows)
+    print(f"\n{result['machine']}, {result['date']}\n\n{markdown(rows)}")
+    return int(bool(result["failed"]))
+
+
+def result_of(head: Json, rows: Sequence[FaultRow]) -> Json:
+    """The result as JSON."""
+    return {
+        **head,
+        "machine_load": os.getloadavg()[0],
+        "rows": [row.as_json() for row in rows],
+        "failed": sum(row.verdict == FAILS for row in rows),
+        "not_run": sum(row.verdict == NOT_RUN for row in rows),
+    }
+
+
+def _chosen(name: str, only: Sequence[str]) -> bool:
+    return not only or any(each in name for each in only)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="halfsec bench faults",
+        description="Break one part of the service after the other during a call, and report what "
+        "the caller heard, for how long nothing, when the next turn was answered, and what was "
+        "lost.",
+        epilog='example: halfsec bench faults DIR --only "asr: hang" --only network',
+    )
+    add = parser.add_argument
+    add("recordings", nargs="*", type=Path, help="files or folders")
+    add("--only", action="append", default=[], metavar="TEXT", help="faults named so; repeatable")
+    add("--list", action="store_true", help="name the faults, and do nothing")
+    add(
+        "--damaged-model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="start with the file of this model damaged, one that the settings use; "
+        "of the plan only what --only names; repeatable",
+    )
+    add("--seed", type=int, default=1, help="which recordings, in which order (%(default)s)")
+    add("--serve-args", default="", help='for the server that is started: "--preset cpu"')
+    add("--json", type=Path, metavar="FILE", help="save the result")
+    add("--markdown", type=Path, metavar="FILE", help="save the table")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

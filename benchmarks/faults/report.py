@@ -1,0 +1,115 @@
+"""Rows of the faults' table: verdicts, JSON and Markdown."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from .damaged_models import DamagedStart
+from .witness import Observation
+
+SILENCE_S: Final = 2.0
+"""Longest silence in s without sound, event or close."""
+MAX_HEARD: Final = 6
+"""Lines of what was heard that the Markdown table has."""
+
+PASSES: Final = "passes"
+FAILS: Final = "FAILS"
+NOT_RUN: Final = "not run"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRow:
+    """One row of the table."""
+
+    fault: str
+    verdict: str
+    why: list[str] = field(default_factory=list)
+    """Reasons of a verdict other than a pass."""
+    heard: list[str] = field(default_factory=list)
+    longest_silence_s: float | None = None
+    next_answer_s: float | None = None
+    lost: list[str] = field(default_factory=list)
+
+    def as_json(self) -> Json:
+        return asdict(self)
+
+
+def row_of(
+    fault: str, found: Observation, *, keeps_call: bool, log: Sequence[str] = ()
+) -> FaultRow:
+    """The row of a call around a fault. `log`: lines of the server's log that tell of a loss."""
+    why: list[str] = []
+    lost: list[str] = []
+    if found.longest_silence_s > SILENCE_S:
+        why.append(f"{found.longest_silence_s:.1f} s without sound, event or close")
+    if found.next_answer_s is None:
+        why.append("no answer came any more")
+    if found.num_unanswered:
+        lost.append(f"{found.num_unanswered} turn(s) without an answer")
+    if found.num_calls > 1 or found.history_kept is False:
+        lost.append("the call" if found.num_calls > 1 else "the call's history")
+        if keeps_call:
+            why.append("a call was lost whose state is promised to stay")
+    verdict = FAILS if why else PASSES
+    return FaultRow(
+        fault,
+        verdict,
+        why,
+        found.heard,
+        found.longest_silence_s,
+        found.next_answer_s,
+        [*lost, *log],
+    )
+
+
+def row_of_start(found: DamagedStart) -> FaultRow:
+    """The row of a start with a damaged model file."""
+    why: list[str] = []
+    if found.starts and not found.is_repaired:
+        why.append("the server starts with the damaged file")
+    elif found.starts:
+        pass  # it has fetched the model anew
+    elif not found.names_model:
+        why.append("its log does not name the model")
+    if not found.starts_mended:
+        why.append("it does not start with the file mended")
+    index = "with" if found.has_index else "without"
+    started = f"ready after {found.took_s:.0f} s, {'fetched anew' if found.is_repaired else ''}"
+    return FaultRow(
+        f"damaged at start, {index} a package index: {found.model}",
+        FAILS if why else PASSES,
+        why,
+        [started if found.starts else f"no start after {found.took_s:.0f} s: {found.said}"],
+        lost=["no call is taken until the file is whole"] if not found.starts else [],
+    )
+
+
+def markdown(rows: Sequence[FaultRow]) -> str:
+    """The table in Markdown."""
+    lines = [
+        "| fault | what the caller heard | longest silence | next answered turn | lost | verdict |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        heard = "; ".join(_cell(text) for text in row.heard[-MAX_HEARD:]) or "-"
+        verdict = row.verdict if not row.why else f"{row.verdict}: {'; '.join(row.why)}"
+        cells = (
+            row.fault,
+            heard,
+            _seconds(row.longest_silence_s),
+            _seconds(row.next_answer_s),
+            "; ".join(row.lost) or "nothing" if row.verdict != NOT_RUN else "-",
+            verdict,
+        )
+        lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())

@@ -1,0 +1,250 @@
+"""`halfsec bench faults` without its server: silence, faults, network, verdicts, damaged files."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.client import events as ev
+from agent.errors import BenchError
+from benchmarks.callers import control_socket
+from benchmarks.callers.control_socket import request
+from benchmarks.faults import command, faulty_server
+from benchmarks.faults.damaged_models import DamagedStart, damage, home_with_copy, model_files
+from benchmarks.faults.faulty_server import FaultPoint, Faults, InjectedError
+from benchmarks.faults.network import NetworkQuality, bad_network
+from benchmarks.faults.plan import CASES, FaultCase, nothing
+from benchmarks.faults.report import (
+    FAILS,
+    NOT_RUN,
+    PASSES,
+    FaultRow,
+    markdown,
+    row_of,
+    row_of_start,
+)
+from benchmarks.faults.silence import longest_silence_ns
+from benchmarks.faults.witness import Ear, Observation, in_words
+
+
+@pytest.mark.parametrize(
+    ("signs", "sounds", "longest"),
+    [
+        ([], [], 100),
+        ([30], [], 70),
+        ([30, 60], [], 40),
+        ([], [(20, 90)], 20),
+        ([95], [(20, 90)], 20),
+        ([5, 150], [(-50, 10)], 90),
+        ([300], [(150, 200)], 100),
+    ],
+)
+def test_the_longest_silence(signs: list[int], sounds: list[tuple[int, int]], longest: int) -> None:
+    assert longest_silence_ns([(0, 100)], signs, sounds) == longest
+
+
+def test_only_waits_count() -> None:
+    assert longest_silence_ns([(0, 10), (500, 540)], [], []) == 40
+    assert longest_silence_ns([], [], []) == 0
+
+
+class Model:
+    """A model with one method."""
+
+    def answer(self, *, final: bool) -> float:
+        return 0.5
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    monkeypatch.setattr(Model, "answer", Model.answer)
+    point = FaultPoint(Model, "answer", lambda result: float("nan"), lambda kw: bool(kw["final"]))
+    monkeypatch.setattr(faulty_server, "POINTS", {"model": point})
+    monkeypatch.setattr(faulty_server, "HANG_S", 0.0)
+    found = Faults()
+    found._wrap("model", point)
+    return found
+
+
+def test_a_fault_strikes_as_often_as_armed_and_where_it_is_meant_to(faults: Faults) -> None:
+    model = Model()
+    faults.handle({"stage": "model", "how": "raise", "times": 2})
+    assert model.answer(final=False) == 0.5
+    for _ in range(2):
+        with pytest.raises(InjectedError):
+            model.answer(final=True)
+    assert model.answer(final=True) == 0.5
+    assert faults.handle({}) == {"hits": {"model": 2}}
+
+
+def test_other_ways_to_fail(faults: Faults) -> None:
+    model = Model()
+    faults.handle({"stage": "model", "how": "garbage"})
+    assert np.isnan(model.answer(final=True))
+    faults.handle({"stage": "model", "how": "die"})
+    with pytest.raises(SystemExit):
+        model.answer(final=True)
+    faults.handle({"stage": "model", "how": "hang"})
+    assert model.answer(final=True) == 0.5  # after its time
+
+
+def test_unknown_faults_are_refused(faults: Faults) -> None:
+    with pytest.raises(ValueError, match="no such fault"):
+        faults.handle({"stage": "model", "how": "sulk"})
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 14):
+        writer.write(data)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "quality",
+    [
+        NetworkQuality(),
+        NetworkQuality(delay_s=0.01),
+        NetworkQuality(loss=0.5, retransmission_s=0.01),
+        NetworkQuality(bytes_per_s=1e7),
+    ],
+    ids=["good", "delay", "loss", "slow"],
+)
+async def test_the_network_loses_no_byte_and_reorders_none(quality: NetworkQuality) -> None:
+    sent = bytes(range(256)) * 1000
+    server = await asyncio.start_server(_echo, "127.0.0.1", 0)
+    async with server, bad_network(server.sockets[0].getsockname()[1]) as network:
+        network.quality = quality
+        reader, writer = await asyncio.open_connection("127.0.0.1", network.port)
+        writer.write(sent)
+        assert await reader.readexactly(len(sent)) == sent
+        network.cut()
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_half_open_swallows_until_it_is_cut() -> None:
+    server = await asyncio.start_server(_echo, "127.0.0.1", 0)
+    async with server, bad_network(server.sockets[0].getsockname()[1]) as network:
+        reader, writer = await asyncio.open_connection("127.0.0.1", network.port)
+        writer.write(b"before")
+        assert await reader.readexactly(6) == b"before"
+        network.quality = replace(network.quality, half_open=True)
+        writer.write(b"swallowed")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await reader.read(1)
+        network.cut()
+        assert await reader.read() == b""
+        writer.close()
+
+
+def test_the_ear_counts_audible_sound_and_forgets_what_was_not_played() -> None:
+    ear = Ear()
+    loud, quiet = np.full(24_000, 9000, np.int16), np.zeros(24_000, np.int16)
+    ear.note(ev.ReplyAudio("r", "i", loud, 24_000, 0))
+    ear.note(ev.ReplyAudio("r", "i", loud, 24_000, 10))
+    ear.note(ev.ReplyAudio("r", "i", quiet, 24_000, 20))
+    assert ear.sounds == [(0, 10**9), (10**9, 2 * 10**9)]
+    ear.note(ev.SpeechStarted("i", 0, 500_000_000))
+    assert ear.sounds == [(0, 500_000_000)]
+    assert ear.signs == [0, 10, 20, 500_000_000]
+
+
+def test_events_in_words() -> None:
+    assert in_words(ev.Closed(1012, "stopped", 0)) == "close: 1012 stopped"
+    failed = ev.ReplyDone("r", "failed", None, "Sorry.", "hung", {}, 0)
+    assert in_words(failed) == "failed: 'Sorry.' (hung)"
+    assert in_words(ev.SpeechStopped("i", 0, 0)) is None
+
+
+def test_verdicts() -> None:
+    good = Observation(["answer: 'Yes.'"], 1.9, 3.0, history_kept=True)
+    assert row_of("x", good, keeps_call=True).verdict == PASSES
+    for bad in (
+        replace(good, longest_silence_s=2.1),
+        replace(good, next_answer_s=None),
+        replace(good, num_calls=2),
+        replace(good, history_kept=False),
+    ):
+        assert row_of("x", bad, keeps_call=True).verdict == FAILS
+    lost = row_of("x", replace(good, num_calls=2), keeps_call=False)
+    assert (lost.verdict, lost.lost) == (PASSES, ["the call"])
+
+
+def test_verdicts_of_starts() -> None:
+    said = "halfsec: model m is damaged"
+    refused = DamagedStart("m", False, False, False, 3.0, said, True, True)
+    assert row_of_start(refused).verdict == PASSES
+    assert row_of_start(replace(refused, starts=True, is_repaired=True)).verdict == PASSES
+    for bad in (
+        replace(refused, starts=True),
+        replace(refused, names_model=False),
+        replace(refused, starts_mended=False),
+    ):
+        assert row_of_start(bad).verdict == FAILS
+
+
+def test_the_table_is_markdown_of_six_columns() -> None:
+    rows = [FaultRow("a|b", NOT_RUN, ["no root"]), FaultRow("c", PASSES, [], ["x\ny"], 0.5, 1.0)]
+    lines = markdown(rows).splitlines()
+    assert len(lines) == 4
+    assert {line.count("|") for line in lines} == {7}
+    assert lines[2] == "| a/b | - | - | - | - | not run: no root |"
+
+
+async def test_what_cannot_be_run_here_is_not_passed(tmp_path: Path) -> None:
+    case = FaultCase("x", nothing, not_here=lambda: "needs root")
+    row = await command.run_case(case, command.FaultyServer(tmp_path, []), [])
+    assert (row.verdict, row.why) == (NOT_RUN, ["needs root"])
+
+
+def test_the_plan_names_each_fault_once(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+    assert command.main(["--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == names
+
+
+def test_an_unknown_fault_is_said() -> None:
+    with pytest.raises(BenchError, match="--list"):
+        command.main(["--only", "no such thing"])
+
+
+def test_a_model_is_damaged_in_a_copy_only(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        folder = tmp_path / "source" / "models" / name
+        folder.mkdir(parents=True)
+        (folder / "model.bin").write_bytes(bytes(1000))
+    copy = home_with_copy(tmp_path / "source", tmp_path / "home", "a")
+    damage(copy)
+    found = model_files(tmp_path / "home" / "models")
+    assert len(copy.read_bytes()) == 1000
+    assert copy.read_bytes().count(0) == 1000 - 64
+    assert found["b"].read_bytes() == bytes(1000)
+    assert (tmp_path / "source" / "models" / "a" / "model.bin").read_bytes() == bytes(1000)
+
+
+async def test_the_control_socket_answers_and_tells_of_errors(
+    faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "control"
+    monkeypatch.setenv(control_socket.SOCKET_VARIABLE, str(path))
+    control_socket.listen(faults.handle)
+    assert await asyncio.to_thread(request, path) == {"hits": {"model": 0}}
+    with pytest.raises(RuntimeError, match="no such fault"):
+        await asyncio.to_thread(request, path, stage="model", how="sulk")
+
+
+async def test_hits_are_counted_for_stages_only(tmp_path: Path) -> None:
+    server = command.FaultyServer(tmp_path, [])
+    assert await command._num_hits(FaultCase("x", nothing), server) is None
+    assert await command._num_hits(FaultCase("x", nothing, stage="asr"), server) is None  # gone
+
+
+def test_an_unknown_model_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    with pytest.raises(BenchError, match="no model 'nothing'"):
+        command.main(["--damaged-model", "nothing"])

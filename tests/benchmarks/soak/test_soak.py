@@ -1,0 +1,180 @@
+"""`halfsec bench soak` without its server: state, pacing, samples, verdicts, page, thirty days."""
+
+import random
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.errors import BenchError
+from benchmarks.signals.recordings import find_recordings
+from benchmarks.soak import command
+from benchmarks.soak.callers import KINDS, Visit, VisitContext, make_visit, wav_bytes, with_pause
+from benchmarks.soak.horizon import rows_of
+from benchmarks.soak.pacer import MAX_S, MIN_S, Pacer
+from benchmarks.soak.page import svg_page
+from benchmarks.soak.probed_server import subsystem
+from benchmarks.soak.samples import Sample, read_metrics
+from benchmarks.soak.state import SoakState
+from benchmarks.soak.trends import ALLOWANCES
+
+RECORDINGS = Path(__file__).parents[2] / "recordings"
+
+
+def soaked(folder: Path, *, leak_mb: float = 0.0, minutes: int = 30) -> SoakState:
+    """A soak that was held; its memory grows by so much an hour."""
+    state = SoakState(folder)
+    state.begin({"recordings": [str(RECORDINGS)], "callers": 2, "seed": 1})
+    rng = np.random.default_rng(1)
+    for number in range(120):
+        at_s = number * minutes / 2
+        rss_mb = 900.0 + leak_mb * at_s / 3600 + float(rng.normal(0, 1))
+        values = {"rss_mb": rss_mb, "threads": 17.0, "store_mb": 1.0 + at_s / 3600, "turns": at_s}
+        state.add_sample(Sample(at_s, 1, values, {"agent/session": 1 << 20}))
+        state.add_visit(Visit("recordings", at_s, [500.0 + float(rng.normal(0, 20))]))
+    return state
+
+
+def judged(state: SoakState) -> command.Json:
+    result = {**command.judged(state), "machine": "m", "date": "d", "callers": 2}
+    result["thirty_days"] = command.horizon(state, result)
+    return result
+
+
+def test_what_stays_level_passes(tmp_path: Path) -> None:
+    assert judged(soaked(tmp_path))["verdicts"] == []
+
+
+def test_a_leak_is_named(tmp_path: Path) -> None:
+    (verdict,) = judged(soaked(tmp_path, leak_mb=300.0))["verdicts"]
+    assert verdict.startswith("GROWS: rss_mb")
+
+
+def test_missed_and_failed_and_left_behind_are_named(tmp_path: Path) -> None:
+    state = soaked(tmp_path)
+    for number in range(5):
+        state.add_visit(Visit("typed", 1800.0 + number, [], missed=1, errors=["broken"]))
+    state.add_rest(Sample(0.0, 1, {"tasks": 7.0, "calls": 0.0}))
+    state.add_rest(Sample(1900.0, 1, {"tasks": 12.0, "calls": 0.0}))
+    result = judged(state)
+    assert result["verdicts"][-1].startswith("LEFT BEHIND: tasks: 7 ")
+    assert [text.split(":")[0] for text in result["verdicts"]] == [
+        "MISSED",
+        "FAILED",
+        "LEFT BEHIND",
+    ]
+    assert result["errors"] == {"broken": 5}
+
+
+def test_a_soak_without_answers_fails(tmp_path: Path) -> None:
+    state = SoakState(tmp_path)
+    state.begin({})
+    assert judged(state)["verdicts"] == ["EMPTY: nothing was answered"]
+
+
+def test_a_soak_is_resumed_from_its_lines(tmp_path: Path) -> None:
+    before = soaked(tmp_path)
+    with (tmp_path / "visits.jsonl").open("ab") as file:
+        file.write(b'{"kind": "typ')  # broke off within a line
+    after = SoakState(tmp_path)
+    assert after.resume()["callers"] == 2
+    assert after.samples == before.samples
+    assert after.visits == before.visits
+    after.add_visit(Visit("typed", 1.0))
+    again = SoakState(tmp_path)
+    again.resume()
+    assert again.visits == after.visits
+
+
+def test_a_folder_has_one_soak(tmp_path: Path) -> None:
+    soaked(tmp_path)
+    with pytest.raises(BenchError, match="--resume"):
+        SoakState(tmp_path).begin({})
+    with pytest.raises(BenchError, match="resumed"):
+        SoakState(tmp_path / "none").resume()
+
+
+def test_a_finished_soak_is_only_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    soaked(tmp_path, leak_mb=300.0)
+    assert command.main(["--resume", str(tmp_path), "--minutes", "29"]) == 1
+    assert "GROWS: rss_mb" in capsys.readouterr().out
+    assert (tmp_path / "soak.json").exists()
+    ElementTree.fromstring((tmp_path / "soak.svg").read_text("utf-8"))
+
+
+def test_the_page_has_a_chart_of_each_metric(tmp_path: Path) -> None:
+    state = soaked(tmp_path, leak_mb=300.0)
+    result = judged(state)
+    result["samples"] = [sample.as_json() for sample in state.samples]
+    result["visits"] = [{"at_s": v.at_s, "latencies_ms": v.latencies_ms} for v in state.visits]
+    page = svg_page(result)
+    root = ElementTree.fromstring(page)
+    assert len(root.findall("{http://www.w3.org/2000/svg}g")) == len(ALLOWANCES) + 1
+    assert "GROWS" in page
+
+
+def test_the_pacer_approaches_the_share() -> None:
+    pacer = Pacer(0.5, 2.0)
+    cpu_s, at_s = 0.0, 0.0
+    for _ in range(60):
+        pacer.note(at_s, cpu_s)
+        at_s += 10.0
+        cpu_s += 10.0 * 2.0 * 3.0 / (3.0 + pacer.pause_s)  # a visit of 3 s takes all cores
+    assert pacer.pause_s == pytest.approx(3.0, rel=0.2)
+
+
+@pytest.mark.parametrize(("spends", "pause_s"), [(0.0, MIN_S), (1e6, MAX_S)])
+def test_pauses_are_bounded(spends: float, pause_s: float) -> None:
+    pacer = Pacer(0.5, 2.0)
+    for number in range(50):
+        pacer.note(float(number), spends * number)
+    assert pacer.pause_s == pause_s
+
+
+def test_metrics_are_read_and_added_over_labels() -> None:
+    text = (
+        "# HELP halfsec_calls Calls.\nhalfsec_calls 2.0\n"
+        'halfsec_stage_restarts_total{stage="asr"} 1.0\n'
+        'halfsec_stage_restarts_total{stage="llm"} 2.0\nhalfsec_unknown 7\n'
+    )
+    assert read_metrics(text) == {"calls": 2.0, "restarts": 3.0}
+
+
+def test_subsystems() -> None:
+    assert subsystem(command.__file__) == "benchmarks/soak"
+    assert subsystem("/lib/python3.11/site-packages/numpy/core/x.py") == "numpy"
+    assert subsystem("/usr/lib/python3.11/json/decoder.py") == "python"
+
+
+def test_a_hesitation_lengthens_a_recording_by_its_pause() -> None:
+    (recording,) = find_recordings([RECORDINGS], 1, 1)
+    halting = with_pause(recording, random.Random(1))
+    more_s = (len(halting.pcm) - len(recording.pcm)) / recording.rate_hz
+    assert more_s == pytest.approx(0.7, abs=0.01)
+    assert wav_bytes(halting.pcm, halting.rate_hz)[:4] == b"RIFF"
+
+
+async def test_a_visit_to_nowhere_is_an_error(unused_tcp_port: int) -> None:
+    (recording,) = find_recordings([RECORDINGS], 1, 1)
+    url = f"ws://127.0.0.1:{unused_tcp_port}/v1/realtime"
+    for kind in ("chat", "transcriptions"):
+        visit = await make_visit(
+            kind, VisitContext(url, [recording], random.Random(1)), lambda: 5.0
+        )
+        assert visit.errors
+        assert visit.at_s == 5.0
+    assert len(KINDS) == 9
+
+
+def test_thirty_days() -> None:
+    rates = {"turns": 1000.0, "visits": 400.0, "store_mb": 1.3, "log_mb": 1000.0, "rss_mb": 1e-3}
+    settings = {"store_turns": 200_000.0, "store_days": 90.0, "free_mb": 1000.0, "memory_mb": 8e3}
+    rows = {row.what: row for row in rows_of(rates, settings)}
+    assert rows["turns in the store"].holds
+    assert rows["volume of the log"].holds is False
+    assert rows["rss_mb"].holds
+    assert rows["threads"].holds is None  # not judged
+    assert rows["certificate that was given"].holds is None
