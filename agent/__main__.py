@@ -26,6 +26,7 @@ _FORWARDED: Final[dict[str, tuple[str, str]]] = {
     "replay": ("agent.cli.replay", "take the decisions of a recorded call again and compare"),
     "train-heads": ("llm_engine.training.train_heads", "train draft heads for a language model"),
     "report": ("agent.cli.report", "show where the time of recorded calls went"),
+    "licences": ("agent.cli.licences", "list the licences of packages, models and files"),
 }
 """Subcommands that parse their own arguments: name -> (module with `main(argv)`, help line)."""
 

@@ -17,6 +17,9 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 _SHOWN_CHARS: Final = 60
 """Longest quotation of a wrong value: enough to find it, not enough to bury the message."""
 
+_INT_BOUND: Final = 10**18
+"""Whole numbers have fewer digits than this: longer ones overflow where they are compared."""
+
 
 class WrongValueError(ValueError):
     """Invalid value. The message is the predicate of a sentence: "must be ..."."""
@@ -118,7 +121,7 @@ def _read_record(kind: Any, value: object, *, is_text: bool) -> Any:
 def _toml_value(text: str, words: str) -> object:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also an integer of thousands of digits
         raise WrongValueError(f"must be {words}, not {shown(text)}") from None
 
 
@@ -133,8 +136,9 @@ def _read_bool(value: object, is_text: bool) -> bool:
 
 
 def _read_int(value: object, is_text: bool) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    if is_int and abs(value) < _INT_BOUND:  # type: ignore[operator]
+        return value  # type: ignore[return-value]
     if is_text and re.fullmatch(r"\s*[-+]?[0-9]{1,18}\s*", str(value)):
         return int(str(value))
     raise WrongValueError(f"must be a whole number, not {shown(value)}")
@@ -142,7 +146,10 @@ def _read_int(value: object, is_text: bool) -> int:
 
 def _read_float(value: object, is_text: bool) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            pass
     if is_text and re.fullmatch(r"\s*[-+]?[0-9]{0,18}\.?[0-9]{0,18}\s*", str(value)):
         try:
             return float(str(value))
