@@ -69,4 +69,6 @@ def seeds() -> list[bytes]:
     ]
 
 
-TARGET: Final = Target(examine, seeds, change, words=[bytes([kind, 0]) for kind in KINDS])
+TARGET: Final = Target(
+    examine, seeds, change, words=[bytes([kind, 0]) for kind in KINDS], max_bytes=700
+)

@@ -46,11 +46,10 @@ GRAMMAR: Final = JsonGrammar([*SAMPLES, {"other": list(OTHERS)}])
 def examine(data: bytes) -> None:
     """One file."""
     if data[:1] == b"\x00":
-        try:
-            described = json.loads(data[1:])
-            content = gguf_file(described["metadata"], described["tensors"])
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-            return  # no description
+        made = _file_of(data[1:])
+        if made is None:
+            return
+        content = made
     else:
         content = data
     with file_of(content, ".gguf") as path:
@@ -58,6 +57,15 @@ def examine(data: bytes) -> None:
             check_checkpoint(load_checkpoint(path))
         except ModelError as error:
             check_refusal(error)
+
+
+def _file_of(description: bytes) -> bytes | None:
+    """None for what is no description."""
+    try:
+        described = json.loads(description)
+        return gguf_file(described["metadata"], described["tensors"])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
@@ -83,11 +91,7 @@ def change(data: bytes, chance: random.Random) -> bytes | None:
     if data[:1] != b"\x00":
         return None
     if chance.random() < 0.02:  # from now on as bytes
-        described = json.loads(data[1:])
-        try:
-            return gguf_file(described["metadata"], described["tensors"])
-        except (KeyError, TypeError, AttributeError):
-            return None
+        return _file_of(data[1:])
     text: bytes | None = data[1:]
     for _ in range(chance.choice((1, 1, 2))):
         text = None if text is None else GRAMMAR.change_text(text, chance)

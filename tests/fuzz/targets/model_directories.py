@@ -113,5 +113,5 @@ TARGET: Final = Target(
     seeds,
     change,
     words=[f'"{name}"'.encode() for name in GRAMMAR.names],
-    max_bytes=20_000,
+    max_bytes=24_000,
 )

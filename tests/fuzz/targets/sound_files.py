@@ -28,7 +28,7 @@ KINDS: Final = (
     ("WAVEX", "PCM_16", 16000), ("RF64", "PCM_16", 8000), ("FLAC", "PCM_16", 16000),
     ("FLAC", "PCM_24", 8000), ("OGG", "VORBIS", 16000), ("OGG", "OPUS", 16000),
     ("MP3", "MPEG_LAYER_III", 16000), ("AIFF", "PCM_16", 8000), ("AIFF", "ULAW", 8000),
-    ("AIFF", "DWVW_12", 8000), ("AU", "ULAW", 8000), ("AU", "PCM_16", 16000), ("AU", "G721_32", 8000),
+    ("AU", "ULAW", 8000), ("AU", "PCM_16", 16000), ("AU", "G721_32", 8000),
     ("CAF", "PCM_16", 8000), ("CAF", "ALAC_16", 16000), ("CAF", "ULAW", 8000),
 )  # fmt: skip
 """Format, encoding and rate of the files to begin with."""

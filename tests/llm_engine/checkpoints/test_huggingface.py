@@ -107,6 +107,7 @@ def test_configurations(model: Path, changes: dict[str, Any], message: str) -> N
         ("model.safetensors", "short", "truncated or not safetensors"),
         ("model.safetensors.index.json", "{}", "lacks 'weight_map'"),
         ("model.safetensors.index.json", '{"weight_map": {"a": "b.st"}}', r"b\.st missing"),
+        ("model.safetensors.index.json", f'{{"weight_map": {{"a": "{"b" * 300}"}}}}', "b missing"),
     ],
 )
 def test_files(model: Path, name: str, content: str | None, message: str) -> None:

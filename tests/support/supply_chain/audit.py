@@ -3,7 +3,7 @@
     python -m tests.support.supply_chain.audit PIP_AUDIT
 
 pip-audit asks PyPI's vulnerability service. Without a network it ends with status 1, as with a
-vulnerability; here these are told apart. Exit status 0: none is known. 1: some are. 2: the service
+vulnerability, and behind a proxy that answers "not found" with status 0; here these are told apart. Exit status 0: none is known. 1: some are. 2: the service
 could not be asked, so nothing is known.
 """
 
@@ -36,6 +36,9 @@ def main(argv: Sequence[str]) -> int:
         found: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError, TypeError):
         return _not_asked(done.stderr)
+    skipped = [each["skip_reason"] for each in found if "skip_reason" in each]
+    if len(skipped) == len(found):  # a proxy that knows no package, which pip-audit takes for well
+        return _not_asked(str(skipped[0]) if skipped else "it looked nothing up")
     return report(found)
 
 
