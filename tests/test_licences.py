@@ -67,7 +67,9 @@ def test_the_page_has_no_package_that_is_not_asked_for() -> None:
         assert canonicalize_name(name) in asked or COPYLEFT.search(licence), row
 
 
-@pytest.mark.parametrize("title", ["Models", "Files that come with halfsec", "Libraries inside of wheels"])
+@pytest.mark.parametrize(
+    "title", ["Models", "Files that come with halfsec", "Libraries inside of wheels"]
+)
 def test_the_other_tables_are_those_of_the_command(title: str) -> None:
     assert rows(title) == [licences.markdown_row(part) for part in licences.tables()[title]]
 
@@ -95,7 +97,9 @@ def test_the_command_prints_the_tables_in_each_form() -> None:
         assert [each["name"] for each in found[title]] == [part.name for part in parts]
         for part in parts:
             assert licences.markdown_row(part) in run("--markdown")[1]
-            assert re.search(rf"^  {re.escape(part.name)} +{re.escape(part.licence)}", run()[1], re.M)
+            assert re.search(
+                rf"^  {re.escape(part.name)} +{re.escape(part.licence)}", run()[1], re.M
+            )
 
 
 def test_permissive_licences_are_told_from_others() -> None:

@@ -112,15 +112,11 @@ def fuzz(
     return result
 
 
-def _note_death(
-    noted: FindingsFolder, findings: Path, name: str, status: int, said: bytes
-) -> None:
+def _note_death(noted: FindingsFolder, findings: Path, name: str, status: int, said: bytes) -> None:
     """Keep the input at which a process ended, as libFuzzer left it."""
     kinds = {"timeout": "hang", "crash": "crash", "oom": "memory", "slow-unit": "hang"}
     left = [
-        (path, kind)
-        for word, kind in kinds.items()
-        for path in findings.glob(f"{name}.{word}-*")
+        (path, kind) for word, kind in kinds.items() for path in findings.glob(f"{name}.{word}-*")
     ]
     text = said[-4000:].decode(errors="replace")
     for path, kind in left:

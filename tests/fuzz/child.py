@@ -44,7 +44,12 @@ class _Run:
     """Count, memory and findings of this process."""
 
     def __init__(
-        self, target: Target, findings: FindingsFolder, count: Path, max_growth_mib: int, settled: int
+        self,
+        target: Target,
+        findings: FindingsFolder,
+        count: Path,
+        max_growth_mib: int,
+        settled: int,
     ) -> None:
         """`settled`: number of the input from which the memory must not grow by more."""
         self._target = target

@@ -190,8 +190,7 @@ def gguf_file(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> bytes:
         for each in dims:
             length *= each
         entries.append(
-            _gguf_string(name)
-            + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, number, offset)
+            _gguf_string(name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, number, offset)
         )
         offset += min(-(-length // elements // 32) * 32, 1 << 14)
     head = b"GGUF" + struct.pack("<IQQ", 3, len(entries), len(pairs)) + b"".join(pairs + entries)

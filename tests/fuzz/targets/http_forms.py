@@ -50,9 +50,10 @@ HEADS: Final = (
     b"--x--", b"--x", b"--y", b"", b"x" * 200,
 )  # fmt: skip
 KINDS: Final = (
-    KIND, b'multipart/form-data; boundary="x"', b"multipart/form-data", b"multipart/mixed;boundary=x",
-    b"multipart/form-data; boundary=x; charset=utf-16", b"application/json",
-    b"multipart/form-data; boundary=" + b"x" * 100, b"multipart/form-data; charset=latin-1;boundary=x",
+    KIND, b'multipart/form-data; boundary="x"', b"multipart/form-data", b"application/json",
+    b"multipart/mixed; boundary=x", b"multipart/form-data; boundary=x; charset=utf-16",
+    b"multipart/form-data; boundary=" + b"x" * 100,
+    b"multipart/form-data; charset=latin-1; boundary=x",
 )  # fmt: skip
 
 

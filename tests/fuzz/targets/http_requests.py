@@ -98,7 +98,9 @@ def change(data: bytes, chance: random.Random) -> bytes | None:
     elif what < 0.8:
         del lines[at]
     else:
-        body += chance.choice((b"5\r\nhello\r\n", b"0\r\n\r\n", b"hello", data[1:], b"ffffffff\r\n"))
+        body += chance.choice(
+            (b"5\r\nhello\r\n", b"0\r\n\r\n", b"hello", data[1:], b"ffffffff\r\n")
+        )
     return data[:1] + b"\r\n".join(lines) + (end_of_head or b"\r\n\r\n") + body
 
 

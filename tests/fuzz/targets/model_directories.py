@@ -61,9 +61,7 @@ SAMPLES: Final[dict[str, tuple[dict[str, Any], ...]]] = {
     "tokenizer.json": (tokenizer_json(), _PREPENDED),
     "tokenizer_config.json": (SETTINGS, {"chat_template": [{"name": "default", "template": "x"}]}),
     "generation_config.json": ({"eos_token_id": [2, 0]},),
-    "model.safetensors.index.json": (
-        {"weight_map": dict.fromkeys(TENSORS, "model.safetensors")},
-    ),
+    "model.safetensors.index.json": ({"weight_map": dict.fromkeys(TENSORS, "model.safetensors")},),
     "weights as JSON": (TENSORS, {"model.norm.weight_scale": ["F8_E4M3", [32]], **TENSORS}),
 }
 GRAMMAR: Final = JsonGrammar([each for samples in SAMPLES.values() for each in samples])

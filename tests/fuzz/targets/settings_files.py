@@ -46,14 +46,13 @@ SAMPLES: Final[tuple[dict[str, Any], ...]] = (
         "flags": dict.fromkeys(KEYS[:5], "1")},
 )  # fmt: skip
 VALUES: Final = (
-    *("true", "[]", "1e9", "auto", "cpu", "embedded", "remote", "float32", "int4", "cuda", "message"),
-    *("navigate", "openai:http://x#m", "openai:https://a:b@c/v1#m", "http://x", "*", "[1]", '["a"]'),
+    *("true", "[]", "1e9", "auto", "cpu", "embedded", "remote", "float32", "int4", "cuda"),
+    *("message", "navigate", "openai:http://x#m", "openai:https://a:b@c/v1#m", "http://x", "*"),
+    *("[1]", '["a"]'),
     *("2026-11-26", "9" * 500, 10**400, {"sales": "+1"}, ["phone:transfer"], ["phone:press_keys"]),
     *(["mcp:x"], [[[]]], {"a": {"b": {}}}, {"agent.preset": "auto"}, {"agents.a.b": 1}),
 )  # fmt: skip
-GRAMMAR: Final = JsonGrammar(
-    [*SAMPLES, {"values": list(VALUES)}, {key: 1 for key in KEYS}]
-)
+GRAMMAR: Final = JsonGrammar([*SAMPLES, {"values": list(VALUES)}, dict.fromkeys(KEYS, 1)])
 
 
 def examine(data: bytes) -> None:

@@ -244,7 +244,9 @@ def test_a_sentencepiece_token_of_a_megabyte_is_refused(tmp_path: Path) -> None:
         if is_taken:
             assert load_checkpoint(path).tokenizer.token_bytes[-1] == b"t" * length
         else:
-            with pytest.raises(ModelError, match=f"token {len(tokens) - 1} has {length} characters"):
+            with pytest.raises(
+                ModelError, match=f"token {len(tokens) - 1} has {length} characters"
+            ):
                 load_checkpoint(path)
 
 

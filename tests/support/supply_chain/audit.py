@@ -3,8 +3,8 @@
     python -m tests.support.supply_chain.audit PIP_AUDIT
 
 pip-audit asks PyPI's vulnerability service. Without a network it ends with status 1, as with a
-vulnerability, and behind a proxy that answers "not found" with status 0; here these are told apart. Exit status 0: none is known. 1: some are. 2: the service
-could not be asked, so nothing is known.
+vulnerability, and behind a proxy that answers "not found" with status 0; here these are told apart.
+Exit status 0: none is known. 1: some are. 2: the service could not be asked, so nothing is known.
 """
 
 import json
