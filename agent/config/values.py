@@ -136,9 +136,8 @@ def _read_bool(value: object, is_text: bool) -> bool:
 
 
 def _read_int(value: object, is_text: bool) -> int:
-    is_int = isinstance(value, int) and not isinstance(value, bool)
-    if is_int and abs(value) < _INT_BOUND:  # type: ignore[operator]
-        return value  # type: ignore[return-value]
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT_BOUND:
+        return value
     if is_text and re.fullmatch(r"\s*[-+]?[0-9]{1,18}\s*", str(value)):
         return int(str(value))
     raise WrongValueError(f"must be a whole number, not {shown(value)}")

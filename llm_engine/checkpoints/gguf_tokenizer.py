@@ -65,9 +65,11 @@ def build_tokenizer(metadata: dict[str, Any], path: Path) -> Tokenizer:
         full.add_special_tokens(
             [AddedToken(tokens[i], normalized=False, special=True) for i in added]
         )
-    except ModelError:
+    except (ModelError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # the Rust library raises bare Exception for vocabularies it refuses
+    except (
+        BaseException
+    ) as error:  # the Rust library raises bare Exception, and panics are not even
         raise ModelError(f"{path}: its tokenizer is damaged: {error}") from None
     if model == "llama" and metadata.get("tokenizer.ggml.add_space_prefix", True):
         full.normalizer = normalizers.Sequence(

@@ -22,7 +22,11 @@ def load_tokenizer(path: Path, model_config: dict[str, Any]) -> Tokenizer:
         plain = Bpe.from_str(json.dumps(_without_added_tokens(description)))
     except FileNotFoundError:
         raise ModelError(f"{path}: tokenizer.json is missing") from None
-    except Exception as error:  # the Rust library raises bare Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except (
+        BaseException
+    ) as error:  # the Rust library raises bare Exception, and panics are not even
         raise ModelError(f"{file}: not a usable tokenizer: {error}") from None
     settings = _optional_json(path / "tokenizer_config.json")
     added = {entry["id"]: bool(entry["special"]) for entry in description.get("added_tokens", [])}

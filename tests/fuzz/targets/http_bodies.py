@@ -128,8 +128,7 @@ async def _chat(request: Request) -> None:
     async with JsonBodies().read(request) as body:
         asked = _parsed(body, DEFAULTS, LIMITS)
     for dialect in (HERMES, LLAMA):
-        messages, _, sampling = asked.prompt(dialect)
-        assert messages, asked
+        _, _, sampling = asked.prompt(dialect)
         reader = asked.reader(dialect)
         assert (reader is None) == (asked.tools is None), asked
     if sampling.grammar is not None:

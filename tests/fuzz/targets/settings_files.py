@@ -6,7 +6,7 @@ flags. Settings are read, or refused with a ConfigError that names a key or the 
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ SAMPLES: Final[tuple[dict[str, Any], ...]] = (
         "env": {f"HALFSEC_{key.upper().replace('.', '__')}": "1" for key in KEYS[:3]},
         "flags": dict.fromkeys(KEYS[:5], "1")},
 )  # fmt: skip
-VALUES: Final = (
+VALUES: Final[Sequence[Any]] = (
     *("true", "[]", "1e9", "auto", "cpu", "embedded", "remote", "float32", "int4", "cuda"),
     *("message", "navigate", "openai:http://x#m", "openai:https://a:b@c/v1#m", "http://x", "*"),
     *("[1]", '["a"]'),

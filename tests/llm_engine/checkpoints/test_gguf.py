@@ -250,6 +250,17 @@ def test_a_sentencepiece_token_of_a_megabyte_is_refused(tmp_path: Path) -> None:
                 load_checkpoint(path)
 
 
+def test_a_panic_of_the_tokenizer_library_is_a_damaged_file(tmp_path: Path) -> None:
+    """Found by fuzzing: a panic of Rust is no `Exception`."""
+    metadata = gguf_metadata()
+    metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"][:-1], "b"]
+    metadata["tokenizer.ggml.merges"] = ["t he"]
+    path = tmp_path / "twice.gguf"
+    path.write_bytes(gguf_file(metadata, GGUF_TENSORS))
+    with pytest.raises(ModelError, match=r"twice\.gguf: its tokenizer is damaged"):
+        load_checkpoint(path)
+
+
 def test_unsupported_parts_are_named(tiny: Path, tmp_path: Path) -> None:
     architecture = text("general.architecture") + struct.pack("<I", 8)
     path = patched(tiny, tmp_path, architecture + text("llama"), architecture + text("mamba"))

@@ -84,7 +84,7 @@ def test_what_a_stranger_sends_is_taken_or_refused_alike(data: bytes, size: int)
 @pytest.mark.parametrize("behind", [b"\x99\0\0", message(0x15, b"\0\0")])
 def test_what_stands_behind_the_end_counts_for_nothing(kind: int, behind: bytes) -> None:
     """Found by fuzzing: the call ended as a bad stream where both came in one piece."""
-    (stopped,) = started().receive(message(kind) + behind)
+    *_, stopped = started().receive(message(kind) + behind)
     assert isinstance(stopped, StreamStopped)
 
 
