@@ -5,12 +5,16 @@
 # make test-wheel  the wheel from the package index in an empty environment: install, serve, talk
 # make test-ray  the service on a Ray cluster of three nodes on this machine, in its own environment
 # make soak    callers for half an hour; fails where anything grows  (MINUTES=30 CALLERS=3 LOAD=0.6)
-# make check   formatting, lint, types
+# make check   formatting, lint, types, licences
+# make fuzz    fuzz what reads foreign bytes, every target in turn  (MINUTES=30)
+# make audit   known vulnerabilities of the pinned packages; asks PyPI
+# make sbom    the bill of materials (CycloneDX) of the environment, in build/sbom.cdx.json
 # make docs    the documentation as a site, in build/docs/index.html
 # make models  set up and get the models, without serving
 # make help    this text
 # make clean   remove the environments; the models in ~/.halfsec stay
 #
+# MINUTES=30             how long to fuzz or soak
 # JOBS=3                 processes that test side by side; 0: one test after another. Calls last as long
 #                        as they do: on two cores two of them leave a third of the time unused.
 # PYTHON=python3.12      the interpreter to build the environment with (3.11 or newer)
@@ -41,7 +45,8 @@ BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORC
 DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp --extra postgres --extra redis \
 	--extra webrtc
 
-.PHONY: run test test-all test-clients test-wheel test-ray soak check docs models clean help
+.PHONY: run test test-all test-clients test-wheel test-ray soak check fuzz audit sbom docs models \
+	clean help
 
 run:
 	@$(BOOTSTRAP) --serve
@@ -88,6 +93,25 @@ check:
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m tests.support.browser.check_types
+	$(VENV)/bin/halfsec licences --check >/dev/null
+
+fuzz:
+	@$(BOOTSTRAP) $(DEV)
+	HF_HUB_OFFLINE=1 nice -n 15 $(VENV)/bin/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+
+# Their tools stand in an environment of their own: they are no part of what they look at.
+.audit/bin/pip-audit: constraints.txt
+	$(PYTHON) -m venv .audit
+	.audit/bin/python -m pip install --quiet -c constraints.txt pip-audit cyclonedx-bom
+	@touch $@
+
+audit: .audit/bin/pip-audit
+	@$(PYTHON) -m tests.support.supply_chain.audit $<
+
+sbom: .audit/bin/pip-audit
+	@$(BOOTSTRAP) --serve
+	@$(VENV)/bin/python -m tests.support.supply_chain.sbom .audit/bin/cyclonedx-py \
+		$(VENV)/bin/python build/sbom.cdx.json
 
 docs:
 	@$(BOOTSTRAP) --extra docs
@@ -100,4 +124,4 @@ help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//; p' $(firstword $(MAKEFILE_LIST))
 
 clean:
-	rm -rf $(VENV) $(RAY_VENV) .clients .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(RAY_VENV) .clients .audit .mypy_cache .pytest_cache .ruff_cache .hypothesis

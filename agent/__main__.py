@@ -31,6 +31,7 @@ _FORWARDED: Final[dict[str, tuple[str, str]]] = {
         "agent.cli.check_plugin",
         "check a recognizer, voice or chat model of another package",
     ),
+    "licences": ("agent.cli.licences", "list the licences of packages, models and files"),
 }
 """Subcommands that parse their own arguments: name -> (module with `main(argv)`, help line)."""
 

@@ -1,8 +1,18 @@
 """Error types, one for each cause: the model file, the request, the engine, the device."""
 
+from typing import Final
+
+MAX_MODEL_ERROR_CHARS: Final = 1000
+"""Longest message about a model: it may quote a damaged file, whose texts have any length."""
+
 
 class ModelError(ValueError):
-    """The model cannot be used. The message names the file, what was found and what would work."""
+    """The model cannot be used. The message names the file, what was found and what would work; it
+    is cut to `MAX_MODEL_ERROR_CHARS`."""
+
+    def __init__(self, message: str) -> None:
+        is_long = len(message) > MAX_MODEL_ERROR_CHARS
+        super().__init__(f"{message[: MAX_MODEL_ERROR_CHARS - 3]}..." if is_long else message)
 
 
 class MemoryShortageError(ModelError):

@@ -1,41 +1,118 @@
-"""The table of licences is that of the packages that an installation brings."""
+"""The tables of licences are what `halfsec licences` prints of an installation with everything."""
 
+import contextlib
+import io
+import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.licences import COPYLEFT, asked_for, licence_of, needed
+from agent.__main__ import main
+from agent.cli import licences
+from agent.cli.licences import ABSENT, COPYLEFT, LicensedPart, is_permissive, unaccepted
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "licences.md"
-
-
-def table() -> dict[str, str]:
-    """Licences by package, of the table of packages."""
-    text = PAGE.read_text(encoding="utf-8").partition("## Packages")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| (\w[\w.-]*)(?:, [^|]*)? \| ([^|]+) \|$", text, re.MULTILINE)
-    return {canonicalize_name(name): licence for name, licence in rows if name != "package"}
+ROOT: Final = Path(__file__).resolve().parents[1]
+PAGE: Final = (ROOT / "docs" / "reference" / "licences.md").read_text(encoding="utf-8")
 
 
-def test_every_package_has_its_licence_in_the_table() -> None:
-    rows = table()
-    missing = {canonicalize_name(name) for name in needed()} - rows.keys()
-    assert missing == set()
-    named = {name: licence_of(name) for name in rows}
-    wrong = {name: (rows[name], it) for name, it in named.items() if it and rows[name] != it}
-    assert wrong == {}
+def requirements() -> list[str]:
+    """Those of pyproject.toml, in the form of an installed package's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = [*project["dependencies"]]
+    for extra, wanted in project["optional-dependencies"].items():
+        for each in map(Requirement, wanted):
+            marker = f"({each.marker}) and " if each.marker else ""
+            each.marker = None
+            found.append(f'{each}; {marker}extra == "{extra}"')
+    return found
 
 
-def test_the_table_has_no_package_that_is_not_asked_for() -> None:
-    for name, licence in table().items():
-        assert name in asked_for() or COPYLEFT.search(licence), name
+def rows(title: str) -> list[str]:
+    """Lines of the page's table of this title."""
+    table = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return [line for line in table.splitlines() if line.startswith("| ")][2:]
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        status = main(["licences", *arguments])
+    return status, output.getvalue()
+
+
+def test_every_package_has_its_licence_on_the_page() -> None:
+    parts = licences.packages(requirements())
+    shown = rows("Packages")
+    wrong = [
+        part
+        for part in parts
+        if part.licence != ABSENT and licences.markdown_row(part) not in shown
+    ]
+    assert wrong == []
+    names = {canonicalize_name(part.name) for part in parts}
+    assert {canonicalize_name(row.split(" | ")[0].removeprefix("| ")) for row in shown} >= names
+
+
+def test_the_page_has_no_package_that_is_not_asked_for() -> None:
+    asked = licences.asked_for(requirements())
+    for row in rows("Packages"):
+        _, name, licence, *_ = (each.strip() for each in row.split("|"))
+        assert canonicalize_name(name) in asked or COPYLEFT.search(licence), row
+
+
+@pytest.mark.parametrize(
+    "title", ["Models", "Files that come with halfsec", "Libraries inside of wheels"]
+)
+def test_the_other_tables_are_those_of_the_command(title: str) -> None:
+    assert rows(title) == [licences.markdown_row(part) for part in licences.tables()[title]]
+
+
+def test_every_licence_is_accepted() -> None:
+    """What CI checks, by `halfsec licences --check`."""
+    assert unaccepted([*licences.packages(requirements()), *licences.models()]) == []
+    status, printed = run("--check")
+    assert status == 0, printed
+    assert "piper-tts" in printed
+
+
+def test_a_licence_that_was_not_accepted_fails_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(licences, "ACCEPTED", {})
+    status, printed = run("--check")
+    assert status == 1
+    assert re.search(r"^not accepted: soxr: LGPL", printed, re.MULTILINE)
+
+
+def test_the_command_prints_the_tables_in_each_form() -> None:
+    found: dict[str, list[dict[str, Any]]] = json.loads(run("--json")[1])
+    groups = licences.tables()
+    assert found.keys() == groups.keys()
+    for title, parts in groups.items():
+        assert [each["name"] for each in found[title]] == [part.name for part in parts]
+        for part in parts:
+            assert licences.markdown_row(part) in run("--markdown")[1]
+            assert re.search(
+                rf"^  {re.escape(part.name)} +{re.escape(part.licence)}", run()[1], re.M
+            )
+
+
+def test_permissive_licences_are_told_from_others() -> None:
+    for named in ("MIT", "Apache-2.0 OR GPL-3.0", "(MIT OR Apache-2.0)", "BSD-3-Clause AND 0BSD"):
+        assert is_permissive(named), named
+    for named in ("GPL-3.0-or-later", "MPL-2.0 AND MIT", "not stated", "", "MIT AND GPL-2.0"):
+        assert not is_permissive(named), named
+    assert unaccepted([LicensedPart("x", ABSENT), LicensedPart("soxr", "LGPL-2.1-or-later")]) == []
 
 
 def test_copyleft_is_found_by_whatever_name() -> None:
-    assert {canonicalize_name(name) for name in needed()} >= {"soxr", "piper-tts", "tqdm"}
+    names = {canonicalize_name(part.name) for part in licences.packages(requirements())}
+    assert names >= {"soxr", "piper-tts", "tqdm", "certifi"}
     for named in ("LGPL-2.1-or-later", "GNU General Public License v3", "MPL-2.0 AND MIT", "AGPL"):
         assert COPYLEFT.search(named)
     for named in ("MIT", "Apache-2.0 WITH LLVM-exception", "BSD-3-Clause AND 0BSD"):

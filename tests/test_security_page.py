@@ -1,7 +1,10 @@
-"""The tests that the page on security names exist."""
+"""The page on security: the tests that it names exist, its figures are those of the kept run."""
 
+import json
 import re
 from pathlib import Path
+
+from tests.fuzz.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -14,3 +17,19 @@ def test_every_promise_names_tests_that_exist() -> None:
         named = re.findall(r"`(tests/[\w/]+\.py)`", row)
         assert named, row
         assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def test_the_table_of_fuzzing_is_that_of_the_kept_run() -> None:
+    text = (ROOT / "docs" / "how-to" / "security.md").read_text(encoding="utf-8")
+    results = sorted((ROOT / "benchmarks" / "results").glob("fuzz-*.json"))
+    kept = json.loads(results[-1].read_text(encoding="utf-8"))
+    assert kept["inputs"] == sum(each["inputs"] for each in kept["targets"])
+    assert f"{kept['inputs']:,} inputs" in text
+    assert {each["target"] for each in kept["targets"]} == TARGETS.keys()
+    for each in kept["targets"]:
+        inputs, seconds = f"{each['inputs']:,}", round(each["seconds"])
+        row = f"| `{each['target']}` | {inputs} | {seconds} | {each['coverage_edges']:,} |"
+        row += f" {len(each['findings'])} |"
+        assert row in text, row
+    assert kept["machine"] in text
+    assert kept["date"][:10] in text

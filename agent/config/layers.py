@@ -131,8 +131,10 @@ def _model_elsewhere(given: list[_Assignment]) -> str | None:
 def _from_file(text: str, name: str) -> list[_Assignment]:
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # also an integer of thousands of digits
         raise ConfigError(f"{name} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{name} has a value that is nested too deeply.") from None
     return list(_from_tables(tables, f"file {name}"))
 
 
@@ -213,7 +215,7 @@ def _chosen_preset(given: list[_Assignment]) -> str:
 
 def _checked_preset(assignment: _Assignment) -> object:
     name = assignment.value
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         listed = ", ".join([AUTO, *PRESETS] if assignment.path == "agent.preset" else PRESETS)
         raise ConfigError(
             f"{assignment.path} must be one of {listed}, not {shown(name)} ({assignment.origin}).",

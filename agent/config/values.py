@@ -19,6 +19,9 @@ from latency_budget.storage.postgres_url import PostgresUrl
 _SHOWN_CHARS: Final = 60
 """Longest quotation of a wrong value: enough to find it, not enough to bury the message."""
 
+_INT_BOUND: Final = 10**18
+"""Whole numbers have fewer digits than this: longer ones overflow where they are compared."""
+
 
 class WrongValueError(ValueError):
     """Invalid value. The message is the predicate of a sentence: "must be ..."."""
@@ -122,7 +125,7 @@ def _read_record(kind: Any, value: object, *, is_text: bool) -> Any:
 def _toml_value(text: str, words: str) -> object:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also an integer of thousands of digits
         raise WrongValueError(f"must be {words}, not {shown(text)}") from None
 
 
@@ -148,7 +151,7 @@ def _read_switch_or_url(value: object, is_text: bool) -> bool | PostgresUrl:
 
 
 def _read_int(value: object, is_text: bool) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _INT_BOUND:
         return value
     if is_text and re.fullmatch(r"\s*[-+]?[0-9]{1,18}\s*", str(value)):
         return int(str(value))
@@ -157,7 +160,10 @@ def _read_int(value: object, is_text: bool) -> int:
 
 def _read_float(value: object, is_text: bool) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # an integer of hundreds of digits
+            pass
     if is_text and re.fullmatch(r"\s*[-+]?[0-9]{0,18}\.?[0-9]{0,18}\s*", str(value)):
         try:
             return float(str(value))

@@ -68,7 +68,7 @@ async def read_form(request: Request) -> AsyncIterator[FormData]:
         raise RefusedError(415, "body", "must have Content-Type: multipart/form-data")
     _check_charset(kind)
     arrived = _Arrived()
-    parser = MultiPartParser(
+    parser = _FormParser(
         request.headers,
         _bounded(request, arrived),
         max_files=1,
@@ -91,6 +91,24 @@ async def read_form(request: Request) -> AsyncIterator[FormData]:
         yield form
     finally:
         await form.close()
+
+
+class _FormParser(MultiPartParser):
+    """Refuses a body that ends before its last boundary: starlette drops the part in which it ends,
+    and leaves that part's file open."""
+
+    _is_whole = False
+
+    def on_end(self) -> None:
+        self._is_whole = True
+
+    async def parse(self) -> FormData:
+        form = await super().parse()
+        if not self._is_whole:
+            for file in self._files_to_close_on_error:
+                file.close()
+            raise MultiPartException("it ends before its last boundary")
+        return form
 
 
 def _check_charset(content_type: str) -> None:

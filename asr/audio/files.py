@@ -142,7 +142,10 @@ def _resampled(
     name: str,
     limits: FileLimits | None,
 ) -> Iterator[Pcm]:
-    resampler = Resampler(sound.samplerate)
+    try:
+        resampler = Resampler(sound.samplerate)
+    except AudioError as error:
+        raise AudioError(f"{name}: {error}") from None
     seen = 0
     for block in blocks:
         seen += len(block)

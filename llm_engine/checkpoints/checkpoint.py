@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from .int4 import Int4Matrix
 from .packed_cache import Array
 from .tokenizer import Tokenizer
 
-_LARGEST = 1 << 22
+MAX_DIMENSION: Final = 1 << 22
 """Bound for the dimensions of a decoder: none comes near it; a damaged header easily does."""
 
 _TOP = ("embed_tokens.weight", "norm.weight", "lm_head.weight")
@@ -87,7 +88,7 @@ class Checkpoint:
         sizes |= {"heads": config.num_heads, "key heads": config.num_kv_heads}
         sizes |= {"head size": config.head_dim, "context length": config.context_length}
         for name, size in sizes.items():
-            if not 1 <= size <= _LARGEST:
+            if not 1 <= size <= MAX_DIMENSION:
                 raise ModelError(f"{self.path}: {name} is {size}")
         if config.num_heads % config.num_kv_heads or config.head_dim % 2:
             raise ModelError(

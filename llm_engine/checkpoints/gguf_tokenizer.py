@@ -18,6 +18,10 @@ from .tokenizer import Tokenizer, bytes_of_tokens, end_ids
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
 
+_MAX_TOKEN_CHARS = 1024
+"""Longest SentencePiece token; real ones have 16, or a few hundred spaces. The merges are found in
+a time that grows with the square of it: one token of a megabyte would take hours."""
+
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -61,9 +65,11 @@ def build_tokenizer(metadata: dict[str, Any], path: Path) -> Tokenizer:
         full.add_special_tokens(
             [AddedToken(tokens[i], normalized=False, special=True) for i in added]
         )
-    except ModelError:
+    except (ModelError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # the Rust library raises bare Exception for vocabularies it refuses
+    except (
+        BaseException
+    ) as error:  # the Rust library raises bare Exception, and panics are not even
         raise ModelError(f"{path}: its tokenizer is damaged: {error}") from None
     if model == "llama" and metadata.get("tokenizer.ggml.add_space_prefix", True):
         full.normalizer = normalizers.Sequence(
@@ -128,6 +134,8 @@ def _sentencepiece(
     vocabulary = _vocabulary(tokens, excluded)
     ranked = []
     for token, index in vocabulary.items():
+        if len(token) > _MAX_TOKEN_CHARS:
+            raise ModelError(f"{path}: token {index} has {len(token)} characters")
         for cut in range(1, len(token)):
             left, right = token[:cut], token[cut:]
             if left in vocabulary and right in vocabulary:

@@ -18,6 +18,8 @@ from llm_engine.config import (
 )
 from llm_engine.errors import ModelError
 
+from .checkpoint import MAX_DIMENSION
+
 SUPPORTED_ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
 _REASONS = {
     "mixtures of experts": "mixtral qwen2_moe qwen3_moe deepseek_v2 deepseek_v3 llama4 dbrx olmoe",
@@ -119,8 +121,8 @@ class _Settings:
 
     def integer(self, name: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._get(name, default)
-        if type(value) is not int or value < least:
-            self._refuse(name, "a positive whole number" if least else "a whole number from 0")
+        if type(value) is not int or not least <= value <= MAX_DIMENSION:
+            self._refuse(name, f"a whole number from {least} to {MAX_DIMENSION}")
         return value
 
     def real(self, name: str, default: float | None = None) -> float:

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer as Bpe
 
 from llm_engine.errors import ModelError
 
+from .checkpoint import MAX_DIMENSION
 from .tokenizer import Tokenizer, bytes_of_tokens, end_ids
 
 
@@ -21,12 +22,19 @@ def load_tokenizer(path: Path, model_config: dict[str, Any]) -> Tokenizer:
         plain = Bpe.from_str(json.dumps(_without_added_tokens(description)))
     except FileNotFoundError:
         raise ModelError(f"{path}: tokenizer.json is missing") from None
-    except Exception as error:  # the Rust library raises bare Exception
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except (
+        BaseException
+    ) as error:  # the Rust library raises bare Exception, and panics are not even
         raise ModelError(f"{file}: not a usable tokenizer: {error}") from None
     settings = _optional_json(path / "tokenizer_config.json")
     added = {entry["id"]: bool(entry["special"]) for entry in description.get("added_tokens", [])}
     by_text = full.get_vocab(with_added_tokens=True)
-    tokens = [""] * (max(by_text.values(), default=-1) + 1)
+    largest_id = max(by_text.values(), default=-1)
+    if largest_id >= MAX_DIMENSION:
+        raise ModelError(f"{file}: has a token with the id {largest_id}, which no vocabulary has")
+    tokens = [""] * (largest_id + 1)
     for text, index in by_text.items():
         tokens[index] = text
     control_ids = frozenset(index for index, special in added.items() if special)
@@ -90,7 +98,7 @@ def _optional_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path}: cannot be read as JSON: {error}") from None
     return values if isinstance(values, dict) else {}
 

@@ -224,6 +224,13 @@ def _decoder_tensors(
     return tensors
 
 
+def _exists(file: Path) -> bool:
+    try:
+        return file.exists()
+    except OSError:  # its name is longer than names may be
+        return False
+
+
 def _stored_tensors(path: Path) -> list[_Stored]:
     index = path / "model.safetensors.index.json"
     if index.exists():
@@ -231,7 +238,7 @@ def _stored_tensors(path: Path) -> list[_Stored]:
         if not isinstance(weight_map, dict):
             raise ModelError(f"{index}: lacks 'weight_map'")
         files = sorted({str(file) for file in weight_map.values()})
-        missing = [file for file in files if not (path / file).exists()]
+        missing = [file for file in files if not _exists(path / file)]
         if missing:
             raise ModelError(f"{path}: {', '.join(missing)} missing, named by {index.name}")
     else:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -39,8 +39,8 @@ def echo(kind: str) -> Iterator[int]:
             server.terminate()
 
 
-def results(kind: str, folder: Path, *cases: str) -> dict[str, str]:
-    """How a server of that kind behaves in each case (of those that fit a pattern)."""
+def reports(kind: str, folder: Path, *cases: str) -> dict[str, dict[str, Any]]:
+    """What is reported of a server of that kind in each case (of those that fit a pattern)."""
     kosoku = str(build("kosoku") / "bin" / "kosoku")
     chosen = [word for case in cases for word in ("-i", case)]
     with echo(kind) as port:
@@ -49,7 +49,12 @@ def results(kind: str, folder: Path, *cases: str) -> dict[str, str]:
         subprocess.run(command, capture_output=True, timeout=400, check=False)
     told = json.loads((folder / "index.json").read_text())
     ((_, found),) = told.items()
-    return {case: _worst(each) for case, each in found.items()}
+    return dict(found)
+
+
+def results(kind: str, folder: Path, *cases: str) -> dict[str, str]:
+    """How a server of that kind behaves in each case (of those that fit a pattern)."""
+    return {case: _worst(each) for case, each in reports(kind, folder, *cases).items()}
 
 
 def _worst(result: dict[str, str]) -> str:
@@ -70,3 +75,10 @@ def test_every_case_of_the_rfc(tmp_path: Path) -> None:
 def test_what_fails_for_the_limit(tmp_path: Path) -> None:
     found = results("roomy", tmp_path, *BEYOND_THE_LIMIT)
     assert found == dict.fromkeys(BEYOND_THE_LIMIT, "OK")
+
+
+def test_a_message_beyond_the_limit_is_closed_with_1009(tmp_path: Path) -> None:
+    """As it must be: RFC 6455, 7.4.1. A close amid fragments (7.1.5) is answered, with its code."""
+    found = reports("ours", tmp_path, *BEYOND_THE_LIMIT, "7.1.5")
+    codes = {case: each["remoteCloseCode"] for case, each in found.items()}
+    assert codes == {**dict.fromkeys(BEYOND_THE_LIMIT, 1009), "7.1.5": 1000}

@@ -9,6 +9,8 @@ sends what it has buffered, and to a peer that does not read it never comes to a
 *A reader* that takes nothing of a response for half a minute is a dead one: whatever it has set to
 work waits for it.
 
+*A request that stops being HTTP* amid its body is refused with 400 where no response has begun.
+
 *A request* must come within seconds, and the number of connections is limited: otherwise a peer
 that opens sockets and sends nothing takes all file descriptors. At the limit, the connection that
 has waited longest for its own request makes room, so that such a flood keeps no client out. An
@@ -23,6 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Final, cast
 
+from h11 import LocalProtocolError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 
@@ -91,6 +94,17 @@ class HttpConnection(H11Protocol):
         super().handle_websocket_upgrade(event)
         if ahead := self.conn.trailing_data[0]:  # which uvicorn would drop
             cast(asyncio.Protocol, self.transport.get_protocol()).data_received(ahead)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP. Where a response has begun, or has no body, it is left as it is;
+        the application's own is dropped. uvicorn lets h11's error end both in a traceback."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        try:
+            super().send_400_response(msg)
+        except LocalProtocolError:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """The next request is read now, or once its address is not too fast any more."""

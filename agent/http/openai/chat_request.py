@@ -184,7 +184,8 @@ def _messages(values: object) -> list[ChatMessage | CallingMessage]:
             continue
         if role == "assistant":
             text = without_first_thought(text)  # some clients send it back
-        if role == "tool" and value.get("tool_call_id") not in call_ids:
+        answered = value.get("tool_call_id")
+        if role == "tool" and not (isinstance(answered, str) and answered in call_ids):
             raise RequestError(f"{name}.tool_call_id", "must name a call of an earlier message")
         if not text.strip() and role != "tool":
             if role == "assistant":

@@ -79,9 +79,13 @@ class AudioSocket:
         if isinstance(frame, str):
             return [MarkReached(frame.removeprefix(MARK))]
         events, self._ahead = self._ahead, []
-        for kind, payload in self._reader.feed(frame):
-            events += self._events(kind, payload)
-        if any(isinstance(event, StreamStopped) for event in events):
+        try:
+            for kind, payload in self._reader.feed(frame):
+                events += self._events(kind, payload)
+        except StreamError:
+            if not _is_over(events):  # what stands behind the end counts for nothing
+                raise
+        if _is_over(events):
             return events
         for number, event in enumerate(events, 1):
             if isinstance(event, StreamStarted):
@@ -143,6 +147,10 @@ class AudioSocket:
 
     def hang_up(self) -> list[Frame]:
         return [END]
+
+
+def _is_over(events: list[PhoneEvent]) -> bool:
+    return any(isinstance(event, StreamStopped) for event in events)
 
 
 class MessageReader:

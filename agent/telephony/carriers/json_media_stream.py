@@ -33,6 +33,9 @@ MAX_FRAME: Final = 64 * 1024
 MAX_TEXT: Final = 512
 """Characters of an id, a telephone number or a parameter. TwiML allows 500 for a parameter."""
 
+MAX_NAME_SHOWN: Final = 40
+"""Characters of a field's name in messages, which go into the log."""
+
 KEYS: Final = re.compile(r"[0-9A-D*#]")
 
 ENCODINGS: Final[Mapping[str, AudioEncoding]] = {
@@ -100,7 +103,8 @@ class JsonStream:
         fields = fields_of(frame)
         event = fields.get("event")
         if not isinstance(event, str):
-            raise StreamError(f'a frame has an "event"; this one has {sorted(fields)[:5]}')
+            names = [name[:MAX_NAME_SHOWN] for name in sorted(fields)[:5]]
+            raise StreamError(f'a frame has an "event"; this one has {names}')
         reader = self._readers.get(event)
         if reader is None:
             return []

@@ -54,7 +54,10 @@ def test_help_and_version(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "talk", "call", "bench", "models", "keys", "doctor", "settings", "replay", "report"],
+    [
+        *("serve", "talk", "call", "bench", "models", "keys", "doctor", "settings", "replay"),
+        *("report", "licences"),
+    ],
 )
 def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = halfsec(command, "--help", home=tmp_path)

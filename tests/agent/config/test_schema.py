@@ -145,6 +145,28 @@ def test_the_address_of_a_collector(url: str) -> None:
     assert load_config({"latency_budget.otlp_endpoint": url}).latency_budget.otlp_endpoint == url
 
 
+@pytest.mark.parametrize(
+    ("file_text", "message"),
+    [
+        ("[agent]\npreset = []", "agent.preset must be one of auto, .* not \\[\\]"),
+        (f"[agent]\nport = 1{'0' * 400}", "agent.port must be a whole number"),
+        (f"[agent]\nport = 1{'0' * 5000}", "halfsec.toml is not valid TOML"),
+        (f"[llm_engine]\ntemperature = 1{'0' * 400}", "temperature must be a number"),
+        (f"[agent]\nport = {'[' * 5000}", "halfsec.toml has a value that is nested too deeply"),
+    ],
+)
+def test_values_that_readers_stumble_at(file_text: str, message: str) -> None:
+    """Each raised something else than ConfigError."""
+    with pytest.raises(ConfigError, match=message):
+        load_config(file_text=file_text)
+
+
+@pytest.mark.parametrize("value", [f"[1{'0' * 5000}]", "[" * 5000])
+def test_a_list_of_the_environment_that_readers_stumble_at(value: str) -> None:
+    with pytest.raises(ConfigError, match="must be a list as TOML writes it"):
+        load_config(env={"HALFSEC_ACCESS__TRUSTED_PROXIES": value})
+
+
 def test_a_long_wrong_value_is_cut() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config({"agent.port": "9" * 10_000})

@@ -1,4 +1,4 @@
-"""Forms: in which charsets their texts are read."""
+"""Forms: in which charsets their texts are read, and what becomes of those that are cut short."""
 
 import httpx
 import pytest
@@ -70,3 +70,29 @@ async def test_unsupported_charset_is_named(charset: str, value: bytes) -> None:
     assert (answer.status_code, len(message) < 250) == (415, True)
     assert repr(charset[:40]) in message
     assert "send it as UTF-8" in message
+
+
+FILE = (
+    b'--B\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n' + b"RIFF" * 50
+)
+
+
+@pytest.mark.parametrize("body", [FILE, FILE + b"\r\n--B\r\n", b"--B\r\n", b"--B", b""], ids=len)
+async def test_a_form_that_ends_before_its_last_boundary_is_refused(body: bytes) -> None:
+    """Found by fuzzing: the file of the part that it ends in stayed open, the rest was taken."""
+
+    async def answer(request: Request) -> Response:
+        async with read_form(request) as form:
+            return JSONResponse(len(form))
+
+    async def endpoint(request: Request) -> Response:
+        return await guarded(answer(request))
+
+    app = Starlette(routes=[Route("/", endpoint, methods=["POST"])])
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        refused = await http.post("/", content=body, headers={"content-type": KIND})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "body")
+        assert "ends before its last boundary" in refused.json()["error"]["message"]
+        whole = await http.post("/", content=FILE + b"\r\n--B--", headers={"content-type": KIND})
+        assert (whole.status_code, whole.json()) == (200, 1)

@@ -211,6 +211,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "response_format.json_schema.schema: can't be met": form({"allOf": [{"$ref": "#"}]}),
     "response_format.json_schema.schema: has 12": form({"enum": ["x" * 120_000]}),
     "messages[1].tool_call_id: must name a call": {"messages": [*HELLO, RESULT]},
+    "messages[1].tool_call_id: must name a call of": {  # found by fuzzing: status 500
+        "messages": [*HELLO, {**RESULT, "tool_call_id": {}}]
+    },
     "messages[0].tool_calls: must be a list": {
         "messages": [{"role": "user", "content": "x", "tool_calls": [1]}]
     },

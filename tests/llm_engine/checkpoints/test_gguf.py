@@ -21,6 +21,7 @@ from llm_engine.config import DivisorScaling
 from llm_engine.errors import ModelError
 from llm_engine.models.rope import inverse_frequencies
 from llm_engine.models.tensors import tensor
+from tests.fuzz.small_model import GGUF_TENSORS, gguf_file, gguf_metadata
 from tests.support.fakes.k_quants import K_QUANTS, SIZE, pack
 from tests.support.fakes.llm_decoding import greedy
 from tests.support.fakes.llm_models import greedy_oracle, save_tiny_gguf, save_tiny_model
@@ -230,6 +231,34 @@ def patched(tiny: Path, tmp_path: Path, old: bytes, new: bytes) -> Path:
 
 def text(value: str) -> bytes:
     return struct.pack("<Q", len(value)) + value.encode()
+
+
+def test_a_sentencepiece_token_of_a_megabyte_is_refused(tmp_path: Path) -> None:
+    """Its merges would take hours."""
+    metadata = gguf_metadata("llama")
+    tokens = metadata["tokenizer.ggml.tokens"]
+    path = tmp_path / "long.gguf"
+    for length, is_taken in ((1024, True), (1025, False), (1 << 20, False)):
+        metadata["tokenizer.ggml.tokens"] = [*tokens[:-1], "t" * length]
+        path.write_bytes(gguf_file(metadata, GGUF_TENSORS))
+        if is_taken:
+            assert load_checkpoint(path).tokenizer.token_bytes[-1] == b"t" * length
+        else:
+            with pytest.raises(
+                ModelError, match=f"token {len(tokens) - 1} has {length} characters"
+            ):
+                load_checkpoint(path)
+
+
+def test_a_panic_of_the_tokenizer_library_is_a_damaged_file(tmp_path: Path) -> None:
+    """Found by fuzzing: a panic of Rust is no `Exception`."""
+    metadata = gguf_metadata()
+    metadata["tokenizer.ggml.tokens"] = [*metadata["tokenizer.ggml.tokens"][:-1], "b"]
+    metadata["tokenizer.ggml.merges"] = ["t he"]
+    path = tmp_path / "twice.gguf"
+    path.write_bytes(gguf_file(metadata, GGUF_TENSORS))
+    with pytest.raises(ModelError, match=r"twice\.gguf: its tokenizer is damaged"):
+        load_checkpoint(path)
 
 
 def test_unsupported_parts_are_named(tiny: Path, tmp_path: Path) -> None:

@@ -71,10 +71,15 @@ SLIDES = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers":
         ({"rope_parameters": None, "rope_theta": "10000"}, "'rope_theta' must be a number"),
         (rope(rope_theta=1.0), "rotary base 1.0"),
         ({"rms_norm_eps": float("inf")}, "'rms_norm_eps' must be a number"),
-        ({"hidden_size": "64"}, "'hidden_size' must be a positive whole number"),
+        ({"hidden_size": "64"}, "'hidden_size' must be a whole number from 1"),
         ({"num_attention_heads": 5}, "heads"),
+        (  # a list as long was made before the size was looked at
+            {"model_type": "qwen2", "use_sliding_window": True, "num_hidden_layers": 10**12},
+            "'num_hidden_layers' must be a whole number from 1 to 4194304",
+        ),
+        ({"hidden_act": "x" * 5000}, "activation 'hidden_act' = 'x.*[.]{3}$"),
         ({"num_hidden_layers": 2}, r"layers\.1\.\S+ is missing"),
-        ({**SLIDES, "sliding_window": -1}, "'sliding_window' must be a positive whole number"),
+        ({**SLIDES, "sliding_window": -1}, "'sliding_window' must be a whole number from 1"),
         ({**SLIDES, "layer_types": ["chunked"]}, r"'layer_types' = \['chunked'\] are not"),
         ({**SLIDES, "layer_types": ["sliding_attention"] * 2}, "do not fit 1 layers"),
         ({**SLIDES, "model_type": "mistral"}, "'layer_types' in a Mistral are not supported"),
@@ -97,10 +102,12 @@ def test_configurations(model: Path, changes: dict[str, Any], message: str) -> N
         ("tokenizer.json", None, "tokenizer.json is missing"),
         ("tokenizer.json", "{}", "not a usable tokenizer"),
         ("tokenizer_config.json", "{", "cannot be read as JSON"),
+        ("tokenizer_config.json", "[" * 5000, "cannot be read as JSON"),
         ("model.safetensors", None, "model.safetensors is missing"),
         ("model.safetensors", "short", "truncated or not safetensors"),
         ("model.safetensors.index.json", "{}", "lacks 'weight_map'"),
         ("model.safetensors.index.json", '{"weight_map": {"a": "b.st"}}', r"b\.st missing"),
+        ("model.safetensors.index.json", f'{{"weight_map": {{"a": "{"b" * 300}"}}}}', "b missing"),
     ],
 )
 def test_files(model: Path, name: str, content: str | None, message: str) -> None:
@@ -112,6 +119,17 @@ def test_files(model: Path, name: str, content: str | None, message: str) -> Non
     with pytest.raises(ModelError, match=message) as caught:
         load_checkpoint(model)
     assert str(model) in str(caught.value)
+
+
+@pytest.mark.parametrize("token_id", [10**9, 2**32 - 1])
+def test_a_token_id_that_no_vocabulary_has(model: Path, token_id: int) -> None:
+    """A table up to it takes 8 GB and more."""
+    file = model / "tokenizer.json"
+    description = json.loads(file.read_text())
+    description["model"]["vocab"]["far"] = token_id
+    file.write_text(json.dumps(description))
+    with pytest.raises(ModelError, match=f"has a token with the id {token_id}"):
+        load_checkpoint(model)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,61 @@ async def test_client_that_ignores_the_close_is_disconnected(
     assert wire.protocol not in wire.protocol.connections
 
 
+MALFORMED_CHUNK = b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\nz\r\n"
+
+
+@pytest.mark.parametrize("method", [b"HEAD", b"POST"])
+@pytest.mark.parametrize("reads", ["nothing", "the body"])
+async def test_body_that_stops_being_http_is_refused_without_a_traceback(
+    method: bytes, reads: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Found by fuzzing: h11's errors came out of uvicorn, one into the log and one as a task's."""
+    asked = asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if reads == "the body":
+            assert (await receive())["type"] == "http.disconnect"
+        else:
+            await asyncio.sleep(0)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"x"})
+        asked.set()
+
+    wire = ServerUnderTest(application).connect()
+    wire.protocol.data_received(method + b" / HTTP/1.1\r\n" + MALFORMED_CHUNK)
+    assert wire.sent.startswith(b"HTTP/1.1 400 ")
+    assert wire.closing
+    async with asyncio.timeout(30):
+        await asked.wait()
+    assert wire.sent.count(b"HTTP/1.1") == 1
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
+    await end(wire)
+
+
+async def test_body_that_stops_being_http_after_the_response_began() -> None:
+    """The response stays as far as it has come: nothing of another one follows it."""
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        begun.set()
+        await may_end.wait()
+
+    wire = ServerUnderTest(application).connect()
+    head, end_of_head, chunk = MALFORMED_CHUNK.partition(b"\r\n\r\n")
+    wire.protocol.data_received(b"POST / HTTP/1.1\r\n" + head + end_of_head)
+    async with asyncio.timeout(30):
+        await begun.wait()
+    wire.protocol.data_received(chunk)
+    assert wire.closing
+    assert wire.sent.endswith(b"\r\n\r\nx")
+    assert wire.sent.count(b"HTTP/1.1") == 1
+    may_end.set()
+    await end(wire)
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
 async def test_connection_without_a_request_is_closed(
     monkeypatch: pytest.MonkeyPatch, sent: bytes

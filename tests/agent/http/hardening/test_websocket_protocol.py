@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.codec.json_frame import MAX_FRAME_BYTES
 from agent.http.hardening import websocket_protocol
 from agent.http.hardening.websocket_protocol import (
     FRAMES_AT_ONCE,
@@ -96,6 +97,34 @@ async def test_telephone_message_size_is_limited(path: str, first: int) -> None:
             assert (more, opcode, int.from_bytes(bytes(close[:2]), "big")) == (0, 0x88, 1009)
             assert b"65536" in bytes(close)
         await end(wire)
+
+
+@pytest.mark.parametrize("size", [8 << 20, 16 << 20], ids=["8 MiB", "16 MiB"])
+@pytest.mark.parametrize("first", [0x81, 0x82], ids=["text", "bytes"])
+@pytest.mark.parametrize("piece", [None, 64 << 10], ids=["whole", "in pieces"])
+async def test_client_message_beyond_the_limit_is_closed_with_1009(
+    size: int, first: int, piece: int | None
+) -> None:
+    """RFC 6455, 7.4.1; cases 9.1.5, 9.1.6, 9.2.5 and 9.2.6 of Autobahn's, whole and fragmented."""
+    reader = Reader()
+    wire = await ServerUnderTest(reader, ws_max_size=MAX_FRAME_BYTES).call()
+    wire.protocol.data_received(long(b"x" * MAX_FRAME_BYTES, first))
+    await reader.heard(1)
+    wire.sent = b""
+    if piece is None:  # the head of the frame says it
+        wire.protocol.data_received(long(b"", first)[:2] + size.to_bytes(8, "big") + MASK)
+    else:
+        wire.protocol.data_received(long(b"x" * piece, first & 0x0F))
+        for _ in range(size // piece):
+            wire.protocol.data_received(long(b"x" * piece, 0x00))
+            await turns(20)
+    await reader.heard(2)
+    taken, ended = reader.got
+    assert len(taken.get("text") or taken["bytes"]) == MAX_FRAME_BYTES
+    assert ended["type"] == "websocket.disconnect"
+    opcode, _, *close = wire.sent
+    assert (opcode, int.from_bytes(bytes(close[:2]), "big")) == (0x88, 1009)
+    await end(wire)
 
 
 @pytest.mark.parametrize("behind", [b"", text(b"rest", first=0x80), PING], ids=len)

@@ -80,6 +80,14 @@ def test_what_a_stranger_sends_is_taken_or_refused_alike(data: bytes, size: int)
     assert outcome(pieces) == outcome([data])
 
 
+@pytest.mark.parametrize("kind", [HANG_UP, ERROR])
+@pytest.mark.parametrize("behind", [b"\x99\0\0", message(0x15, b"\0\0")])
+def test_what_stands_behind_the_end_counts_for_nothing(kind: int, behind: bytes) -> None:
+    """Found by fuzzing: the call ended as a bad stream where both came in one piece."""
+    *_, stopped = started().receive(message(kind) + behind)
+    assert isinstance(stopped, StreamStopped)
+
+
 @given(st.lists(st.binary(min_size=1, max_size=5000), max_size=20))
 def test_no_more_than_one_message_is_kept(pieces: list[bytes]) -> None:
     reader = MessageReader()

@@ -306,6 +306,13 @@ def test_a_call_begins_once(vectors: Vectors) -> None:
             dialect.receive(vectors.start)
 
 
+def test_a_refusal_quotes_little_of_a_frame() -> None:
+    """It goes into a log, which any peer of the stream could fill."""
+    with pytest.raises(StreamError, match='a frame has an "event"') as caught:
+        begun(TELNYX).receive(said(**{letter * 9000: 1 for letter in "abcdefg"}))
+    assert len(str(caught.value)) < 300
+
+
 @pytest.mark.parametrize("vectors", ALL)
 def test_nothing_is_heard_before_it_begins(vectors: Vectors) -> None:
     with pytest.raises(StreamError):

@@ -1,38 +1,23 @@
-"""A coverage-guided fuzzer of the voice socket's dialect, by atheris (libFuzzer).
-
-    python -m tests.fuzz_wire --inputs 1000000
+"""Events of the voice socket, `/v1/realtime`, in the dialects `realtime` and `halfsec.v1`.
 
 An input is a few frames, one a line, to one connection; a first byte decides how that connection is
-set up. They begin as real events, and are changed as JSON (fields, values, kinds) or as bytes, by
-what reaches lines of `agent/realtime/protocol` that none has reached. Whatever comes, each frame
-is answered by
-requests or problems, each problem can be said to the client, and what a client may set is within
-its bounds. The first input that breaks this is printed, and kept as a file `crash-...`; exit 77.
+set up. Each frame is answered by requests or problems, each problem can be said to the client, and
+what a client may set is within its bounds.
 """
 
-import argparse
 import json
 import random
-import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
-import atheris
-
-with atheris.instrument_imports(
-    include=["agent.realtime.protocol", "agent.telephony.carriers", "agent.codec"]
-):
-    from agent.realtime.protocol.ids import CountingIds
-    from agent.realtime.protocol.protocol import RealtimeProtocol
-
+from agent.realtime.protocol.ids import CountingIds
+from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.client_events import AppendAudio, Request, UpdateSession
 from agent.session.api.server_events import Problem, SessionCreated, SessionUpdated
 from agent.session.api.settings import SessionSettings
 from latency_budget.account.turn import SessionId
+from tests.fuzz.target import JsonGrammar, Target
 
-MAX_BYTES: Final = 2048
 MAX_FRAMES: Final = 3
 """One that sets, one that is set by it, and one more: longer inputs only take longer."""
 NEW: Final = SessionSettings()
@@ -87,10 +72,7 @@ SEEDS: Final[Sequence[dict[str, Any]]] = (
     {"type": "halfsec.playback", "item_id": "i", "played_ms": 5},
     {"type": "transcription_session.update"},
 )  # fmt: skip
-ODD: Final[Sequence[Any]] = (
-    None, True, False, 0, -1, 1, 1e308, -0.0, 2**63, 10**400, "", "root", "auto", "none", "inf",
-    "\x00", "\ud800", "<|im_end|>", "é" * 70, "x" * 600, [], {}, [[]], [None], {"": None},
-)  # fmt: skip
+GRAMMAR: Final = JsonGrammar(SEEDS)
 
 
 def examine(data: bytes) -> None:
@@ -126,93 +108,15 @@ def _as_text(line: bytes) -> str:
     return line.decode(errors="replace")
 
 
-def change(data: bytes, max_size: int, seed: int) -> bytes:
-    """Half of the time as JSON, else as bytes: libFuzzer's own way."""
-    chance = random.Random(seed)
-    lines = data[1:].split(b"\n")
-    at = chance.randrange(len(lines))
-    try:
-        event = json.loads(lines[at])
-    except (ValueError, RecursionError):
-        event = None
-    if not isinstance(event, dict) or chance.random() < 0.4:
-        if not lines[at] and chance.random() < 0.5:
-            lines[at] = _text_of(chance.choice(SEEDS))
-            return (data[:1] + b"\n".join(lines))[:max_size]
-        changed: bytes = atheris.Mutate(data, max_size)
-        return changed
-    if chance.random() < 0.2 and len(lines) < MAX_FRAMES:
-        lines.insert(at, _text_of(chance.choice(SEEDS)))
-    else:
-        _change_a_value(event, chance)
-        lines[at] = _text_of(event)
-    first = bytes([chance.randrange(256)]) if chance.random() < 0.1 else data[:1]
-    return (first + b"\n".join(lines))[:max_size]
+def change(data: bytes, chance: random.Random) -> bytes | None:
+    return GRAMMAR.change_lines(data, chance, MAX_FRAMES)
 
 
-def _change_a_value(event: Any, chance: random.Random) -> None:
-    """Of this object or one inside it."""
-    inside = event
-    while chance.random() < 0.7:
-        values = list(inside.values() if isinstance(inside, dict) else inside)
-        deeper = [value for value in values if isinstance(value, dict | list) and value]
-        if not deeper:
-            break
-        inside = chance.choice(deeper)
-    keys = list(inside if isinstance(inside, dict) else range(len(inside)))
-    if not keys:
-        return
-    key = chance.choice(keys)
-    what = chance.random()
-    if what < 0.2:
-        del inside[key]
-    elif what < 0.35 and isinstance(inside, dict):
-        inside[chance.choice(_NAMES)] = inside[key]
-    elif what < 0.6:
-        other = chance.choice(SEEDS)
-        inside[key] = other[chance.choice(list(other))]
-    else:
-        inside[key] = chance.choice(ODD)
+def seeds() -> list[bytes]:
+    texts = (json.dumps(event).encode() for event in SEEDS)
+    return [bytes([number * 15 % 256]) + text for number, text in enumerate(texts)]
 
 
-def _names_in(value: Any) -> set[str]:
-    found: set[str] = set()
-    for inner in value.values() if isinstance(value, dict) else value:
-        if isinstance(inner, dict | list | tuple):
-            found |= _names_in(inner)
-    return found | (set(value) if isinstance(value, dict) else set())
-
-
-_NAMES: Final = sorted(_names_in(SEEDS))
-
-
-def _text_of(event: Any) -> bytes:
-    return json.dumps(event).encode()
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Ends the process: 0 after so many inputs, 77 at the first that breaks a promise."""
-    parser = argparse.ArgumentParser(description="Fuzz the voice socket's dialect.")
-    parser.add_argument("--inputs", type=int, default=100_000, help="how many (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of chance (%(default)s)")
-    options = parser.parse_args(argv)
-    corpus = Path(tempfile.mkdtemp(prefix="halfsec-fuzz-"))
-    for number, event in enumerate(SEEDS):
-        (corpus / f"{number}").write_bytes(bytes([number * 15]) + _text_of(event))
-    (corpus / "words").write_text("".join(f'"\\"{name}\\""\n' for name in _NAMES))
-    dictionary = corpus.with_suffix(".dict")
-    (corpus / "words").rename(dictionary)
-    # libFuzzer's limit of memory is off: it looks at the peak, which on Linux a process inherits
-    # from the one that started it, and a test run with models has gigabytes.
-    arguments = [
-        sys.argv[0], f"-runs={options.inputs}", f"-seed={options.seed}", f"-max_len={MAX_BYTES}",
-        f"-dict={dictionary}", "-print_final_stats=1", "-timeout=10", "-verbosity=0",
-        "-rss_limit_mb=0",
-        f"-artifact_prefix={tempfile.gettempdir()}/", str(corpus),
-    ]  # fmt: skip
-    atheris.Setup(arguments, lambda data: examine(data), custom_mutator=change)
-    atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()
+TARGET: Final = Target(
+    examine, seeds, change, words=[f'"{name}"'.encode() for name in GRAMMAR.names]
+)
