@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+import languages
 from tts.text.normalize import SpokenWord, join_words, spoken_words
 from tts.voices.engine import RawSpeech, SynthesisEngine, VoiceError
 
@@ -29,8 +30,6 @@ from .word_times import WordTime, time_words
 MAX_SENTENCE_CHARS = 240
 """Spoken characters that go to the engine at once. hibari's longest input is 400 phonemes; and
 while a sentence is synthesized nothing can be cancelled (Piper: 1 s for 240 characters)."""
-
-_CALIBRATION = "This is how loud I usually speak, when nobody asks me to speak up."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,12 @@ class Voice(Protocol):
 class PostprocessedVoice:
     """A `Voice` from any engine."""
 
-    def __init__(self, engine: SynthesisEngine, name: str = "") -> None:
-        """`name`: how the voice was loaded; empty: the engine's class."""
+    def __init__(
+        self, engine: SynthesisEngine, name: str = "", language: str = languages.ENGLISH.code
+    ) -> None:
+        """`name`: how the voice was loaded; empty: the engine's class. `language`: code of the
+        language by whose rules text is read."""
+        self.language = language
         self._engine = engine
         self._name = name or type(engine).__name__
         self._voice_gain_db: float | None = None
@@ -99,7 +102,8 @@ class PostprocessedVoice:
 
     def warm(self) -> None:
         """Synthesize a sentence and drop it: loads lazy parts, and measures the voice's level."""
-        raw = self._speak(_CALIBRATION, 1.0)
+        profile = languages.profile_of(self.language) or languages.ENGLISH
+        raw = self._speak(profile.sentences.calibration, 1.0)
         measured = loudness.active_dbfs(raw.samples, self.rate_hz)
         if measured is None:
             raise VoiceError(f"the voice {self.name} is silent: is its model file intact?")
@@ -109,7 +113,7 @@ class PostprocessedVoice:
         """See `Voice.synthesize`."""
         if self._voice_gain_db is None:
             self.warm()
-        sentences = split_sentences(spoken_words(piece.text))
+        sentences = split_sentences(spoken_words(piece.text, self.language))
         first_char = piece.span[0]
         start = 0
         for number, words in enumerate(sentences):

@@ -112,12 +112,11 @@ def _degree_like(match: re.Match[str]) -> str:
     return _SYMBOLS[match[0]]
 
 
-SYMBOL_RULES: tuple[Rule, ...] = (
+MARKUP_RULES: tuple[Rule, ...] = (
     # Fences first: they hold code, which is not spoken.
     rule(r"(?P<fence>`{3,}|~{3,})[^\n]*(?:\n.*?)?(?:(?P=fence)|\Z)", const(""), re.DOTALL),
     rule(r"<!--.{0,2000}?-->", const(""), re.DOTALL),
     rule(r"</?[A-Za-z][^<>\n]{0,200}>", const("")),
-    rule(r"&(?P<name>amp|lt|gt|nbsp|quot|apos);", _entity),
     rule(r"^[ \t]*(?:[-*_][ \t]*){3,}$", const(""), re.MULTILINE),
     rule(r"^[ \t]*\|?[ \t]*:?-{2,}[-:| \t]*$", const(""), re.MULTILINE),
     rule(r"^[ \t]*#{1,6}(?=[ \t])", const(""), re.MULTILINE),
@@ -134,6 +133,12 @@ SYMBOL_RULES: tuple[Rule, ...] = (
     rule(r"(?<!\S)<3(?!\S)", const("")),
     rule(rf"[{EMOJI}]+", const("")),
     rule(r"[*_]+(?=\w)|(?<=[\w.,!?:;)\"'])[*_]+|~~", const("")),
+)
+"""What is not spoken in any language."""
+
+SYMBOL_RULES: tuple[Rule, ...] = (
+    *MARKUP_RULES,
+    rule(r"&(?P<name>amp|lt|gt|nbsp|quot|apos);", _entity),
     rule(r"#(?P<tag>[A-Za-z]\w{0,60})", _hash_tag),
     rule(r"(?P<sign>[<>])(?P<eq>=)?(?=\s?[\w(.-])", _comparison),
     rule(r"[<>](?=\s?[$£€]?\d)", _more_or_less),

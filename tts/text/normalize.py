@@ -10,17 +10,23 @@ One scan from left to right (see `tts/text/rule.py`). The result keeps, for ever
 characters of the source it speaks: by these "the caller heard 1.4 s" becomes a position in the
 reply as it was generated.
 
-English only: text in other scripts passes through to the voice unchanged.
+The rules here are English; those of German, Spanish and French are made of their profiles
+(`localized.py`). Text in other languages and scripts passes through to the voice unchanged.
 """
 
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+
+import languages
 
 from . import abbreviations, dates, identifiers, markup, quantities
+from .localized import NUMBER_START as LOCAL_NUMBER_START
+from .localized import localized_rules
 from .numbers import number_words
-from .rule import NUMBER, Rule, rule
+from .rule import NUMBER, Rule, RuleSet, rule
 
 END_MARKS = ".!?…"
 """Marks after which a sentence is over."""
@@ -48,12 +54,14 @@ class SpokenWord:
         return self.mark != "" and self.mark in END_MARKS
 
 
-def normalize(text: str) -> str:
+def normalize(text: str, language: str = "en") -> str:
     """Normalize a whole text, e.g. "It's $5." -> "It's five dollars."
 
-    Never fails; text with nothing to say gives "". The result has no digit and no symbol.
+    Never fails in English; text with nothing to say gives "". In the languages of `languages` the
+    result has no digit and no symbol. Raises ModuleNotFoundError where one of them is asked for
+    and the extra `languages` is not installed.
     """
-    return join_words(spoken_words(text))
+    return join_words(spoken_words(text, language))
 
 
 def join_words(words: Sequence[SpokenWord]) -> str:
@@ -61,13 +69,13 @@ def join_words(words: Sequence[SpokenWord]) -> str:
     return " ".join(word.text + word.mark for word in words)
 
 
-def spoken_words(text: str) -> tuple[SpokenWord, ...]:
+def spoken_words(text: str, language: str = "en") -> tuple[SpokenWord, ...]:
     """Normalize a text to words in spoken order, with the characters that each one speaks.
 
     Spans are ascending, words of one token share theirs, and no span leaves the text.
     """
     words = _Words()
-    for token in _tokens(text):
+    for token in _tokens(text, rules_of(language)):
         words.add(token)
     return tuple(words.finished)
 
@@ -104,6 +112,28 @@ _NUMBER_RULES: tuple[Rule, ...] = (
 )
 _SYMBOL_RULES: tuple[Rule, ...] = (*quantities.SYMBOL_RULES, *markup.SYMBOL_RULES)
 
+_ENGLISH = RuleSet(
+    _WORD_RULES, _NUMBER_RULES, _SYMBOL_RULES, lambda value: number_words(str(value))
+)
+_AS_WRITTEN = RuleSet(
+    (),
+    (rule(r"[\d$£€¥₹₩½⅓⅔¼¾⅕⅖⅗⅘⅙⅛⅜⅝⅞+−-][\d.,:%]*(?<![.,:])", lambda match: match[0]),),
+    markup.MARKUP_RULES,
+)
+"""Of a language without rules: numbers are the voice's business."""
+
+
+@cache
+def rules_of(language: str) -> RuleSet:
+    """Rules of a language by its code. Raises ModuleNotFoundError: see `normalize`."""
+    if language == languages.ENGLISH.code:
+        return _ENGLISH
+    profile = languages.profile_of(language)
+    if profile is None or profile.writing is None:
+        return _AS_WRITTEN
+    return localized_rules(profile.writing)
+
+
 # A letter is what `\w` takes, without digits and the numerals that `\d` does not know (², ½, ①).
 _LETTER = r"[^\W\d_²³¹¼-¾⁰-₉⅐-↏①-⓿]"
 _WORD = re.compile(rf"{_LETTER}(?:{_LETTER}|[\u0300-\u036f]|['’\u00ad\u200d-](?={_LETTER}))*")
@@ -116,33 +146,34 @@ _MARKS = re.compile(
 _PLAIN_MARKS = {"、": ",", "。": ".", "，": ",", "；": ";", "：": ":", "！": "!", "？": "?"}
 
 
-def _tokens(text: str) -> Iterator[_Token]:
+def _tokens(text: str, rules: RuleSet) -> Iterator[_Token]:
     position = 0
     while position < len(text):
-        token = _next_token(text, position)
+        token = _next_token(text, position, rules)
         yield token
         position = token.end
 
 
-def _next_token(text: str, position: int) -> _Token:
+def _next_token(text: str, position: int, rules: RuleSet) -> _Token:
     if blank := _BLANK.match(text, position):
         return _Token("", position, blank.end())
     if line_break := _LINE_BREAK.match(text, position):
         return _line_break(text, line_break)
     character = text[position]
     if character.isalpha():
-        return _first_answer(_WORD_RULES, text, position) or _plain_word(text, position)
-    if _NUMBER_START.match(text, position) and (
-        token := _first_answer(_NUMBER_RULES, text, position)
+        return _first_answer(rules.words, text, position) or _plain_word(text, position)
+    begins_number = _NUMBER_START if rules is _ENGLISH else LOCAL_NUMBER_START
+    if begins_number.match(text, position) and (
+        token := _first_answer(rules.numbers, text, position)
     ):
         return token
-    if token := _first_answer(_SYMBOL_RULES, text, position):
+    if token := _first_answer(rules.symbols, text, position):
         return token
     if mark := _MARKS.match(text, position):
         return _Token(_mark_of(mark[0]), position, mark.end(), is_mark=True)
     if character.isdigit() or character.isnumeric():
         # Digits of other scripts and the like: what Unicode knows of their value.
-        return _Token(_foreign_digit(character), position, position + 1)
+        return _Token(_foreign_digit(character, rules), position, position + 1)
     return _Token("", position, position + 1)
 
 
@@ -167,9 +198,9 @@ def _plain_word(text: str, position: int) -> _Token:
     )
 
 
-def _foreign_digit(character: str) -> str:
+def _foreign_digit(character: str, rules: RuleSet) -> str:
     value = unicodedata.numeric(character, -1.0)
-    return number_words(str(int(value))) if value >= 0 and value == int(value) else ""
+    return rules.cardinal(int(value)) if value >= 0 and value == int(value) else ""
 
 
 def _line_break(text: str, match: re.Match[str]) -> _Token:

@@ -28,6 +28,17 @@ class Rule:
     speak: Speak
 
 
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """Rules of one language, by the kind of the token's first character."""
+
+    words: tuple[Rule, ...]
+    numbers: tuple[Rule, ...]
+    symbols: tuple[Rule, ...]
+    cardinal: Callable[[int], str] = str
+    """Number words of digits in other scripts."""
+
+
 def rule(pattern: str, speak: Speak, flags: int = 0) -> Rule:
     return Rule(re.compile(pattern, flags), speak)
 

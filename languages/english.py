@@ -1,0 +1,39 @@
+"""English: sentences, and the words that turn-taking knows.
+
+The end-of-turn model has word lists of its own (`agent/turn_taking/end_of_turn_model.py`), on which
+it was fitted; the normalizer's rules are code (`tts/text/normalize.py`).
+"""
+
+from typing import Final
+
+from .profile import LanguageProfile, Sentences, TurnWords, phrases
+
+PROFILE: Final = LanguageProfile(
+    code="en",
+    name="English",
+    voice="hibari",
+    answer_in="",
+    sentences=Sentences(
+        apology="Sorry, something went wrong on my side. Could you say that again?",
+        idle_prompt="Are you still there?",
+        tool_wait="One moment.",
+        openers=("One moment,", "Let me see,"),
+        limit_notice="We have to end this call in half a minute.",
+        announcement="This call is recorded.",
+        transfer_unanswered="I am sorry, nobody answers there. What else can I do for you?",
+        calibration="This is how loud I usually speak, when nobody asks me to speak up.",
+    ),
+    turn_words=TurnWords(
+        backchannels=phrases(
+            "mm; mm hmm; mhm; mmhmm; mmm; hm; hmm; uh huh; aha; ah; oh; ooh; yeah; yep; yup; yes; "
+            "okay; ok; k; alright; all right; right; i see; sure; got it; of course; exactly; "
+            "indeed; true; good; great; cool; nice; fine; wow; really; oh really; oh i see; oh "
+            "okay; oh yeah; thanks; thank you; you"
+        ),
+        interruptions=frozenset({
+            "stop", "wait", "no", "nope", "hold", "hang", "but", "actually", "what", "sorry",
+            "pardon", "hey", "excuse", "listen",
+        }),
+    ),
+    has_word_features=True,
+)  # fmt: skip

@@ -1,0 +1,221 @@
+"""French: sentences, words of turn-taking, and how numbers and dates are read."""
+
+import re
+from typing import Final
+
+from .profile import (
+    Currency,
+    LanguageProfile,
+    Numbers,
+    Sentences,
+    SpokenRule,
+    TurnWords,
+    Unit,
+    Writing,
+    phrase_set,
+    phrases,
+    words,
+)
+
+MONTHS: Final = (
+    *("janvier", "février", "mars", "avril", "mai", "juin", "juillet", "août", "septembre"),
+    *("octobre", "novembre", "décembre"),
+)
+
+
+def _date(numbers: Numbers, day: int, month: int, year: int | None, before: str) -> str:
+    first = "premier" if day == 1 else numbers.cardinal(day)
+    said = f"{first} {MONTHS[month - 1]}"
+    return said if year is None else f"{said} {numbers.year(year)}"
+
+
+def _time(numbers: Numbers, hour: int, minute: int) -> str:
+    if hour in (0, 12) and minute == 0:
+        return "minuit" if hour == 0 else "midi"
+    hours = f"{_feminine(numbers.cardinal(hour))} {'heure' if hour < 2 else 'heures'}"
+    return f"{hours} {_feminine(numbers.cardinal(minute))}" if minute else hours
+
+
+def _clock(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "14h30", "8 h": the h of the hours."""
+    return _time(numbers, int(match["h"]), int(match["m"] or 0))
+
+
+def _feminine(spoken: str) -> str:
+    return re.sub(r"\bun$", "une", spoken)
+
+
+def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
+    if match["e"] in ("re", "ère"):
+        return "première" if match["n"] == "1" else None
+    return numbers.ordinal(int(match["n"]))
+
+
+PROFILE: Final = LanguageProfile(
+    code="fr",
+    name="French",
+    voice="pico-fr",
+    answer_in="Réponds toujours en français.",
+    sentences=Sentences(
+        apology="Désolé, quelque chose a échoué de mon côté. Pouvez-vous répéter, s'il vous "
+        "plaît ?",
+        idle_prompt="Êtes-vous toujours là ?",
+        tool_wait="Un instant, s'il vous plaît.",
+        openers=("Un instant,", "Voyons,", "Eh bien,"),
+        limit_notice="Nous devons terminer cet appel dans une demi-minute.",
+        announcement="Cet appel est enregistré.",
+        transfer_unanswered="Je suis désolé, personne ne répond là-bas. Que puis-je faire d'autre "
+        "pour vous ?",
+        calibration="Voilà comment je parle d'habitude, quand personne ne me demande de parler "
+        "plus fort.",
+    ),
+    turn_words=TurnWords(
+        backchannels=phrases(
+            "mm; mhm; mmhm; hm; hmm; ah; ah oui; ah bon; oh; oui; oui oui; ouais; ok; okay; "
+            "d'accord; bien; très bien; bon; exactement; exact; voilà; c'est ça; c'est vrai; vrai; "
+            "je vois; je comprends; compris; bien sûr; parfait; super; génial; merci; merci "
+            "beaucoup; vraiment; tout à fait; entendu; effectivement"
+        ),
+        interruptions=words(
+            "stop arrêtez arrête attendez attends non mais quoi comment pardon "
+            "excusez excuse désolé écoutez minute allô"
+        ),
+        dangling=words(
+            "et ou mais parce que qui dont si quand comme car donc lorsque euh heu mon "
+            "ma mes ton ta votre vos notre nos son sa ses un une des le la les du au aux de d l à "
+            "en dans avec pour par sans sur sous entre chez jusque depuis très chaque ce cette ces"
+        ),
+        digits=words("zéro un deux trois quatre cinq six sept huit neuf"),
+    ),
+    spoken_openers=phrase_set(
+        "oui, non, bien sûr, bien, très bien, bon, d'accord, okay, exactement, alors, donc, eh "
+        "bien, voyons, bonjour, bonsoir, merci, merci beaucoup, je vois, je comprends, compris, "
+        "entendu, pardon, désolé, je suis désolé, malheureusement, un instant, un moment, parfait, "
+        "super, volontiers, avec plaisir, certainement, effectivement"
+    ),
+    phrase_starts=words(
+        "et ou mais parce que qui si quand comme car donc pour avec dans de à en "
+        "par sans sur sous entre chez depuis"
+    ),
+    writing=Writing(
+        number_words="fr",
+        groups=r"[.\u00a0\u202f ]",
+        decimal="virgule",
+        minus="moins",
+        percent="pour cent",
+        range="à",
+        months=MONTHS,
+        weekdays={
+            "lun": "lundi",
+            "mar": "mardi",
+            "mer": "mercredi",
+            "jeu": "jeudi",
+            "ven": "vendredi",
+            "sam": "samedi",
+            "dim": "dimanche",
+        },
+        month_abbreviations={
+            "janv": 1,
+            "févr": 2,
+            "avr": 4,
+            "juil": 7,
+            "sept": 9,
+            "oct": 10,
+            "nov": 11,
+            "déc": 12,
+        },
+        date=_date,
+        time=_time,
+        currencies={
+            "€": Currency("un euro", "euros", "un centime", "centimes"),
+            "EUR": Currency("un euro", "euros", "un centime", "centimes"),
+            "$": Currency("un dollar", "dollars", "un cent", "cents"),
+            "USD": Currency("un dollar", "dollars", "un cent", "cents"),
+            "£": Currency("une livre", "livres", "un penny", "pence", feminine=True),
+            "GBP": Currency("une livre", "livres", "un penny", "pence", feminine=True),
+            "CHF": Currency("un franc", "francs", "un centime", "centimes"),
+        },
+        sum_joint="",
+        units={
+            "km/h": Unit("un kilomètre par heure", "kilomètres par heure"),
+            "kWh": Unit("un kilowattheure", "kilowattheures"),
+            "km": Unit("un kilomètre", "kilomètres"),
+            "cm": Unit("un centimètre", "centimètres"),
+            "mm": Unit("un millimètre", "millimètres"),
+            "m": Unit("un mètre", "mètres"),
+            "kg": Unit("un kilo", "kilos"),
+            "g": Unit("un gramme", "grammes"),
+            "mg": Unit("un milligramme", "milligrammes"),
+            "l": Unit("un litre", "litres"),
+            "ml": Unit("un millilitre", "millilitres"),
+            "min": Unit("une minute", "minutes", feminine=True),
+            "s": Unit("une seconde", "secondes", feminine=True),
+            "°C": Unit("un degré", "degrés"),
+            "°": Unit("un degré", "degrés"),
+            "Go": Unit("un gigaoctet", "gigaoctets"),
+            "Mo": Unit("un mégaoctet", "mégaoctets"),
+            "m²": Unit("un mètre carré", "mètres carrés"),
+        },
+        abbreviations={
+            "p. ex.": "par exemple",
+            "p.ex.": "par exemple",
+            "etc.": "et cetera",
+            "c.-à-d.": "c'est-à-dire",
+            "M.": "monsieur",
+            "Mme": "madame",
+            "Mlle": "mademoiselle",
+            "MM.": "messieurs",
+            "Dr": "docteur",
+            "Dr.": "docteur",
+            "Pr": "professeur",
+            "av.": "avenue",
+            "bd": "boulevard",
+            "n°": "numéro",
+            "N°": "numéro",
+            "tél.": "téléphone",
+            "Tél.": "téléphone",
+            "env.": "environ",
+            "max.": "maximum",
+            "min.": "minimum",
+            "St": "saint",
+            "Ste": "sainte",
+        },
+        symbols={
+            "&": "et",
+            "+": "plus",
+            "=": "égale",
+            "@": "arobase",
+            "%": "pour cent",
+            "€": "euros",
+            "$": "dollars",
+            "£": "livres",
+            "°": "degrés",
+            "§": "paragraphe",
+            "×": "fois",
+            "½": "un demi",
+            "¼": "un quart",
+            "¾": "trois quarts",
+            "#": "numéro",
+            "→": "vers",
+        },
+        words={"OK": "okay", "Ok": "okay", "ok": "okay"},
+        acronyms_said=words("PIN SIM OTAN ONU NASA SIDA COVID UNESCO"),
+        code_labels=(
+            r"numéro|commande|code|PIN|référence|compte|téléphone|poste|dossier|facture|"
+            r"code postal|réservation"
+        ),
+        address={
+            ".": "point",
+            "-": "tiret",
+            "_": "tiret bas",
+            "/": "barre oblique",
+            "@": "arobase",
+            "+": "plus",
+        },
+        rules=(
+            SpokenRule(r"(?P<h>[01]?\d|2[0-4])\s?h\s?(?P<m>[0-5]\d)?(?![\w/])", _clock),
+            SpokenRule(r"(?P<n>\d{1,3})(?P<e>ère|ème|er|re|e)(?!\w)", _ordinal),
+        ),
+        feminine=_feminine,
+    ),
+)

@@ -1,0 +1,257 @@
+"""German: sentences, words of turn-taking, and how numbers and dates are read."""
+
+import re
+from typing import Final
+
+from .profile import (
+    Currency,
+    LanguageProfile,
+    Numbers,
+    Sentences,
+    SpokenRule,
+    TurnWords,
+    Unit,
+    Writing,
+    phrase_set,
+    phrases,
+    words,
+)
+
+MONTHS: Final = (
+    *("Januar", "Februar", "März", "April", "Mai", "Juni", "Juli", "August", "September"),
+    *("Oktober", "November", "Dezember"),
+)
+
+_WEAK: Final = r"\b(?:am|vom|zum|im|beim|dem|den|des|ab|bis|seit|zur|einem|einen|jeden|ihrem)\s$"
+"""After these an ordinal ends in -n."""
+_PLACED: Final = r"\b(?:in|an|auf|mit|bei|von|zu|aus|nach|vor|seit)\s(?:der|den|die)\s$"
+_ARTICLE: Final = r"\b(?:der|die|das|diese|dieser|dieses|jede|jeder|jedes)\s$"
+_BEFORE_ORDINAL: Final = (
+    r"(?:am|vom|zum|zur|im|beim|dem|den|des|der|die|das|ab|bis|seit|ein|eine|einem|einen)"
+)
+
+
+def _ordinal(numbers: Numbers, value: int, before: str) -> str:
+    """An ordinal with the ending that the words before it ask for."""
+    plain = numbers.ordinal(value)
+    if re.search(_WEAK, before, re.IGNORECASE) or re.search(_PLACED, before, re.IGNORECASE):
+        return plain + "n"
+    return plain if re.search(_ARTICLE, before, re.IGNORECASE) else plain + "r"
+
+
+def _date(numbers: Numbers, day: int, month: int, year: int | None, before: str) -> str:
+    said = f"{_ordinal(numbers, day, before)} {MONTHS[month - 1]}"
+    return said if year is None else f"{said} {numbers.year(year)}"
+
+
+def _time(numbers: Numbers, hour: int, minute: int) -> str:
+    hours = f"{'ein' if hour == 1 else numbers.cardinal(hour)} Uhr"
+    return f"{hours} {numbers.cardinal(minute)}" if minute else hours
+
+
+def _ordinal_dot(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "der 3. Platz": a dot behind a number makes an ordinal of it after an article."""
+    before = match.string[: match.start()]
+    if not re.search(rf"\b{_BEFORE_ORDINAL}\s$", before, re.IGNORECASE):
+        return None
+    return _ordinal(numbers, int(match["n"]), before)
+
+
+def _year(match: re.Match[str], numbers: Numbers) -> str:
+    """A number like a year's, alone, is said like one: "neunzehnhundertneunundneunzig"."""
+    return numbers.year(int(match[0]))
+
+
+def _before_noun(spoken: str) -> str:
+    return spoken[:-1] if spoken.endswith("eins") else spoken
+
+
+def _feminine(spoken: str) -> str:
+    return "eine" if spoken == "eins" else _before_noun(spoken)
+
+
+PROFILE: Final = LanguageProfile(
+    code="de",
+    name="German",
+    voice="pico-de",
+    answer_in="Antworte immer auf Deutsch.",
+    sentences=Sentences(
+        apology="Entschuldigung, bei mir ist etwas schiefgegangen. Können Sie das noch einmal "
+        "sagen?",
+        idle_prompt="Sind Sie noch da?",
+        tool_wait="Einen Moment bitte.",
+        openers=("Einen Moment,", "Mal sehen,", "Also,"),
+        limit_notice="Wir müssen dieses Gespräch in einer halben Minute beenden.",
+        announcement="Dieses Gespräch wird aufgezeichnet.",
+        transfer_unanswered="Es tut mir leid, dort antwortet niemand. Was kann ich sonst für Sie "
+        "tun?",
+        calibration="So laut spreche ich gewöhnlich, wenn mich niemand bittet, lauter zu sprechen.",
+    ),
+    turn_words=TurnWords(
+        backchannels=phrases(
+            "mm; mhm; mmhm; hm; hmm; aha; ah; ach; ach so; oh; ja; jaja; jo; jep; genau; okay; ok; "
+            "gut; sehr gut; schön; klar; alles klar; stimmt; richtig; verstehe; ich verstehe; "
+            "natürlich; super; toll; prima; wirklich; ach ja; na gut; danke; vielen dank; eben"
+        ),
+        interruptions=words(
+            "stopp stop halt warte warten moment nein nee aber was wie bitte sorry "
+            "entschuldigung hallo doch nicht"
+        ),
+        dangling=words(
+            "und oder aber weil dass ob wenn als denn sondern sowie äh ähm öh mein "
+            "meine meinen meinem meiner unser unsere ein eine einen einem einer der dem den des im "
+            "am vom zum zur beim für ohne gegen durch wegen sehr zwischen bis jede jeder jeden"
+        ),
+        digits=words("null eins zwei zwo drei vier fünf sechs sieben acht neun"),
+    ),
+    spoken_openers=phrase_set(
+        "ja, nein, klar, gut, okay, gern, gerne, sehr gern, sehr gerne, natürlich, "
+        "selbstverständlich, alles klar, genau, richtig, also, nun, tja, hallo, guten tag, "
+        "guten morgen, guten abend, danke, vielen dank, bitte, verstanden, ich verstehe, entschuldigung, es tut mir leid, "
+        "tut mir leid, leider, einen moment, moment, mal sehen, schön, super, perfekt, prima"
+    ),
+    phrase_starts=words(
+        "und oder aber weil dass ob wenn als für mit von zu in an auf bei nach um "
+        "über unter vor während damit sondern bis seit ohne durch"
+    ),
+    writing=Writing(
+        number_words="de",
+        groups=r"[.'’\u00a0\u202f]",
+        decimal="Komma",
+        minus="minus",
+        percent="Prozent",
+        range="bis",
+        months=MONTHS,
+        weekdays={
+            "Mo": "Montag",
+            "Di": "Dienstag",
+            "Mi": "Mittwoch",
+            "Do": "Donnerstag",
+            "Fr": "Freitag",
+            "Sa": "Samstag",
+            "So": "Sonntag",
+        },
+        month_abbreviations={
+            "Jan": 1,
+            "Feb": 2,
+            "Mär": 3,
+            "Apr": 4,
+            "Jun": 6,
+            "Jul": 7,
+            "Aug": 8,
+            "Sep": 9,
+            "Sept": 9,
+            "Okt": 10,
+            "Nov": 11,
+            "Dez": 12,
+        },
+        date=_date,
+        time=_time,
+        currencies={
+            "€": Currency("ein Euro", "Euro", "ein Cent", "Cent"),
+            "EUR": Currency("ein Euro", "Euro", "ein Cent", "Cent"),
+            "$": Currency("ein Dollar", "Dollar", "ein Cent", "Cent"),
+            "USD": Currency("ein Dollar", "Dollar", "ein Cent", "Cent"),
+            "£": Currency("ein Pfund", "Pfund", "ein Penny", "Pence"),
+            "GBP": Currency("ein Pfund", "Pfund", "ein Penny", "Pence"),
+            "CHF": Currency("ein Franken", "Franken", "ein Rappen", "Rappen"),
+            "Fr": Currency("ein Franken", "Franken", "ein Rappen", "Rappen"),
+        },
+        sum_joint="",
+        units={
+            "km/h": Unit("ein Kilometer pro Stunde", "Kilometer pro Stunde"),
+            "kWh": Unit("eine Kilowattstunde", "Kilowattstunden", feminine=True),
+            "km": Unit("ein Kilometer", "Kilometer"),
+            "cm": Unit("ein Zentimeter", "Zentimeter"),
+            "mm": Unit("ein Millimeter", "Millimeter"),
+            "m": Unit("ein Meter", "Meter"),
+            "kg": Unit("ein Kilogramm", "Kilogramm"),
+            "g": Unit("ein Gramm", "Gramm"),
+            "mg": Unit("ein Milligramm", "Milligramm"),
+            "l": Unit("ein Liter", "Liter"),
+            "ml": Unit("ein Milliliter", "Milliliter"),
+            "h": Unit("eine Stunde", "Stunden", feminine=True),
+            "Std.": Unit("eine Stunde", "Stunden", feminine=True),
+            "min": Unit("eine Minute", "Minuten", feminine=True),
+            "Min.": Unit("eine Minute", "Minuten", feminine=True),
+            "s": Unit("eine Sekunde", "Sekunden", feminine=True),
+            "°C": Unit("ein Grad", "Grad"),
+            "°": Unit("ein Grad", "Grad"),
+            "GB": Unit("ein Gigabyte", "Gigabyte"),
+            "MB": Unit("ein Megabyte", "Megabyte"),
+            "m²": Unit("ein Quadratmeter", "Quadratmeter"),
+        },
+        abbreviations={
+            "z.B.": "zum Beispiel",
+            "z. B.": "zum Beispiel",
+            "d.h.": "das heißt",
+            "d. h.": "das heißt",
+            "u.a.": "unter anderem",
+            "u. a.": "unter anderem",
+            "usw.": "und so weiter",
+            "etc.": "et cetera",
+            "bzw.": "beziehungsweise",
+            "ca.": "circa",
+            "evtl.": "eventuell",
+            "ggf.": "gegebenenfalls",
+            "inkl.": "inklusive",
+            "zzgl.": "zuzüglich",
+            "vgl.": "vergleiche",
+            "Dr.": "Doktor",
+            "Prof.": "Professor",
+            "Hr.": "Herr",
+            "Fr.": "Frau",
+            "Nr.": "Nummer",
+            "Tel.": "Telefon",
+            "Str.": "Straße",
+            "str.": "straße",
+            "Mio.": "Millionen",
+            "Mrd.": "Milliarden",
+            "Tsd.": "Tausend",
+            "St.": "Sankt",
+            "max.": "maximal",
+            "min.": "mindestens",
+            "o.k.": "okay",
+        },
+        symbols={
+            "&": "und",
+            "+": "plus",
+            "=": "gleich",
+            "@": "at",
+            "%": "Prozent",
+            "€": "Euro",
+            "$": "Dollar",
+            "£": "Pfund",
+            "°": "Grad",
+            "§": "Paragraf",
+            "×": "mal",
+            "½": "ein halb",
+            "¼": "ein Viertel",
+            "¾": "drei Viertel",
+            "#": "Nummer",
+            "→": "zu",
+        },
+        words={"OK": "okay", "Ok": "okay", "ok": "okay"},
+        acronyms_said=words("PIN SIM NATO NASA TÜV BAFÖG COVID AIDS APP"),
+        code_labels=(
+            r"Nummer|Nr\.|Bestellnummer|Kundennummer|Rechnungsnummer|Auftragsnummer|Kontonummer|"
+            r"Telefonnummer|PIN|Code|Postleitzahl|PLZ|Vorwahl|Durchwahl|Aktenzeichen|"
+            r"Buchungsnummer|Vorgangsnummer"
+        ),
+        address={
+            ".": "Punkt",
+            "-": "Minus",
+            "_": "Unterstrich",
+            "/": "Schrägstrich",
+            "@": "at",
+            "+": "plus",
+        },
+        rules=(
+            SpokenRule(r"(?P<n>\d{1,3})\.(?=\s[A-Za-zÄÖÜäöü])", _ordinal_dot),
+            SpokenRule(r"1[1-9]\d\d(?![\d.,:/%€$£-]|\s?(?:Euro|EUR|kg|km|m|g)\b)", _year),
+        ),
+        unfinished=rf"(?:\b{_BEFORE_ORDINAL}\s\d{{1,3}}|,\s\d{{1,2}})\.$",
+        feminine=_feminine,
+        before_noun=_before_noun,
+    ),
+)

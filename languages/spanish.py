@@ -1,0 +1,228 @@
+"""Spanish: sentences, words of turn-taking, and how numbers and dates are read."""
+
+import re
+from typing import Final
+
+from .profile import (
+    Currency,
+    LanguageProfile,
+    Numbers,
+    Sentences,
+    SpokenRule,
+    TurnWords,
+    Unit,
+    Writing,
+    phrase_set,
+    phrases,
+    words,
+)
+
+MONTHS: Final = (
+    *("enero", "febrero", "marzo", "abril", "mayo", "junio", "julio", "agosto", "septiembre"),
+    *("octubre", "noviembre", "diciembre"),
+)
+
+
+def _date(numbers: Numbers, day: int, month: int, year: int | None, before: str) -> str:
+    first = "primero" if day == 1 else numbers.cardinal(day)
+    said = f"{first} de {MONTHS[month - 1]}"
+    return said if year is None else f"{said} de {numbers.year(year)}"
+
+
+def _time(numbers: Numbers, hour: int, minute: int) -> str:
+    said = _feminine(numbers.cardinal(hour))
+    return f"{said} y {numbers.cardinal(minute)}" if minute else f"{said} en punto"
+
+
+def _before_noun(spoken: str) -> str:
+    """ "veintiuno" -> "veintiún", "treinta y uno" -> "treinta y un"."""
+    if spoken.endswith("veintiuno"):
+        return spoken[:-9] + "veintiún"
+    return spoken[:-1] if spoken.endswith("uno") else spoken
+
+
+def _feminine(spoken: str) -> str:
+    spoken = re.sub("uno$", "una", spoken)
+    return re.sub(r"(cient|quinient)os\b", r"\1as", spoken)
+
+
+def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "3.º", "2ª": and the short forms in front of a noun, "1.er"."""
+    spoken, ending = numbers.ordinal(int(match["n"])), match["e"]
+    if ending in ("ª", "a"):
+        return re.sub(r"o\b", "a", spoken)
+    is_before_noun = ending == "er" or re.match(
+        r"\s(?!de\b)[a-záéíóúñ]", match.string[match.end() :]
+    )
+    is_short = spoken.endswith(("primero", "tercero"))
+    return spoken[:-1] if is_short and is_before_noun else spoken
+
+
+PROFILE: Final = LanguageProfile(
+    code="es",
+    name="Spanish",
+    voice="pico-es",
+    answer_in="Responde siempre en español.",
+    sentences=Sentences(
+        apology="Lo siento, algo ha fallado por mi parte. ¿Puede repetirlo, por favor?",
+        idle_prompt="¿Sigue usted ahí?",
+        tool_wait="Un momento, por favor.",
+        openers=("Un momento,", "Vamos a ver,", "Pues bien,"),
+        limit_notice="Tenemos que terminar esta llamada dentro de medio minuto.",
+        announcement="Esta llamada se está grabando.",
+        transfer_unanswered="Lo siento, allí no contesta nadie. ¿En qué más puedo ayudarle?",
+        calibration="Así de alto suelo hablar cuando nadie me pide que hable más alto.",
+    ),
+    turn_words=TurnWords(
+        backchannels=phrases(
+            "mm; mhm; mmhm; hm; hmm; ajá; aha; ah; ah sí; oh; sí; si; sí sí; ya; ya veo; vale; ok; "
+            "okay; claro; claro que sí; bien; muy bien; bueno; de acuerdo; exacto; eso es; cierto; "
+            "entiendo; ya entiendo; perfecto; genial; estupendo; gracias; muchas gracias; por "
+            "supuesto; en serio; qué bien"
+        ),
+        interruptions=words(
+            "para pare espera espere no pero qué cómo perdón perdone disculpe oiga oye momento hola"
+        ),
+        dangling=words(
+            "y e o u pero porque que si cuando como aunque sino eh em este mi mis tu su "
+            "sus nuestro nuestra un una unos unas el la los las del al de en con por para sin "
+            "sobre entre hasta desde muy cada"
+        ),
+        digits=words("cero uno una dos tres cuatro cinco seis siete ocho nueve"),
+    ),
+    spoken_openers=phrase_set(
+        "sí, no, claro, claro que sí, bien, muy bien, bueno, vale, okay, de acuerdo, por supuesto, "
+        "desde luego, exacto, pues, pues bien, entonces, a ver, vamos a ver, hola, buenos días, "
+        "buenas tardes, buenas noches, gracias, muchas gracias, entiendo, entendido, perdón, lo "
+        "siento, lamentablemente, un momento, perfecto, estupendo, genial"
+    ),
+    phrase_starts=words(
+        "y e o pero porque que si cuando como aunque sino para con de en por sin "
+        "sobre entre hasta desde"
+    ),
+    writing=Writing(
+        number_words="es",
+        groups=r"[.\u00a0\u202f]",
+        decimal="coma",
+        minus="menos",
+        percent="por ciento",
+        range="a",
+        months=MONTHS,
+        weekdays={
+            "lun": "lunes",
+            "mar": "martes",
+            "mié": "miércoles",
+            "jue": "jueves",
+            "vie": "viernes",
+            "sáb": "sábado",
+            "dom": "domingo",
+        },
+        month_abbreviations={
+            "ene": 1,
+            "feb": 2,
+            "abr": 4,
+            "jun": 6,
+            "jul": 7,
+            "ago": 8,
+            "sept": 9,
+            "oct": 10,
+            "nov": 11,
+            "dic": 12,
+        },
+        date=_date,
+        time=_time,
+        currencies={
+            "€": Currency("un euro", "euros", "un céntimo", "céntimos"),
+            "EUR": Currency("un euro", "euros", "un céntimo", "céntimos"),
+            "$": Currency("un dólar", "dólares", "un centavo", "centavos"),
+            "USD": Currency("un dólar", "dólares", "un centavo", "centavos"),
+            "£": Currency("una libra", "libras", "un penique", "peniques", feminine=True),
+            "GBP": Currency("una libra", "libras", "un penique", "peniques", feminine=True),
+        },
+        sum_joint="con",
+        units={
+            "km/h": Unit("un kilómetro por hora", "kilómetros por hora"),
+            "kWh": Unit("un kilovatio hora", "kilovatios hora"),
+            "km": Unit("un kilómetro", "kilómetros"),
+            "cm": Unit("un centímetro", "centímetros"),
+            "mm": Unit("un milímetro", "milímetros"),
+            "m": Unit("un metro", "metros"),
+            "kg": Unit("un kilo", "kilos"),
+            "g": Unit("un gramo", "gramos"),
+            "mg": Unit("un miligramo", "miligramos"),
+            "l": Unit("un litro", "litros"),
+            "ml": Unit("un mililitro", "mililitros"),
+            "h": Unit("una hora", "horas", feminine=True),
+            "min": Unit("un minuto", "minutos"),
+            "s": Unit("un segundo", "segundos"),
+            "°C": Unit("un grado", "grados"),
+            "°": Unit("un grado", "grados"),
+            "ºC": Unit("un grado", "grados"),
+            "GB": Unit("un gigabyte", "gigabytes"),
+            "MB": Unit("un megabyte", "megabytes"),
+            "m²": Unit("un metro cuadrado", "metros cuadrados"),
+        },
+        abbreviations={
+            "p. ej.": "por ejemplo",
+            "p.ej.": "por ejemplo",
+            "etc.": "etcétera",
+            "Sr.": "señor",
+            "Sra.": "señora",
+            "Srta.": "señorita",
+            "Dr.": "doctor",
+            "Dra.": "doctora",
+            "Ud.": "usted",
+            "Uds.": "ustedes",
+            "Av.": "avenida",
+            "Avda.": "avenida",
+            "C/": "calle",
+            "n.º": "número",
+            "núm.": "número",
+            "tel.": "teléfono",
+            "Tel.": "teléfono",
+            "aprox.": "aproximadamente",
+            "pág.": "página",
+            "máx.": "máximo",
+            "mín.": "mínimo",
+            "Sto.": "santo",
+            "Sta.": "santa",
+            "EE. UU.": "Estados Unidos",
+            "EE.UU.": "Estados Unidos",
+        },
+        symbols={
+            "&": "y",
+            "+": "más",
+            "=": "igual a",
+            "@": "arroba",
+            "%": "por ciento",
+            "€": "euros",
+            "$": "dólares",
+            "£": "libras",
+            "°": "grados",
+            "§": "sección",
+            "×": "por",
+            "½": "medio",
+            "¼": "un cuarto",
+            "¾": "tres cuartos",
+            "#": "número",
+            "→": "a",
+        },
+        words={"OK": "okay", "Ok": "okay", "ok": "okay"},
+        acronyms_said=words("PIN SIM OTAN ONU NASA IVA SIDA COVID RENFE"),
+        code_labels=(
+            r"número|pedido|código|PIN|referencia|cuenta|teléfono|extensión|localizador|factura|"
+            r"código postal"
+        ),
+        address={
+            ".": "punto",
+            "-": "guion",
+            "_": "guion bajo",
+            "/": "barra",
+            "@": "arroba",
+            "+": "más",
+        },
+        rules=(SpokenRule(r"(?P<n>\d{1,3})\.?(?P<e>º|ª|er|o(?=\b)|a(?=\b))(?!\w|C\b)", _ordinal),),
+        feminine=_feminine,
+        before_noun=_before_noun,
+    ),
+)

@@ -1,0 +1,306 @@
+"""Rules of the normalizer for languages other than English, made of a language's profile.
+
+The order is that of the English rules: what the language says by itself, then addresses, dates and
+times, money, measures, telephone numbers and codes, plain numbers. Number words are num2words' (the
+extra `languages`): its tables of 50 languages are kept up by others. A number that it has no words
+for is read digit by digit.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from languages.profile import SpokenRule, Unit, Writing
+
+from .markup import MARKUP_RULES
+from .rule import DASH, Rule, RuleSet, before, rule
+
+NUMBER_START: Final = re.compile(r"[\d$£€½¼¾]|[-−+±~](?=[\d$£€])")
+"""A number, or what belongs to one, begins here."""
+
+_MAX_CARDINAL: Final = 10**12
+_MAX_COUNT_DIGITS: Final = 6
+"""More digits without groups are an order number or a telephone number."""
+
+
+class NumberWords:
+    """Number words of one language, by num2words. Any thread."""
+
+    def __init__(self, language: str) -> None:
+        """Raises ModuleNotFoundError where the extra `languages` is not installed."""
+        from num2words import num2words
+
+        self._num2words: Any = num2words
+        self._language = language
+
+    def cardinal(self, value: int) -> str:
+        return _cached(self._num2words, value, self._language, "cardinal")
+
+    def ordinal(self, value: int) -> str:
+        return _cached(self._num2words, value, self._language, "ordinal")
+
+    def year(self, value: int) -> str:
+        return _cached(self._num2words, value, self._language, "year")
+
+    def digits(self, text: str) -> str:
+        """Digits read one by one; all else is skipped."""
+        return " ".join(self.cardinal(int(digit)) for digit in text if digit in "0123456789")
+
+
+@lru_cache(maxsize=2048)
+def _cached(num2words: Any, value: int, language: str, to: str) -> str:
+    return str(num2words(value, lang=language, to=to)).replace("\u00ad", "")
+
+
+class _Reader:
+    """Spoken forms of one language."""
+
+    def __init__(self, writing: Writing) -> None:
+        self.writing = writing
+        self.numbers = NumberWords(writing.number_words)
+        groups = writing.groups
+        self.number = rf"(?:\d{{1,3}}(?:{groups}\d{{3}})+(?!\d)(?:,\d+)?|\d+(?:,\d+)?)"
+        self.sign = r"(?P<sign>[-−+±~](?=\d))?"
+
+    def whole(self, text: str) -> int:
+        """Value of the digits before the comma."""
+        return int(re.sub(r"\D", "", text.partition(",")[0]))
+
+    def amount(self, text: str) -> str:
+        """Words of a written number without its sign."""
+        whole, comma, fraction = text.partition(",")
+        digits = re.sub(r"\D", "", whole)
+        is_grouped = digits != whole
+        if self._is_code(digits, is_grouped=is_grouped):
+            said = self.numbers.digits(digits)
+        else:
+            said = self.numbers.cardinal(int(digits))
+        if comma and fraction:
+            said = f"{said} {self.writing.decimal} {self.numbers.digits(fraction)}"
+        return said
+
+    def _is_code(self, digits: str, *, is_grouped: bool) -> bool:
+        if digits.startswith("0") and len(digits) > 1:
+            return True
+        is_long = len(digits) > _MAX_COUNT_DIGITS and not digits.endswith("000")
+        return (is_long and not is_grouped) or int(digits) >= _MAX_CARDINAL
+
+    def signed(self, match: re.Match[str]) -> str:
+        sign = match["sign"] or ""
+        minus, plus = self.writing.minus, self.writing.symbols["+"]
+        said = {"-": minus, "−": minus, "+": plus}.get(sign, "")
+        return f"{said} " if said else ""
+
+    def plain(self, match: re.Match[str]) -> str:
+        return self.signed(match) + self.amount(match["a"])
+
+    def counted(self, text: str, noun: Unit) -> str:
+        """A number and what it counts."""
+        if text == "1":
+            return noun.one
+        said = self.amount(text)
+        if "," not in text:
+            said = self.writing.feminine(said) if noun.feminine else self.writing.before_noun(said)
+        return f"{said} {noun.many}"
+
+    def money(self, match: re.Match[str]) -> str:
+        currency = self.writing.currencies[match["c"]]
+        whole, _, fraction = match["a"].partition(",")
+        unit = Unit(currency.one, currency.many, currency.feminine)
+        if len(fraction) != 2:
+            return self.signed(match) + self.counted(match["a"], unit)
+        cents = self.counted(str(int(fraction)), Unit(currency.cent, currency.cents))
+        if self.whole(whole) == 0 and int(fraction):
+            return self.signed(match) + cents
+        said = self.counted(whole, unit)
+        if int(fraction):
+            amount = self.numbers.cardinal(int(fraction))  # "neun Euro neunzig"
+            said = " ".join(part for part in (said, self.writing.sum_joint, amount) if part)
+        return self.signed(match) + said
+
+    def measure(self, match: re.Match[str]) -> str:
+        return self.signed(match) + self.counted(match["a"], self.writing.units[match["u"]])
+
+    def percent(self, match: re.Match[str]) -> str:
+        said = self.amount(match["a"])
+        return f"{self.signed(match)}{said} {self.writing.percent}"
+
+    def ends(self, match: re.Match[str]) -> str:
+        """A range, "10-12"."""
+        return f"{self.amount(match['a'])} {self.writing.range} {self.amount(match['b'])}"
+
+    def day(self, match: re.Match[str]) -> str | None:
+        """A date in figures."""
+        day, month = int(match["d"]), int(match["m"])
+        if not (1 <= day <= 31 and 1 <= month <= 12):
+            return None
+        return self.writing.date(self.numbers, day, month, _year(match["y"]), before(match))
+
+    def named_day(self, match: re.Match[str]) -> str | None:
+        """A date with the month's name: "3. Mai 2024", "1er mai", "3 de mayo de 2024"."""
+        day = int(match["d"])
+        if not 1 <= day <= 31:
+            return None
+        month = self._month(match["month"])
+        return self.writing.date(self.numbers, day, month, _year(match["y"]), before(match))
+
+    def _month(self, name: str) -> int:
+        bare = name.rstrip(".")
+        lowered = [month.lower() for month in self.writing.months]
+        if bare.lower() in lowered:
+            return lowered.index(bare.lower()) + 1
+        return {key.lower(): at for key, at in self.writing.month_abbreviations.items()}[
+            bare.lower()
+        ]
+
+    def clock(self, match: re.Match[str]) -> str:
+        """A time of day."""
+        return self.writing.time(self.numbers, int(match["h"]), int(match["min"] or 0))
+
+    def phone(self, match: re.Match[str]) -> str:
+        groups = re.findall(r"\d+", match[0])
+        plus = f"{self.writing.symbols['+']} " if match[0].startswith("+") else ""
+        return plus + ", ".join(self.numbers.digits(group) for group in groups)
+
+    def labelled(self, match: re.Match[str]) -> str | None:
+        """A number behind "order number" and its like."""
+        label = rf"\b(?:{self.writing.code_labels})[\s.:#]*(?:\w{{1,5}}[\s:]+)?$"
+        if not re.search(label, before(match), re.IGNORECASE):
+            return None
+        return self.numbers.digits(match[0])
+
+    def address(self, match: re.Match[str]) -> str:
+        """An e-mail or web address."""
+        text = re.sub(r"^(?:https?://)?(?:www\.)?", "", match[0])
+        said: list[str] = []
+        for part in re.findall(r"[^\W\d_]+|\d+|[^\w\s]|_", text):
+            if part.isdigit():
+                said.append(self.numbers.digits(part) if len(part) > 2 else self.amount(part))
+            elif part.isalpha():
+                said.append(part)
+            elif part in self.writing.address:
+                said.append(self.writing.address[part])
+        return " ".join(said)
+
+    def capitals(self, match: re.Match[str]) -> str | None:
+        """ "ADAC" letter by letter; what is said as a word, or shouted, stays."""
+        letters = match[0]
+        if letters in self.writing.acronyms_said or len(letters) > 5:
+            return letters.lower() if len(letters) > 5 else None
+        return " ".join(letters)
+
+
+def localized_rules(writing: Writing) -> RuleSet:
+    """The rules of a language. Raises ModuleNotFoundError where the extra `languages` is not
+    installed."""
+    reader = _Reader(writing)
+    own = [_own(each, reader.numbers) for each in writing.rules]
+    return RuleSet(
+        words=tuple(_word_rules(reader)),
+        numbers=(*_date_rules(reader), *own, *_number_rules(reader)),
+        symbols=(*MARKUP_RULES, *_symbol_rules(writing)),
+        cardinal=reader.numbers.cardinal,
+    )
+
+
+def _own(each: SpokenRule, numbers: NumberWords) -> Rule:
+    return rule(each.pattern, lambda match: each.speak(match, numbers))
+
+
+def _word_rules(reader: _Reader) -> list[Rule]:
+    writing = reader.writing
+    host = r"(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}"
+    known = r"(?:[A-Za-z0-9-]{1,63}\.){1,6}(?:com|org|net|de|at|ch|es|fr|be|eu|io|info|mx|ca)"
+    path = r"(?:/[\w./-]{0,200}[\w/])?(?![\w@])"
+    weekdays = {f"{short}.": name for short, name in writing.weekdays.items()}
+    return [
+        rule(rf"[A-Za-z0-9][\w.+-]{{0,63}}@{host}(?!\w)", reader.address),
+        rule(rf"(?:https?://|www\.){host}{path}", reader.address),
+        rule(rf"{known}{path}", reader.address),
+        *_tables((writing.abbreviations, weekdays)),
+        rule(_any(writing.words, r"(?![\w'’-])"), _lookup(writing.words)),
+        rule(r"[A-ZÄÖÜÉÈÀÑ]{2,12}(?![\w'’-])", reader.capitals),
+    ]
+
+
+def _tables(tables: Iterable[Mapping[str, str]]) -> Iterable[Rule]:
+    for table in tables:
+        # The dot of an abbreviation that ends the text is a full stop too.
+        ending = r"(?=\s*$)"
+        yield rule(_any(table, ending), partial(_at_end, table))
+        yield rule(_any(table, r"(?!\w)"), _lookup(table))
+
+
+def _at_end(table: Mapping[str, str], match: re.Match[str]) -> str:
+    said = table[match[0]]
+    return said + "." if match[0].endswith(".") else said
+
+
+def _date_rules(reader: _Reader) -> list[Rule]:
+    months = [
+        *reader.writing.months,
+        *(f"{short}." for short in reader.writing.month_abbreviations),
+    ]
+    names = "|".join(re.escape(name) for name in sorted(months, key=len, reverse=True))
+    year = r"(?P<y>(?:1[1-9]|20)\d\d)"
+    link = r"(?:\s|\.\s?|\sde\s|er\s|º\sde\s)"
+    return [
+        rule(
+            rf"(?P<d>\d{{1,2}}){link}(?P<month>{names})(?!\w)(?:\s(?:de\s|del\s)?{year}(?!\d))?",
+            reader.named_day,
+            re.IGNORECASE,
+        ),
+        rule(r"(?P<y>(?:19|20)\d\d)-(?P<m>\d\d)-(?P<d>\d\d)(?!\d)", reader.day),
+        rule(
+            r"(?P<d>\d{1,2})[./](?P<m>\d{1,2})[./](?P<y>(?:19|20)?\d\d)(?![\d./]\d|\d)", reader.day
+        ),
+        rule(r"(?P<d>[0-3]?\d)\.(?P<m>[01]?\d)\.(?P<y>)(?!\d)", reader.day),
+        rule(
+            r"(?P<h>[01]?\d|2[0-4])[:.](?P<min>[0-5]\d)\s?(?:Uhr|h)(?!\w)",
+            reader.clock,
+        ),
+        rule(r"(?P<h>[01]?\d|2[0-4]):(?P<min>[0-5]\d)(?![\d:])", reader.clock),
+        rule(r"(?P<h>[01]?\d|2[0-4])(?P<min>)\sUhr(?!\w)", reader.clock),
+    ]
+
+
+def _number_rules(reader: _Reader) -> list[Rule]:
+    writing, number, sign = reader.writing, reader.number, reader.sign
+    currency = "|".join(re.escape(each) for each in sorted(writing.currencies, key=len)[::-1])
+    symbols = "".join(each for each in writing.currencies if not each.isalnum())
+    units = "|".join(re.escape(each) for each in sorted(writing.units, key=len, reverse=True))
+    return [
+        rule(rf"{sign}(?P<a>{number})\s?(?P<c>{currency})(?!\w)", reader.money),
+        rule(rf"{sign}(?P<c>[{re.escape(symbols)}])\s?(?P<a>{number})", reader.money),
+        rule(r"\+\d{1,3}(?:[-. /]?\(?\d{1,5}\)?){2,6}(?![\w-])", reader.phone),
+        rule(r"0\d{1,5}(?:[-./ ]\d{2,8}){1,5}(?![\w-]|,\d)", reader.phone),
+        rule(r"\d{3,16}(?![\d,.:]\d|\d)", reader.labelled),
+        rule(rf"{sign}(?P<a>{number})\s?%", reader.percent),
+        rule(rf"{sign}(?P<a>{number})\s?(?P<u>{units})(?![\w²³])", reader.measure),
+        rule(rf"(?P<a>{number})\s?{DASH}\s?(?P<b>{number})(?![\w-])", reader.ends),
+        rule(rf"{sign}(?P<a>{number})", reader.plain),
+    ]
+
+
+def _symbol_rules(writing: Writing) -> list[Rule]:
+    return [
+        rule(_any(writing.symbols, ""), _lookup(writing.symbols)),
+        rule(r"[^\w\s.,;:!?…()\[\]{}—–―|、。，；：！？-]", lambda _: ""),
+    ]
+
+
+def _any(table: Mapping[str, str], behind: str) -> str:
+    names = "|".join(re.escape(name) for name in sorted(table, key=len, reverse=True))
+    return rf"(?:{names}){behind}"
+
+
+def _lookup(table: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
+    return lambda match: table[match[0]]
+
+
+def _year(text: str) -> int | None:
+    if not text:
+        return None
+    year = int(text)
+    return year if len(text) == 4 else year + (2000 if year <= 40 else 1900)
