@@ -29,6 +29,7 @@ from asr.recognition.engine import (
 from asr.recognition.final_reuse import FinalReuse
 from asr.recognition.recognizer import (
     AS_LOADED,
+    InLanguage,
     Recognizer,
     Transcriber,
     TranscriptionOptions,
@@ -91,6 +92,7 @@ __all__ = [
     "FinalReuse",
     "FinalTranscript",
     "Hypothesis",
+    "InLanguage",
     "Listener",
     "ListenerConfig",
     "ListenerOutput",

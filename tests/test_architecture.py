@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-LEAVES = {"engine_plugins", "latency_budget"}
+LEAVES = {"engine_plugins", "languages", "latency_budget"}
 """Packages that import the standard library only."""
 
 MAY_IMPORT = {
@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "llm_engine": {"llm_engine", *LEAVES},
     "tts": {"tts", *LEAVES},
     "engine_plugins": {"engine_plugins"},
+    "languages": {"languages"},
     "latency_budget": {"latency_budget"},
 }
 
@@ -126,6 +127,7 @@ PURE = {
     "asr/stream": "utterance",
     "benchmarks/asr": "scoring",
     "engine_plugins": "reference",
+    "languages": "*",
     "latency_budget/account": (
         "actions budget critical_path ledger marks stage_spans turn turn_record"
     ),
@@ -141,7 +143,7 @@ PURE = {
     "llm_engine/kv_cache": "block_manager",
     "llm_engine/structured_output": "grammar",
     "tts": "text_chunker",
-    "tts/text": "abbreviations dates markup normalize numbers quantities rule units",
+    "tts/text": "abbreviations dates localized markup normalize numbers quantities rule units",
 }
 """Modules that do no I/O, start no task and read no clock, by folder; "*": all of them."""
 

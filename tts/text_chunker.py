@@ -28,8 +28,10 @@ One chunker serves one reply. No I/O, no clock; any one thread.
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 
-from tts.text.abbreviations import is_abbreviation, may_abbreviate
+import languages
+from tts.text import abbreviations
 from tts.text.rule import word_set
 
 
@@ -72,6 +74,8 @@ class CutterConfig:
     """Quotes and parentheses are kept whole up to this length; a longer one was never closed."""
     max_fenced_chars: int = 4000
     """Fenced code, which is not spoken, is kept whole up to this length."""
+    language: str = languages.ENGLISH.code
+    """Language of the reply: which dots abbreviate, and which words belong together."""
 
 
 _OPENERS = word_set(
@@ -121,9 +125,55 @@ class _Gap(IntEnum):
     SENTENCE = 2
 
 
-def is_opener(text: str) -> bool:
+def is_opener(text: str, language: str = languages.ENGLISH.code) -> bool:
     """True for words that people say with a pause after them: "Sure," or "Of course." """
-    return text.strip(_AROUND_WORDS).lower().replace("’", "'") in _OPENERS
+    return text.strip(_AROUND_WORDS).lower().replace("’", "'") in _words_of(language).openers
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Words of one language that the chunker knows."""
+
+    openers: frozenset[str] = frozenset()
+    phrase_starts: frozenset[str] = frozenset()
+    never_last: frozenset[str] = frozenset()
+    writing: languages.Writing | None = None
+    is_english: bool = False
+
+    def may_abbreviate(self, text: str) -> bool:
+        """Could the dot at the end of `text` belong to an abbreviation? The next word may tell."""
+        if self.is_english:
+            return abbreviations.may_abbreviate(text)
+        return self._is_short_form(text)
+
+    def is_abbreviation(self, text: str, following: str) -> bool:
+        """True where the dot at the end of `text` only abbreviates, given what follows."""
+        if self.is_english:
+            return abbreviations.is_abbreviation(text, following)
+        return self._is_short_form(text)
+
+    def _is_short_form(self, text: str) -> bool:
+        if self.writing is None:
+            return False
+        if re.search(self.writing.unfinished, text, re.IGNORECASE):
+            return True
+        last = re.search(r"\S+$", text)
+        return last is not None and last[0].lstrip("([\"'“„«") in self.writing.abbreviations
+
+
+@cache
+def _words_of(language: str) -> _Words:
+    if language == languages.ENGLISH.code:
+        return _Words(_OPENERS, _PHRASE_STARTS, _NEVER_LAST, is_english=True)
+    profile = languages.profile_of(language)
+    if profile is None:
+        return _Words()
+    return _Words(
+        profile.spoken_openers,
+        profile.phrase_starts,
+        profile.turn_words.dangling,
+        profile.writing,
+    )
 
 
 class TextChunker:
@@ -131,6 +181,7 @@ class TextChunker:
 
     def __init__(self, config: CutterConfig | None = None) -> None:
         self._config = config or CutterConfig()
+        self._words = _words_of(self._config.language)
         self._text = ""
         self._start = 0
         self._index = 0
@@ -199,7 +250,7 @@ class TextChunker:
         speakable = character.isalnum() or character in _CURRENCY
         if self._pending is not None and not speakable and character not in "'’":
             cut, self._pending = self._pending, None
-            abbreviates = is_abbreviation(self._text[:cut].rstrip(), self._text[cut:-1])
+            abbreviates = self._words.is_abbreviation(self._text[:cut].rstrip(), self._text[cut:-1])
             if self._cut_or_note(_Gap.WORDS if abbreviates else _Gap.SENTENCE, cut):
                 return
         self._enclosure.take(character)
@@ -225,7 +276,9 @@ class TextChunker:
         self._num_words += 1
         if self._gap_is_enclosed:
             return
-        kind, offset, may_be_abbreviation = _classify(left, region, self._text[position])
+        kind, offset, may_be_abbreviation = _classify(
+            left, region, self._text[position], self._words
+        )
         cut = self._last_speakable + 1 + offset
         if may_be_abbreviation:
             self._pending = cut
@@ -258,7 +311,7 @@ class TextChunker:
             if is_long and self._clause_cut is not None:
                 return self._clause_cut
             limit_reached = cut >= config.max_chars
-        if is_clause or _may_part(self._text, cut):
+        if is_clause or _may_part(self._text, cut, self._words):
             self._word_cuts.append(cut)
         return self._best_word_cut() if limit_reached or self._is_hurried else None
 
@@ -274,7 +327,7 @@ class TextChunker:
         return self._is_opening(comma, self._num_words + 1)
 
     def _is_opening(self, cut: int, num_words: int) -> bool:
-        return is_opener(self._text[:cut]) or self._is_long(cut, num_words)
+        return is_opener(self._text[:cut], self._config.language) or self._is_long(cut, num_words)
 
     def _is_long(self, cut: int, num_words: int) -> bool:
         """True where the piece up to here lasts until the next one can be spoken."""
@@ -290,8 +343,8 @@ class TextChunker:
         if self._is_hurried:
             cuts = [cut for cut in cuts if self._is_long(cut, len(self._text[:cut].split()))]
         for cut in cuts:
-            following = re.match(r"[a-z]+(?=\W)", self._text[cut:])
-            if following and following[0] in _PHRASE_STARTS:
+            following = re.match(r"[^\W\d_]+(?=\W)", self._text[cut:])
+            if following and following[0] in self._words.phrase_starts:
                 return cut
         return cuts[0] if cuts else None
 
@@ -306,7 +359,7 @@ class TextChunker:
             self._release(self._word_cuts[-1] if self._word_cuts else len(self._text) - 1)
 
 
-def _classify(left: str, region: str, following: str) -> tuple[_Gap, int, bool]:
+def _classify(left: str, region: str, following: str, known: _Words) -> tuple[_Gap, int, bool]:
     """Kind of the gap `region` between `left` and the character `following`; offset of the cut in
     the region; and whether only the next word decides if a dot abbreviates."""
     blank = re.search(r"\s+|(?<=[。！？])", region)
@@ -326,7 +379,7 @@ def _classify(left: str, region: str, following: str) -> tuple[_Gap, int, bool]:
         return _Gap.WORDS, offset, False
     last = marks[-1]
     if last in ".!?…。！？":
-        if last == "." and may_abbreviate(left + "."):
+        if last == "." and known.may_abbreviate(left + "."):
             return _Gap.SENTENCE, offset, True
         # In lower case the sentence goes on: '"Really?" he said', or an unlisted abbreviation.
         return (_Gap.CLAUSE if following.islower() else _Gap.SENTENCE), offset, False
@@ -335,14 +388,16 @@ def _classify(left: str, region: str, following: str) -> tuple[_Gap, int, bool]:
     return _Gap.WORDS, offset, False
 
 
-def _may_part(text: str, cut: int) -> bool:
+def _may_part(text: str, cut: int, known: _Words) -> bool:
     """True where a gap without a mark may be cut: not beside a number, a title or an initial."""
     left, right = text[:cut].rstrip(), text[cut:].lstrip(_CLOSERS + "([“‘")
-    last_word = re.search(r"[a-z']*$", left.lower())
-    if last_word and last_word[0] in _NEVER_LAST:
+    last_word = re.search(r"[^\W\d_]*(?:'[^\W\d_]+)*$", left.lower())
+    if last_word and last_word[0] in known.never_last:
         return False
     beside_number = left[-1:].isdigit() or right[:1].isdigit() or right[:1] in _CURRENCY
-    return not beside_number and not may_abbreviate(left) and not left.endswith(tuple(_CURRENCY))
+    return (
+        not beside_number and not known.may_abbreviate(left) and not left.endswith(tuple(_CURRENCY))
+    )
 
 
 class _Enclosure:

@@ -373,11 +373,14 @@ class CallService:
             carrier.notify,
             carrier.tools,
         )
+        voice = await self._prepared(settings.language, settings.voice)
+        settings = settings.changed(voice=voice)
         stages = SessionStages(
             ears=await self._stages.new_ears(settings.turn_detection),
             open_chat=self._stages.open_chat,
             open_voice=self._stages.open_voice,
             tools=tools,
+            prepare_language=self._stages.prepare_language,
         )
         options = SessionOptions(
             lead_ms=carried.lead_ms,
@@ -386,10 +389,8 @@ class CallService:
             previews=own.preview,
             ducks=carrier.is_extended,
             chunking=cutting(by_clause=own.first_clause),
-            openers=own.openers,
+            sentences=self._config.sentences,
             idle=carried.idle,
-            idle_prompt=own.idle_prompt,
-            tool_wait=own.tool_wait,
             expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,
         )
         outputs = SessionOutputs(
@@ -408,6 +409,14 @@ class CallService:
         return Session(
             call.session_id, held.start.profile, settings, stages, options, outputs, shared
         )
+
+    async def _prepared(self, language: str, voice: str) -> str:
+        """Voice of a call in its language, whose models are loaded. Raises StageError for a
+        language that calls can't have here."""
+        try:
+            return await self._stages.prepare_language(language, voice)
+        except errors.ClientError as error:
+            raise errors.StageError("asr", error.message) from error
 
     def _turn_log(self, call: ActiveCall, carrier: CallTransport) -> TurnRecorder:
         """Turn recorder of a call."""

@@ -1,10 +1,11 @@
 """Initial agent and settings of a session, with the session that a client secret binds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import languages
 from agent.config.remote_models import shown_model
-from agent.config.schema import AgentProfile, Config
+from agent.config.schema import DEFAULT_AGENT, AgentProfile, Config
 from agent.http.auth.principal import Principal, agent_for
 from agent.http.refusal import HttpRefusal
 from agent.realtime.protocol.fields import Fields
@@ -45,12 +46,13 @@ def session_start(
     if agent is None:
         return NO_AGENT
     _, profile = config.profile(agent)
-    profile = shaped(profile, by_clause=config.agent.first_clause)
+    profile = _localized(config, agent, profile)
     settings = SessionSettings(
         transcribes_only=intent == "transcription",
         agent=agent,
         instructions=profile.instructions,
-        voice=shown_model(profile.voice or config.tts.voice),
+        voice=shown_model(config.voice(profile)),
+        agent_language=config.language(profile),
         pace_ms=config.pace_ms(profile),
         budget_ms=config.budget_ms(profile),
         tools=profile.tools,
@@ -63,10 +65,33 @@ def session_start(
     return SessionStart(agent, profile, settings, str(model), fixed_fields(bound))
 
 
+def _localized(config: Config, agent: str, profile: AgentProfile) -> AgentProfile:
+    """The agent with a prompt for its language. A preset's examples, and how it wants an answer to
+    begin, are English: in other languages they are left out, and the model is told to answer in
+    the call's."""
+    known = languages.profile_of(config.language(profile))
+    if known is None or not known.answer_in:
+        return shaped(profile, by_clause=config.agent.first_clause)
+    if _is_presets(config, agent, "examples"):
+        profile = replace(profile, examples=())
+    if _is_presets(config, agent, "opening"):
+        profile = replace(profile, opening="")
+    instructions = f"{profile.instructions} {known.answer_in}".strip()
+    return shaped(replace(profile, instructions=instructions), by_clause=config.agent.first_clause)
+
+
+def _is_presets(config: Config, agent: str, field: str) -> bool:
+    """True if this setting of an agent is a preset's, its own or that of the default agent."""
+    origin = config.origins.get(f"agents.{agent}.{field}", "default")
+    if origin == f"agents.{DEFAULT_AGENT}":
+        origin = config.origins.get(f"{origin}.{field}", "default")
+    return origin.startswith("preset ")
+
+
 def resumed_start(config: Config, state: "CallState") -> SessionStart:
     """Initial state for a call that another server began. An agent that is not in these settings is
     replaced by the default one, but for its instructions."""
     agent, profile = config.profile(state.head.agent)
-    profile = shaped(profile, by_clause=config.agent.first_clause)
+    profile = _localized(config, agent, profile)
     settings = state.session.settings
     return SessionStart(agent, profile, settings, state.head.model, frozenset(state.head.fixed))

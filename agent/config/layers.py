@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
 
+import languages
 from agent.errors import ConfigError
 from engine_plugins.reference import is_plugin
 
@@ -258,6 +259,7 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="webrtc.max_port",
         )
     profiles = _profiles(agents, origins)
+    _check_languages(sections["agent"].language, profiles, origins)
     _check_remote_voices(sections["tts"], profiles, origins)
     _refuse_keyless(telephony, profiles)
     mcp = _servers(servers, profiles, telephony)
@@ -283,6 +285,27 @@ def _check_state_store(value: str, origins: Mapping[str, str]) -> None:
         parse_state_store(value)
     except ValueError as error:
         raise ConfigError(f"{key} {error} ({origins[key]}).", key=key) from None
+
+
+def _check_languages(
+    own: str, profiles: Mapping[str, AgentProfile], origins: Mapping[str, str]
+) -> None:
+    """Raise ConfigError for a language that no recognizer knows, and for "auto"."""
+    spoken = {f"agents.{name}.language": profile.language for name, profile in profiles.items()}
+    for key, language in {"agent.language": own, **spoken}.items():
+        if not language or languages.is_known(language):
+            continue
+        what = (
+            "the language of a call is not found out by itself, so it must be named"
+            if language == AUTO
+            else f"no recognizer here knows the language {shown(language)}"
+        )
+        raise ConfigError(
+            f"{key} ({origins.get(key, 'default')}): {what}. Complete: "
+            f"{languages.complete_names()}. With recognition and a voice only: the other codes of "
+            'Whisper, like "pt" or "it".',
+            key=key,
+        )
 
 
 def _check_remote(settings: LlmSettings, origins: Mapping[str, str]) -> None:

@@ -8,10 +8,11 @@ docstrings of the fields are the operator's documentation (`halfsec settings`).
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
+import languages
 from agent.session.api.settings import MAX_BUDGET_MS, MAX_PACE_MS, MIN_BUDGET_MS
 from engine_plugins.reference import is_plugin
 from latency_budget.account.budget import TARGET_MS
@@ -59,6 +60,10 @@ class ServiceSettings:
     preset: str = DEFAULT_PRESET
     """Set of models, prompt and budget that belong together. Settings of the file override it.
     Without one, or with "auto": the largest whose model keeps up on this machine."""
+    language: str = ""
+    """Language of the calls, a code like "de"; agents and clients may choose another. de, en, es
+    and fr are complete; in other languages there are recognition and a voice only. Others than
+    English need the extra `languages`. Empty: that of `[asr]`."""
     lead_ms: Annotated[int, Between(20, 5000)] = 400
     """How far ahead of real time audio is sent. Less: audio stutters on a slow network. More: a
     client that does not empty its buffer plays on after a barge-in."""
@@ -102,13 +107,14 @@ class ServiceSettings:
     idle_prompt_ms: Annotated[int, Between(0, 3_600_000)] = 0
     """Silence after the agent's last sound until `idle_prompt` is spoken, twice at most; 0: never.
     A client with `server_vad` sets it by its `idle_timeout_ms`."""
-    idle_prompt: str = "Are you still there?"
-    """Spoken to a silent caller."""
+    idle_prompt: str = languages.ENGLISH.sentences.idle_prompt
+    """Spoken to a silent caller. In calls of another language than the server's, and where this
+    is not set, a sentence of that language takes its place; so for `tool_wait` and `openers`."""
     idle_hangup_ms: Annotated[int, Between(0, 3_600_000)] = 0
     """Silence after the last prompt until the call is ended; 0: never."""
     tool_timeout_s: ToolTimeout = 10
     """Time limit of a server tool; then it counts as failed for the model."""
-    tool_wait: str = "One moment."
+    tool_wait: str = languages.ENGLISH.sentences.tool_wait
     """Spoken, once in a reply, where a server tool takes so long that the caller would hear
     silence. Empty: nothing is spoken."""
     tool_result_chars: Annotated[int, Between(100, 1_000_000)] = 4000
@@ -139,6 +145,10 @@ class AsrSettings:
     recognizer of another server with OpenAI's API, like
     "openai:http://gpu-box:8000/v1#whisper-large-v3", or of another package, like
     "plugin:argument"."""
+    multilingual_model: str = "whisper-base"
+    """Recognizer of this process for calls in languages that `model` does not know, named like it.
+    It is loaded with the first such call, or at the start where an agent speaks such a language,
+    and shared by calls. Empty: none."""
     threads: Threads = 2
     """Processor threads of the recognizer."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -148,7 +158,8 @@ class AsrSettings:
     ] = "int8"
     """Number format of the recognizer. float16 and int8_float16 are for a GPU."""
     language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] = "en"
-    """Language of the callers."""
+    """Language that the recognizer is loaded with, and that of the calls unless `agent.language` or
+    an agent says otherwise."""
     pause_ms: Annotated[int, Between(32, 2000)] = 80
     """Silence after which the speculative final pass starts. Shorter triggers within words, longer
     is added to every answer."""
@@ -306,9 +317,10 @@ class TtsSettings:
     """`[tts]`: text to speech."""
 
     voice: str = "hibari"
-    """"hibari", a Piper voice of models.toml, or the path of a Piper voice's .onnx file. Or a voice
-    of another server with OpenAI's API, like "openai:http://gpu-box:8880/v1#nova", or of another
-    package, like "plugin:argument"."""
+    """"hibari", "pico-de", "pico-es" or "pico-fr", a Piper voice of models.toml, or the path of a
+    Piper voice's .onnx file. Or a voice of another server with OpenAI's API, like
+    "openai:http://gpu-box:8880/v1#nova", or of another package, like "plugin:argument". Where it
+    is known to speak another language than a call's, that language's own voice speaks."""
     threads: Threads = 1
     """Processor threads of the voice. Beside a busy language model a second thread slows both down
     on two cores."""
@@ -399,8 +411,8 @@ class AgentProfile:
     """Spoken when the call begins; empty: the caller speaks first."""
     voice: str | None = None
     """Voice of this agent. Not set: that of `[tts]`."""
-    language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] | None = None
-    """Language of this agent's callers. Not set: that of `[asr]`."""
+    language: str | None = None
+    """Language of this agent's calls, like `agent.language`. Not set: that of `[agent]`."""
     pace_ms: PaceMs | None = None
     """Shortest time to an answer of this agent. Not set: that of `[agent]`."""
     budget_ms: BudgetMs | None = None
@@ -416,6 +428,14 @@ class AgentProfile:
     calls also "phone:hang_up", "phone:transfer" and "phone:press_keys"."""
     examples: tuple[Example, ...] = ()
     """Example exchanges, pinned before the conversation."""
+
+
+def voice_language(name: str) -> str | None:
+    """Language of a voice by its name; None where the name does not say it."""
+    if name == "hibari" or name.startswith("hibari-"):
+        return languages.ENGLISH.code
+    codes = {profile.voice: code for code, profile in languages.PROFILES.items()}
+    return codes.get(name)
 
 
 def _default_agents() -> Mapping[str, AgentProfile]:
@@ -473,15 +493,18 @@ class Config:
 
     @property
     def tool_waits(self) -> tuple[str, ...]:
-        """The phrase that covers waiting for server tools, where an agent has any."""
+        """The phrases that cover waiting for server tools, where an agent has any."""
         has_tools = any(profile.server_tools for profile in self.agents.values())
-        return (self.agent.tool_wait,) if has_tools and self.agent.tool_wait.strip() else ()
+        if not has_tools:
+            return ()
+        waits = [self.sentences(language).tool_wait for language in self.call_languages]
+        return tuple(dict.fromkeys(wait for wait in waits if wait.strip()))
 
     @property
     def voices(self) -> tuple[str, ...]:
         """All voices that the settings name, the default one first, then those of the agents."""
-        named = [profile.voice for profile in self.agents.values() if profile.voice]
-        return tuple(dict.fromkeys([self.tts.voice, *named]))
+        spoken = [self.voice(profile) for profile in self.agents.values()]
+        return tuple(dict.fromkeys([self.tts.voice, *spoken]))
 
     @property
     def local_voices(self) -> tuple[str, ...]:
@@ -490,6 +513,65 @@ class Config:
         if self.tts.fallback_voice and len(local) < len(self.voices):
             local.append(self.tts.fallback_voice)
         return tuple(dict.fromkeys(local))
+
+    @property
+    def own_language(self) -> str:
+        """Language of the calls of agents that say no other."""
+        return self.agent.language or self.asr.language
+
+    def language(self, profile: AgentProfile) -> str:
+        """Language of this agent's calls."""
+        return profile.language or self.own_language
+
+    @property
+    def call_languages(self) -> tuple[str, ...]:
+        """Languages of all agents, the server's own first."""
+        spoken = [self.language(profile) for profile in self.agents.values()]
+        return tuple(dict.fromkeys([self.own_language, *spoken]))
+
+    def voice(self, profile: AgentProfile) -> str:
+        """Voice of this agent, as the settings name it."""
+        return profile.voice or self.voice_in(self.language(profile))
+
+    def voice_in(self, language: str) -> str:
+        """Voice of calls in a language by agents that name none: that of `[tts]`, unless it is
+        known to speak another language and this one has a voice of halfsec's."""
+        spoken, profile = voice_language(self.tts.voice), languages.profile_of(language)
+        if spoken in (None, language) or profile is None:
+            return self.tts.voice
+        return profile.voice
+
+    def sentences(self, language: str) -> languages.Sentences:
+        """Sentences that the service says in calls of this language. The settings' own are of the
+        server's language."""
+        profile = languages.profile_of(language) or languages.profile_of(self.own_language)
+        own, usual = self.agent, ServiceSettings()
+        known = (profile or languages.ENGLISH).sentences
+        openers = known.openers if own.openers else ()
+        said = replace(known, openers=openers, tool_wait=known.tool_wait if own.tool_wait else "")
+        if language != self.own_language and languages.is_complete(language):
+            return said
+        prompt, wait = own.idle_prompt, own.tool_wait
+        return replace(
+            said,
+            openers=own.openers,
+            idle_prompt=known.idle_prompt if prompt == usual.idle_prompt else prompt,
+            tool_wait=said.tool_wait if wait == usual.tool_wait else wait,
+        )
+
+    def telephony_in(self, language: str) -> TelephonySettings:
+        """`[telephony]` for a call in this language: sentences that are not set, or are of another
+        language than the call's, are the language's own."""
+        profile, usual, phone = languages.profile_of(language), TelephonySettings(), self.telephony
+        if profile is None:
+            return phone
+        is_own = language == self.own_language
+        changes = {}
+        for name in ("limit_notice", "announcement", "transfer_unanswered"):
+            text = getattr(phone, name)
+            if text and (text == getattr(usual, name) or not is_own):
+                changes[name] = getattr(profile.sentences, name)
+        return replace(phone, **changes)
 
     def pace_ms(self, profile: AgentProfile) -> int:
         """Shortest time to an answer of this agent, in ms."""

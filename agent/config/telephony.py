@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
+import languages
+
 from .values import Between, Matching
 
 ENVIRONMENT: Final = Matching(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
@@ -89,7 +91,7 @@ class TelephonySettings:
     store_numbers: bool = False
     """Keep the full numbers of caller and callee in the call records, and log them. false: the last
     two digits."""
-    limit_notice: str = "We have to end this call in half a minute."
+    limit_notice: str = languages.ENGLISH.sentences.limit_notice
     """Spoken half a minute before `limit_s`, in calls that may last longer than a minute. Empty:
     nothing is spoken."""
     on_machine: OnMachine = "talk"
@@ -110,7 +112,7 @@ class TelephonySettings:
     """Recording of telephone calls, where `agent.record_dir` is set. announced: from the end of the
     announcement. always: from the first sound, where the law allows that or the caller was
     informed otherwise."""
-    announcement: str = "This call is recorded."
+    announcement: str = languages.ENGLISH.sentences.announcement
     """Spoken before the greeting of a call with an announced recording; the caller can't interrupt
     it. Empty: a tone."""
     idle_prompt_ms: Annotated[int, Between(0, 3_600_000)] = 12_000
@@ -122,7 +124,7 @@ class TelephonySettings:
     transfer_ring_s: Annotated[int, Between(5, 600)] = 25
     """Longest ringing at the target of a transfer, in seconds. Answering machines answer after 20
     to 30 s."""
-    transfer_unanswered: str = "I am sorry, nobody answers there. What else can I do for you?"
+    transfer_unanswered: str = languages.ENGLISH.sentences.transfer_unanswered
     """Spoken to a caller who returns to the agent, because the transfer was not answered. Empty:
     the agent's greeting."""
 

@@ -16,6 +16,7 @@ import contextlib
 import math
 from typing import Final
 
+import languages
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import AgentStateReporter
@@ -109,6 +110,7 @@ class Session:
         self._notify = outputs.notify
         self._recording = outputs.recording
         self._ids = Identifiers(session_id)
+        self._ears.set_language(settings.language)
         rules = rules_of(settings, options.idle, ducks=options.ducks)
         self._machine = TurnTaking(rules)
         self._state = AgentStateReporter(self._machine, outputs.log, outputs.on_state)
@@ -171,6 +173,7 @@ class Session:
         if self._taken_over is None:
             expires = self._options.expires_at_unix_s
             self._notify(say.SessionCreated(self.id, self.settings, expires))
+            self._tell_of_language()
         try:
             async with self._group as group:
                 self._is_running = True
@@ -347,6 +350,10 @@ class Session:
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""
         old, own = self.settings, self._stages.tools
+        if settings.language != old.language:
+            voice = await self._stages.prepare_language(settings.language, settings.voice)
+            if settings.voice == old.voice:  # the client names none with the language
+                settings = settings.changed(voice=voice)
         self._stages.open_voice(settings.voice, 24_000)  # raises for an unknown voice
         if settings.instructions != old.instructions:
             instructions = ChatMessage("system", settings.instructions)
@@ -362,17 +369,36 @@ class Session:
             self._context.instructions = settings.instructions
             self._context.tools = () if tools is None else tools.definitions
             self._prefill.changed()
-        if (settings.turn_detection, settings.transcribes_only) != (
+        is_detecting_anew = (settings.turn_detection, settings.transcribes_only) != (
             old.turn_detection,
             old.transcribes_only,
-        ):
+        )
+        if is_detecting_anew:
             if settings.turn_detection is not None:
                 self._user_items.clear()  # the speech input forgets what was not committed
-            rules = rules_of(settings, self._options.idle, ducks=self._options.ducks)
             self._budget_actions.detects(settings.turn_detection)
+        if settings.language != old.language:
+            self._ears.set_language(settings.language)
+        if is_detecting_anew or settings.language != old.language:
+            rules = rules_of(settings, self._options.idle, ducks=self._options.ducks)
             self.feed(ev.RulesChanged(rules))
         self._log.budget = budget_of(settings, self._options.budget)
         self._notify(say.SessionUpdated(settings))
+        if settings.language != old.language:
+            self._tell_of_language()
+
+    def _tell_of_language(self) -> None:
+        """Say so where not all of a call works in its language."""
+        language = self.settings.language
+        if not languages.is_complete(language):
+            message = (
+                f"In the language {language!r} there are recognition and a voice only: the "
+                "service's own sentences, numbers and backchannels are not in it, and the end of a "
+                "turn is judged by sound and silence."
+            )
+            self._notify(
+                say.Extension("halfsec.notice", {"code": "language_partial", "message": message})
+            )
 
     def _complain(self, error: HalfsecError) -> None:
         self._notify(
@@ -533,7 +559,7 @@ class Session:
                 self._responses.cut(turn, None)
             # the call
             case cmd.PromptCaller():
-                self._script.next = self._options.idle_prompt
+                self._script.next = self._options.said_in(self.settings.language).idle_prompt
             case cmd.HangUp():
                 raise SilentCallError
             case cmd.RefuseRequest(code):

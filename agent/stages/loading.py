@@ -51,6 +51,20 @@ class Loading:
         delay_ms = self._rehearsal.asr_ms
         return SlowRecognizer(recognizer, delay_ms) if delay_ms else recognizer
 
+    def multilingual(self) -> asr.Recognizer:
+        """The recognizer of the languages that the other one does not know."""
+        settings = self._config.asr
+        name = settings.multilingual_model
+        recognizer = asr.load_recognizer(
+            name if is_plugin(name) else self._models.locate(name),
+            threads=settings.threads,
+            compute_type=settings.compute_type,
+            device=settings.device,
+            language=self._config.own_language,
+        )
+        recognizer.warm()
+        return recognizer
+
     def turn_model(self) -> asr.EndOfTurnModel:
         model = asr.load_end_of_turn_model(self._models.locate("smart-turn"))
         model.warm()

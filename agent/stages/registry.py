@@ -15,13 +15,20 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import asr
+import languages
 import llm_engine
 import tts
 from agent.config.remote_models import is_remote, parse_remote, shown_model
-from agent.config.schema import Config, LlmSettings
+from agent.config.schema import Config, LlmSettings, voice_language
 from agent.errors import ClientError, HalfsecError
 from agent.session.api.settings import TurnDetection
-from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, VoicePort
+from agent.session.ports.stage_ports import (
+    ChatMessage,
+    ChatPort,
+    Tools,
+    VoicePort,
+    apology_in,
+)
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.remote.api_server import server_options
 from agent.stages.remote.model_server import ModelServer
@@ -57,6 +64,9 @@ OPENAI_VOICES: Final = frozenset(
     "alloy ash ballad cedar coral echo fable marin nova onyx sage shimmer verse".split(" ")  # noqa: SIM905
 )
 """Names that stock clients send by default; the service's own voice stands in."""
+
+_LANGUAGES: Final = "languages"
+"""Name, in `progress`, of the models of languages other than the recognizer's."""
 
 STAND_INS: Final = frozenset(("small llm", "fallback asr", "fallback voice"))
 """Stages that answer where another one can't; calls are taken without them."""
@@ -94,8 +104,16 @@ class Stages:
         self.remote_asr = _remote_asr(config)
         """The server of the recognizer, where it is not in this process."""
         self._open_chat = self._chat_factory()
-        kept = [*config.agent.openers, *config.tool_waits]
-        local = {name: VoiceStage(name, load.voice(name), kept) for name in config.local_voices}
+        self._load = load
+        self.multilingual: ModelThread[asr.Recognizer] = ModelThread(
+            "asr languages", load.multilingual
+        )
+        """The recognizer of languages that the other one does not know. Started with the first call
+        that needs it."""
+        self._has_multilingual = False
+        self._preparing = asyncio.Lock()
+        """Held while models of a language are loaded."""
+        local = {name: self._new_voice(name) for name in config.local_voices}
         self.fallback_voice: VoiceStage | None = None
         """The voice of this process that speaks where another server's does not, and nowhere
         else."""
@@ -104,7 +122,10 @@ class Stages:
         for voice in config.voices:
             if is_remote(voice):
                 stand_in = local.get(config.tts.fallback_voice)
-                self._voices[shown_model(voice)] = _remote_voice(config, voice, kept, stand_in)
+                kept, apologies = _kept(config, None)
+                self._voices[shown_model(voice)] = _remote_voice(
+                    config, voice, (kept, apologies), stand_in
+                )
             else:
                 self._voices[voice] = local[voice]
         if len(config.local_voices) > len(self._local_voices()):
@@ -125,13 +146,19 @@ class Stages:
             starts["fallback asr"] = self.recognizer.start
         if self.fallback_voice is not None:
             starts["fallback voice"] = self.fallback_voice.start
-        self._progress = dict.fromkeys(starts, "loading")
+        english = languages.ENGLISH.code
+        others = [each for each in self._config.call_languages if each != english]
+        self._progress = dict.fromkeys([*starts, *([_LANGUAGES] if others else [])], "loading")
         # While an engine captures CUDA graphs, no other stage may wait for the whole GPU.
         gpu, on_gpu = asyncio.Lock(), _on_gpu(self._config)
         async with asyncio.TaskGroup() as group:
             for name, start in starts.items():
                 turn = gpu if name in on_gpu else contextlib.nullcontext()
                 group.create_task(self._start(name, start, turn))
+        if others:  # what the recognizer knows is known once it is loaded
+            await self._start(
+                _LANGUAGES, partial(self._prepare_all, others), contextlib.nullcontext()
+            )
 
     @property
     def status(self) -> Status:
@@ -154,7 +181,7 @@ class Stages:
     async def close(self) -> None:
         """End the threads, and wait for those that do not hang."""
         async with asyncio.TaskGroup() as group:
-            for stage in self.threads().values():
+            for stage in {**self.threads(), "asr languages": self.multilingual}.values():
                 group.create_task(stage.close())
             for server in self._servers().values():
                 group.create_task(server.close())
@@ -184,6 +211,63 @@ class Stages:
             listening, self.detector, self._decoder(), self.turn_model, self._clock, pause_ms
         )
 
+    async def prepare_language(self, language: str, voice: str) -> str:
+        """Load what calls in a language need: a recognizer that knows it, and the language's voice
+        where `voice` is known to speak another one. Returns the voice of the call. Raises
+        ClientError for a language that calls can't have here, with what to do."""
+        knows = self._has_multilingual or not self._is_foreign(language)
+        if knows and voice_language(voice) in (None, language):
+            return voice
+        async with self._preparing:
+            await self._prepare_recognizer(language)
+            return await self._prepare_voice(language, voice)
+
+    async def _prepare_all(self, needed: Sequence[str]) -> None:
+        for language in needed:
+            await self._prepare_recognizer(language)
+
+    async def _prepare_recognizer(self, language: str) -> None:
+        if self._has_multilingual or not self._is_foreign(language):
+            return
+        if not self._config.asr.multilingual_model:
+            raise _no_language(language, "asr.multilingual_model is empty")
+        try:
+            await self.multilingual.start()
+        except _FAULTS as error:
+            raise _no_language(language, _one_line(error)) from error
+        self._has_multilingual = True
+
+    async def _prepare_voice(self, language: str, voice: str) -> str:
+        profile = languages.profile_of(language)
+        if profile is None or voice_language(voice) in (None, language):
+            return voice
+        name = profile.voice
+        if name not in self._voices:
+            stage = self._new_voice(name)
+            try:
+                await stage.start()
+            except BaseException as error:
+                await stage.thread.close()
+                if isinstance(error, _FAULTS):
+                    raise _no_language(language, _one_line(error)) from error
+                raise
+            self._voices[name] = stage
+        return name
+
+    def _is_foreign(self, language: str) -> bool:
+        """True where a recognizer of this process does not know the language."""
+        model = self.recognizer.model
+        return model is not None and language not in model.languages
+
+    def _recognizer_of(self, language: str) -> ModelThread[asr.Recognizer]:
+        """The recognizer for a language of calls."""
+        foreign = self._has_multilingual and self._is_foreign(language)
+        return self.multilingual if foreign else self.recognizer
+
+    def _new_voice(self, name: str) -> VoiceStage:
+        kept, apologies = _kept(self._config, voice_language(name))
+        return VoiceStage(name, self._load.voice(name), kept, apologies)
+
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         """Open a conversation with the language model. Reaches the model on the first request."""
         return self._open_chat(instructions, examples)
@@ -207,12 +291,14 @@ class Stages:
 
     def _decoder(self) -> JobDecoder:
         """The recognizer for one call."""
-        decoder = LocalDecoder(self.recognizer)
+        decoder = LocalDecoder(self.recognizer, self._recognizer_of)
         if self.remote_asr is None:
             return decoder
         local = None
         if self._config.asr.local_model:
-            local = LocalRecognizer(decoder.decode, lambda: self.recognizer.model is not None)
+            local = LocalRecognizer(
+                decoder.decode, lambda: self.recognizer.model is not None, decoder.set_language
+            )
         return RemoteRecognizer(self.remote_asr, local)
 
     def _servers(self) -> dict[str, ReplySource | TranscriptionServer | RemoteVoice]:
@@ -232,7 +318,8 @@ class Stages:
         if (server := self._servers().get(name)) is not None:
             problem = server.problem if state == "ready" else None
             return state if problem is None else f"broken: {problem}"
-        why = self.threads()[name].broken
+        thread = self.threads().get(name)
+        why = None if thread is None else thread.broken
         if state == "ready" and why is not None:
             return f"broken: {_one_line(why)}"
         return str(self._conversion) if (name, state) == ("llm", "loading") else state
@@ -278,6 +365,8 @@ class Stages:
         threads: dict[str, ModelThread[Any]] = {"vad": self.detector}
         if self._config.asr.local_model:
             threads["fallback asr" if self.remote_asr else "asr"] = self.recognizer
+        if self._has_multilingual:
+            threads["asr languages"] = self.multilingual
         threads["turn"] = self.turn_model
         if self.remote_llm is None:
             threads["llm"] = self.llm
@@ -311,8 +400,30 @@ def _remote_asr(config: Config) -> TranscriptionServer | None:
     )
 
 
+def _kept(config: Config, language: str | None) -> tuple[list[str], list[str]]:
+    """Texts and apologies that a voice synthesizes ahead: those of its language; None: of all
+    languages of the settings."""
+    spoken = config.call_languages if language is None else (language,)
+    sentences = [config.sentences(each) for each in spoken]
+    waits = config.tool_waits
+    texts = [text for each in sentences for text in each.openers]
+    texts += [each.tool_wait for each in sentences if each.tool_wait in waits]
+    return texts, [apology_in(each) for each in spoken]
+
+
+def _no_language(language: str, why: str) -> ClientError:
+    return ClientError(
+        f"Calls in the language {language!r} are not possible here: {why}",
+        code="invalid_value",
+        param="session.audio.input.transcription.language",
+    )
+
+
 def _remote_voice(
-    config: Config, reference: str, kept: Sequence[str], stand_in: VoiceStage | None
+    config: Config,
+    reference: str,
+    kept: tuple[Sequence[str], Sequence[str]],
+    stand_in: VoiceStage | None,
 ) -> RemoteVoice:
     """Raises ConfigError where a variable with a secret is not set."""
     settings = config.tts
@@ -323,7 +434,7 @@ def _remote_voice(
     if stand_in is not None:
         thread = stand_in.thread
         local = LocalVoice(stand_in.speak, lambda: thread.model is not None, stand_in.kept_speech)
-    return RemoteVoice(server, kept, local)
+    return RemoteVoice(server, kept[0], local, kept[1])
 
 
 def _on_gpu(config: Config) -> set[str]:

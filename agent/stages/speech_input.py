@@ -166,6 +166,10 @@ class SpeechInput:
         configure = partial(self._stream.configure, config, settle_after_s)
         self._spawn(self._jobs.notify_stream(configure))
 
+    def set_language(self, language: str) -> None:
+        """Recognize the next passes in this language."""
+        self._decoder.set_language(language)
+
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
 

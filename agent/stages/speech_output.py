@@ -39,20 +39,24 @@ class VoiceStage:
     """One voice on its owner thread, and its pre-synthesized texts."""
 
     def __init__(
-        self, name: str, load: Callable[[], tts.Voice], openers: Sequence[str] = ()
+        self,
+        name: str,
+        load: Callable[[], tts.Voice],
+        openers: Sequence[str] = (),
+        apologies: Sequence[str] = (APOLOGY,),
     ) -> None:
         self.name = name
         self.thread: ModelThread[tts.Voice] = ModelThread("tts", load)
         self.kept: dict[str, list[tts.SpeechChunk]] = {}
-        """Speech of the apology and the openers, by text."""
+        """Speech of the apologies and the openers, by text."""
         self.converted: dict[tuple[str, int], Speech] = {}
         """Openers at the output rates that were requested (two at most), by text and Hz."""
-        self._openers = openers
+        self._texts = tuple(dict.fromkeys((*apologies, *openers)))
 
     async def start(self) -> None:
         """Load the voice and synthesize the kept texts. Raises what loading raised."""
         await self.thread.start()
-        for text in (APOLOGY, *self._openers):
+        for text in self._texts:
             piece = tts.SpeakablePiece(text, (0, len(text)), 0)
             self.kept[text] = await self.thread.call(
                 partial(_synthesized, piece), timeout_s=VOICE_TIMEOUT_S
@@ -95,8 +99,8 @@ class VoiceStream:
             self._source.converted[text, self._rate_hz] = known
         return known
 
-    async def apology(self) -> Speech | None:
-        return self._kept(APOLOGY, (0, 0))
+    async def apology(self, text: str = APOLOGY) -> Speech | None:
+        return self._kept(text, (0, 0))
 
     def _kept(self, text: str, span: tuple[int, int]) -> Speech | None:
         """A kept text as one stretch of speech; without a span it has no word times."""

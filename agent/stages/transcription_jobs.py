@@ -46,16 +46,28 @@ class JobDecoder(Protocol):
         """Do what it does beside its jobs, until cancelled or done."""
         ...
 
+    def set_language(self, language: str) -> None:
+        """Recognize the next jobs in this language, by its code."""
+        ...
+
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
         """Recognize a job. None: a partial job brought nothing new. Raises StageError."""
         ...
 
 
 class LocalDecoder:
-    """A `JobDecoder` on the recognizer's thread of this process. One call, one event loop."""
+    """A `JobDecoder` on a recognizer's thread of this process. One call, one event loop."""
 
-    def __init__(self, recognizer: ModelThread[asr.Recognizer]) -> None:
+    def __init__(
+        self,
+        recognizer: ModelThread[asr.Recognizer],
+        thread_for: Callable[[str], ModelThread[asr.Recognizer]] | None = None,
+    ) -> None:
+        """`thread_for`: the recognizer of a language. None: `recognizer` has them all."""
         self._recognizer = recognizer
+        self._thread_for = thread_for or (lambda language: recognizer)
+        self._language = ""
+        """Language of the jobs; empty: that of loading."""
         self._caller = object()
         """Whose jobs these are, for their order among those of other calls."""
         self._early = asr.FinalReuse()
@@ -64,13 +76,28 @@ class LocalDecoder:
     async def run(self) -> None:
         """Nothing: the thread has an owner of its own."""
 
+    def set_language(self, language: str) -> None:
+        if language != self._language:
+            self._language = language
+            self._recognizer = self._thread_for(language)
+            self._early = asr.FinalReuse()  # its words are of the other language
+
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
+        early, language = self._early, self._language
         return await self._recognizer.call(
-            lambda model: self._early.recognize(model, job),
+            lambda model: early.recognize(in_language(model, language), job),
             timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
             priority=priority,
             caller=self._caller,
         )
+
+
+def in_language(model: asr.Recognizer, language: str) -> asr.Transcriber:
+    """The recognizer in a call's language: as it was loaded where that is its own, or one that it
+    does not know."""
+    if not language or language == model.languages[0] or language not in model.languages:
+        return model
+    return asr.InLanguage(model, language)
 
 
 def finite_log_odds(model: asr.EndOfTurnModel, pcm: asr.Pcm) -> float:

@@ -223,7 +223,7 @@ class PhoneSocket:
             held.call.session_id, line.carrier, *map(shown, numbers), held.start.agent,
         )  # fmt: skip
         held, plan = planned(
-            self._config.telephony,
+            self._config.telephony_in(held.start.settings.language),
             held,
             started,
             self._transfers.get(line.carrier),

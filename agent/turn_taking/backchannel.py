@@ -13,6 +13,8 @@ import re
 from difflib import SequenceMatcher
 from typing import Final, Literal
 
+from languages import ENGLISH, TurnWords
+
 from .thresholds import (
     ANSWER_WITHIN_WORDS,
     ECHO_SHARE,
@@ -25,23 +27,12 @@ Meaning = Literal["nothing", "echo", "listening", "words"]
 """`nothing`: no words. `echo`: the agent's own words. `listening`: a backchannel. `words`: a turn
 or an answer."""
 
-BACKCHANNELS: Final = tuple(
-    tuple(line.split())
-    for line in """
-    mm; mm hmm; mhm; mmhmm; mmm; hm; hmm; uh huh; aha; ah; oh; ooh; yeah; yep; yup; yes; okay; ok; k
-    alright; all right; right; i see; sure; got it; of course; exactly; indeed; true; good; great
-    cool; nice; fine; wow; really; oh really; oh i see; oh okay; oh yeah; thanks; thank you; you
-    """.replace("\n", ";").split(";")
-    if line.strip()
-)
+BACKCHANNELS: Final = ENGLISH.turn_words.backchannels
 """Whole utterances, or parts of one ("yeah yeah, okay"). Not "no", "wait", "well", "but": they
-begin something. "You" and "thank you" are what Whisper writes for noise."""
+begin something. Those of other languages stand in `languages/`. "You" and "thank you" are what Whisper writes for noise."""
 
 
-INTERRUPTIONS: Final = {
-    "stop", "wait", "no", "nope", "hold", "hang", "but", "actually", "what", "sorry", "pardon",
-    "hey", "excuse", "listen",
-}  # fmt: skip
+INTERRUPTIONS: Final = ENGLISH.turn_words.interruptions
 """Words of which one is enough in a partial transcript. Any other single word may be recognized as
 another one with the next 200 ms of audio."""
 
@@ -50,24 +41,25 @@ _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _SENTENCE_END: Final = re.compile(r"[.?!]+(?=\s|$)")
 
 
-def meaning(text: str, heard: str, left: str) -> Meaning:
-    """Classify a whole utterance. `heard`: response text played so far; `left`: the rest of it."""
+def meaning(text: str, heard: str, left: str, known: TurnWords = ENGLISH.turn_words) -> Meaning:
+    """Classify a whole utterance. `heard`: response text played so far; `left`: the rest of it;
+    `known`: words of the call's language."""
     words = _words(text)
     if not words:
         return "nothing"
     if _is_echo(text, words, heard, left):
         return "echo"
-    if "?" not in text and _is_listening(words) and not asks(heard, left):
+    if "?" not in text and _is_listening(words, known) and not asks(heard, left):
         return "listening"
     return "words"
 
 
-def takes_floor(text: str, heard: str, left: str) -> bool:
+def takes_floor(text: str, heard: str, left: str, known: TurnWords = ENGLISH.turn_words) -> bool:
     """True if a partial transcript is certain to become a turn, whatever follows."""
     words = _words(text)
-    if not words or _is_echo(text, words, heard, left) or _may_be_listening(words):
+    if not words or _is_echo(text, words, heard, left) or _may_be_listening(words, known):
         return False
-    return len(words) > 1 or words[0] in INTERRUPTIONS
+    return len(words) > 1 or words[0] in known.interruptions
 
 
 def asks(heard: str, left: str) -> bool:
@@ -91,27 +83,29 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower().replace("’", "'"))
 
 
-def _is_listening(words: list[str]) -> bool:
+def _is_listening(words: list[str], known: TurnWords) -> bool:
     """True for one to `MAX_BACKCHANNEL_PARTS` backchannels and nothing else."""
-    return _fewest_parts(words, whole=True) <= MAX_BACKCHANNEL_PARTS
+    return _fewest_parts(words, known, whole=True) <= MAX_BACKCHANNEL_PARTS
 
 
-def _may_be_listening(words: list[str]) -> bool:
+def _may_be_listening(words: list[str], known: TurnWords) -> bool:
     """True for a partial transcript that may still become only backchannels."""
-    return _fewest_parts(words, whole=False) <= MAX_BACKCHANNEL_PARTS
+    return _fewest_parts(words, known, whole=False) <= MAX_BACKCHANNEL_PARTS
 
 
-def _fewest_parts(words: list[str], *, whole: bool) -> int:
+def _fewest_parts(words: list[str], known: TurnWords, *, whole: bool) -> int:
     """Fewest backchannels that the words consist of; above `MAX_BACKCHANNEL_PARTS`: they do not."""
     fewest = [0] + [MAX_BACKCHANNEL_PARTS + 1] * len(words)
     for end in range(1, len(words) + 1):
-        for part in BACKCHANNELS:
+        for part in known.backchannels:
             start = end - len(part)
             if start >= 0 and tuple(words[start:end]) == part:
                 fewest[end] = min(fewest[end], fewest[start] + 1)
         if not whole and end == len(words):
             begun = [
-                s for s in range(end) if any(_begins(part, words[s:]) for part in BACKCHANNELS)
+                s
+                for s in range(end)
+                if any(_begins(part, words[s:]) for part in known.backchannels)
             ]
             fewest[end] = min([fewest[end], *(fewest[s] + 1 for s in begun)])
     return fewest[-1]

@@ -61,7 +61,7 @@ def overlap(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> list[Command]
 def decide_overlap(s: TurnState, over: Overlap, now_ns: int) -> list[Command]:
     """Settle an overlap at a pause whose words are known: interruption, or resume the response."""
     assert s.text is not None
-    if meaning(s.text, over.heard, over.left) == "words":
+    if meaning(s.text, over.heard, over.left, s.rules.words) == "words":
         return [*stop(s), *decide(s, now_ns)]
     missing_ms = RESUME_AFTER_BACKCHANNEL_MS - s.silence_ms
     if missing_ms > 0:
@@ -90,7 +90,7 @@ def resume_overlapped(s: TurnState, now_ns: int) -> list[Command]:
     if over is None:
         return drop_utterance(s, now_ns)
     text = s.text or ""
-    was_echo = meaning(text, over.heard, over.left) == "echo"
+    was_echo = meaning(text, over.heard, over.left, s.rules.words) == "echo"
     if s.agent is Agent.HELD:
         if over.has_failed:
             return [*cut(s, "turn_detected"), *fail_utterance(s, now_ns)]
@@ -121,7 +121,7 @@ def on_deadline(s: TurnState, now_ns: int) -> list[Command]:
     if is_pausing or is_early:
         over.deadline_ns = now_ns + OVERLAP_RECHECK_NS
         return []
-    if over.words is None or meaning(over.words, over.heard, over.left) == "words":
+    if over.words is None or meaning(over.words, over.heard, over.left, s.rules.words) == "words":
         return stop(s)
     return _go_on_over_it(s, over, now_ns)
 
@@ -155,7 +155,7 @@ def _on_words_heard(s: TurnState, event: ev.WordsHeard, now_ns: int) -> list[Com
     if over is None or not s.is_current(event.utterance):
         return s.stale()
     over.words = event.text
-    return stop(s) if takes_floor(event.text, over.heard, over.left) else []
+    return stop(s) if takes_floor(event.text, over.heard, over.left, s.rules.words) else []
 
 
 HANDLERS: Final[Handlers] = {ev.ReplyStands: _on_reply_stands, ev.WordsHeard: _on_words_heard}

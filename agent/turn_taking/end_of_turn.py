@@ -3,14 +3,19 @@
 An explicit `server_vad` silence is taken literally. `semantic_vad` uses the fitted probability
 (`end_of_turn_model.py`: 416 to 1000 ms, 1200 after a dangling word, at most 2000 within a number),
 evaluated again with every new piece of evidence about the pause.
+
+The probability was fitted on English words. In calls of other languages the sound and the silence
+decide alone, with waits of their own (`sound_rule.py`).
 """
 
 from dataclasses import dataclass, replace
 from typing import Final
 
+import languages
 from agent.session.api.settings import Eagerness, ServerVad, SessionSettings, TurnDetection
 
 from .end_of_turn_model import Evidence, shipped_score
+from .sound_rule import wait_by_sound_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,14 @@ class TurnRules:
     ducks: bool = False
     """The client lowers the volume while overlapping speech is checked. Other clients stop playing,
     and the rest is sent as a new response where there were no words."""
+    language: str = languages.ENGLISH.code
+    """Language of the caller's words."""
     idle: IdleRules = NOT_IDLE
+
+    @property
+    def words(self) -> languages.TurnWords:
+        """Words that turn-taking knows of the caller's language."""
+        return languages.turn_words(self.language)
 
 
 def asked_wait_ms(detection: TurnDetection | None) -> int:
@@ -84,6 +96,7 @@ def rules_for(
 def rules_of(settings: SessionSettings, idle: IdleRules, *, ducks: bool = False) -> TurnRules:
     """Rules for a session's settings."""
     rules = rules_for(settings.turn_detection, idle, ducks=ducks)
+    rules = replace(rules, language=settings.language)
     return replace(rules, replies=False, idle=NOT_IDLE) if settings.transcribes_only else rules
 
 
@@ -91,4 +104,7 @@ def required_silence_ms(rules: TurnRules, evidence: Evidence) -> int:
     """Silence that ends the turn, given this evidence, ms."""
     if rules.silence_ms is not None:
         return rules.silence_ms
+    profile = languages.profile_of(rules.language)
+    if profile is None or not profile.has_word_features:
+        return wait_by_sound_ms(evidence, rules.eagerness, rules.words)
     return shipped_score().wait_ms(evidence, rules.eagerness)

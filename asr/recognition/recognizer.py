@@ -50,6 +50,12 @@ class Recognizer(Transcriber, Protocol):
         loading."""
         ...
 
+    def transcribe(
+        self, pcm: Pcm, *, fallback: bool = True, options: TranscriptionOptions = AS_LOADED
+    ) -> Hypothesis:
+        """See `Transcriber.transcribe`."""
+        ...
+
     def steps(self, pcm: Pcm, options: TranscriptionOptions = AS_LOADED) -> Iterator[Hypothesis]:
         """`transcribe` in steps of about one decode, so that other jobs run in between. Yields the
         best text so far, at least once; the last one counts. float32 [n], at most 28 s."""
@@ -69,3 +75,15 @@ class Recognizer(Transcriber, Protocol):
     def warm(self) -> None:
         """Run every part once, so that the first caller does not pay for it."""
         ...
+
+
+class InLanguage:
+    """A `Transcriber`: a recognizer, asked for one language. As its recognizer, one thread."""
+
+    def __init__(self, recognizer: Recognizer, language: str) -> None:
+        """`language`: one of `recognizer.languages`."""
+        self._recognizer = recognizer
+        self._options = TranscriptionOptions(language)
+
+    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
+        return self._recognizer.transcribe(pcm, fallback=fallback, options=self._options)

@@ -7,6 +7,7 @@ begins from its own defaults. `null` there is push-to-talk.
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
+import languages
 from agent.errors import ClientError
 from agent.session.api.settings import (
     WIRE_RATE_HZ,
@@ -126,6 +127,12 @@ def _read_transcription(heard: Fields, before: dict[str, Any] | None) -> dict[st
     for name in ("model", "language", "prompt", "delay"):
         if name in asked:
             after[name] = asked.optional_text(name, max_chars=10_000)
+    asked_language = after.get("language")
+    if asked_language and not languages.is_known(languages.code_of(asked_language)):
+        raise invalid(
+            asked.at("language"),
+            f"is no language that is recognized here; complete are {languages.complete_names()}",
+        )
     for name in ("languages", "keywords"):
         if name in asked:
             after[name] = [_string(path, value) for path, value in asked.array(name, max_items=100)]

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+import languages
 from latency_budget.account.budget import TARGET_MS
 
 from .conversation import Item, ItemReference, Modality
@@ -68,6 +69,8 @@ class SessionSettings:
     turn_detection: TurnDetection | None = field(default_factory=SemanticVad)
     transcription: dict[str, Any] | None = None
     """The client's `audio.input.transcription`, echoed as set. Transcripts are sent always."""
+    agent_language: str = languages.ENGLISH.code
+    """Language of the agent's calls, where the client asks for no other."""
     max_output_tokens: int | None = None
     """None: as many as the reply takes ("inf")."""
     pace_ms: int = 0
@@ -83,6 +86,12 @@ class SessionSettings:
     def output_rate_hz(self) -> int:
         """Sample rate of the output audio."""
         return self.line_rate_hz or WIRE_RATE_HZ[self.output_encoding]
+
+    @property
+    def language(self) -> str:
+        """Language of the call: the one that the client asks for transcripts in, or the agent's."""
+        asked = (self.transcription or {}).get("language")
+        return languages.code_of(asked) if isinstance(asked, str) and asked else self.agent_language
 
     def changed(self, **changes: Any) -> "SessionSettings":
         """A copy with these fields changed."""

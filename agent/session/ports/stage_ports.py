@@ -11,6 +11,7 @@ from typing import Final, Literal, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+import languages
 from agent.errors import ClientError
 from agent.session.api.conversation import ItemId, ModelCall
 from agent.session.api.server_events import Usage
@@ -21,6 +22,13 @@ from latency_budget.account.turn import TurnId
 from tts.text_chunker import SpeakablePiece
 
 from .playback import HeardWord, Outgoing, Playback
+
+APOLOGY: Final = languages.ENGLISH.sentences.apology
+
+
+def apology_in(language: str) -> str:
+    """The apology in a call's language; in English where there is none in it."""
+    return (languages.profile_of(language) or languages.ENGLISH).sentences.apology
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +189,10 @@ class SpeechInputPort(Protocol):
         """Follow the client's turn detection from the next frame on."""
         ...
 
+    def set_language(self, language: str) -> None:
+        """Recognize the next passes in this language, by its code."""
+        ...
+
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
 
@@ -324,7 +336,7 @@ class VoicePort(Protocol):
         cached. Nothing is synthesized."""
         ...
 
-    async def apology(self) -> Speech | None:
+    async def apology(self, text: str = APOLOGY) -> Speech | None:
         """Cached apology, for when a stage has failed. Its span is empty."""
         ...
 
@@ -380,6 +392,3 @@ class NoRecording:
 
 
 NO_RECORDING: Final = NoRecording()
-
-
-APOLOGY: Final = "Sorry, something went wrong on my side. Could you say that again?"

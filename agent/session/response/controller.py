@@ -10,8 +10,8 @@ one command of the turn-taking machine does; the session dispatches the commands
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -86,7 +86,7 @@ class ResponseController:
         self._emit = emit
         self._tools = SessionTools(stages.tools)
         self._first_audio = FirstAudioGate(
-            group, shared.clock, emit, outputs.log, options.openers, budget_actions
+            group, shared.clock, emit, outputs.log, self._openers_in, budget_actions
         )
         self._callbacks = ResponseCallbacks(
             notify=outputs.notify,
@@ -275,6 +275,7 @@ class ResponseController:
     ) -> ResponseTask:
         """A response that is not announced."""
         rate_hz = settings.output_rate_hz
+        chunking = replace(self._options.chunking, language=settings.language)
         reply = Reply(
             turn,
             settings,
@@ -289,10 +290,13 @@ class ResponseController:
             self._clock,
             self._callbacks,
             self._stages.tools,
-            chunking=partial(self._budget_actions.cutting, turn, self._options.chunking),
+            chunking=partial(self._budget_actions.cutting, turn, chunking),
             piece_due_ns=partial(self._budget_actions.piece_due_ns, turn),
-            filler=self._options.tool_wait,
+            filler=self._options.said_in(settings.language).tool_wait,
         )
+
+    def _openers_in(self, language: str) -> Sequence[str]:
+        return self._options.said_in(language).openers
 
     # --- what a response reports ---
 

@@ -1,8 +1,9 @@
 """Dependencies of a session, by concern: stages, options, outputs, shared state."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 
+import languages
 from agent.observability.agent_state import OnState
 from agent.observability.counters import BargeIns, PreemptiveCounts
 from agent.observability.turn_recorder import TurnRecorder
@@ -33,6 +34,15 @@ OpenVoice = Callable[[str, int], VoicePort]
 """Opens a voice by its name, at a sample rate in Hz. Raises ClientError for an unknown name."""
 
 
+PrepareLanguage = Callable[[str, str], Awaitable[str]]
+"""Loads what calls of a language need; takes its code and the session's voice, and returns the
+voice that speaks it. Raises ClientError for a language that calls can't have here."""
+
+
+async def _keep_voice(language: str, voice: str) -> str:
+    return voice
+
+
 @dataclass(frozen=True, slots=True)
 class SessionStages:
     """The models and tools that a session works with."""
@@ -42,6 +52,7 @@ class SessionStages:
     open_voice: OpenVoice
     tools: ToolsPort = NO_TOOLS
     """Tools that run on the server."""
+    prepare_language: PrepareLanguage = _keep_voice
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +72,8 @@ class SessionOptions:
     """The client turns a response down on `halfsec.duck`."""
     chunking: CutterConfig = field(default_factory=CutterConfig)
     """Rules by which responses are cut into pieces to speak."""
+    sentences: Callable[[str], languages.Sentences] | None = None
+    """Sentences in calls of a language, by its code. None: the three below, and English."""
     openers: Sequence[str] = ()
     """Words in front of late responses; empty: late responses get none."""
     idle: IdleRules = NOT_IDLE
@@ -71,6 +84,17 @@ class SessionOptions:
     """Words spoken while server tools take too long."""
     expires_at_unix_s: int | None = None
     """Time at which the call is ended, in s since 1970; None: never."""
+
+    def said_in(self, language: str) -> languages.Sentences:
+        """Sentences that the service says in a call of this language."""
+        if self.sentences is not None:
+            return self.sentences(language)
+        return replace(
+            languages.ENGLISH.sentences,
+            openers=tuple(self.openers),
+            idle_prompt=self.idle_prompt,
+            tool_wait=self.tool_wait,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,11 +54,11 @@ class FirstAudioGate:
         clock: Clock,
         emit: Callable[[ev.Event], None],
         log: TurnRecorder,
-        openers: Sequence[str],
+        openers: Callable[[str], Sequence[str]],
         budget_actions: BudgetActions,
     ) -> None:
-        """`emit` feeds the turn-taking machine. `log` has the budget: what may lie between the
-        caller's last voiced sample and the first sound."""
+        """`emit` feeds the turn-taking machine. `openers` are those of a language. `log` has the
+        budget: what may lie between the caller's last voiced sample and the first sound."""
         self._budget_actions = budget_actions
         self._group = group
         self._clock = clock
@@ -79,7 +79,7 @@ class FirstAudioGate:
         self._expected = run, voiced_ns if run.reply.speaks else None
         if run.is_ready:
             self.ready(run)
-        elif self._expected[1] is not None and self._openers:
+        elif self._expected[1] is not None and self._openers(run.reply.settings.language):
             self._task = self._group.create_task(self._open(run, self._expected[1]))
 
     def cancel(self) -> None:
@@ -118,7 +118,8 @@ class FirstAudioGate:
     async def _open(self, run: ResponseTask, voiced_ns: int) -> None:
         """Speak an opener if nothing of the response is ready in time."""
         turn, settings = run.reply.turn, run.reply.settings
-        text = self._openers[turn % len(self._openers)]
+        openers = self._openers(settings.language)
+        text = openers[turn % len(openers)]
         speech = await run.voice.opener(text)
         due_ms = max(self._log.budget.total_ms, settings.pace_ms)
         late_ns = voiced_ns + due_ms * NS_PER_MS - MARGIN_NS

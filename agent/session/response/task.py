@@ -31,7 +31,6 @@ from agent.session.api.conversation import ModelCall, ToolRound
 from agent.session.api.server_events import Notice, ReplyAudio, ReplyText, Usage
 from agent.session.ports.playback import Outgoing, Playback, duration_ns
 from agent.session.ports.stage_ports import (
-    APOLOGY,
     ChatMessage,
     ChatPort,
     ReplyToken,
@@ -39,6 +38,7 @@ from agent.session.ports.stage_ports import (
     Tools,
     ToolsPort,
     VoicePort,
+    apology_in,
 )
 from agent.tools.offered import NO_TOOLS
 from agent.turn_taking import events as ev
@@ -215,9 +215,10 @@ class ResponseTask:
         of a stage."""
         reply = self.reply
         start = len(reply.text)
-        reply.text += (" " if reply.text[-1:].strip() else "") + APOLOGY
+        apology = apology_in(reply.settings.language)
+        reply.text += (" " if reply.text[-1:].strip() else "") + apology
         self._released.set()
-        speech = await self.voice.apology() if reply.speaks else None
+        speech = await self.voice.apology(apology) if reply.speaks else None
         if speech is not None:
             reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
         reply.playback.finish()

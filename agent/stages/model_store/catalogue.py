@@ -23,7 +23,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final, Literal
 
 from agent.config.home import halfsec_home
-from agent.config.schema import Config
+from agent.config.schema import AsrSettings, Config
 from agent.config.suggestions import nearest
 from agent.errors import HalfsecError
 from engine_plugins.reference import is_plugin
@@ -225,6 +225,7 @@ def needed_models(config: Config) -> list[str]:
     return [
         "silero-vad",
         *_own([config.asr.local_model]),
+        *_own(_multilingual(config)),
         "smart-turn",
         *([config.llm_engine.model] if config.llm_engine.is_own else []),
         *filter(None, (config.llm_engine.small_model, config.llm_engine.draft_model)),
@@ -236,7 +237,20 @@ def needed_voices(config: Config) -> list[str]:
     """Voices of this process that the settings need, by name or path, without those of plug-ins."""
     # hibari's other voices ("hibari-emma") are its package's business.
     voices = ["hibari" if voice.startswith("hibari-") else voice for voice in config.local_voices]
+    voices = [voice for voice in voices if not voice.startswith("pico-")]  # in a package
     return list(dict.fromkeys(_own(voices)))
+
+
+def _multilingual(config: Config) -> list[str]:
+    """The multilingual recognizer, where an agent's language is another than the recognizer's."""
+    settings = config.asr
+    is_needed = settings.local_model and set(config.call_languages) - {settings.language}
+    return [settings.multilingual_model] if is_needed and _is_english_only(settings) else []
+
+
+def _is_english_only(settings: AsrSettings) -> bool:
+    """True for a Whisper that knows only English, by its name."""
+    return settings.local_model.partition("@")[0].rstrip("/").endswith(".en")
 
 
 def _own(names: Iterable[str]) -> list[str]:

@@ -50,6 +50,7 @@ class LocalRecognizer:
 
     decode: Callable[[asr.DecodeJob, int], Awaitable[asr.Hypothesis | None]]
     is_ready: Callable[[], bool]
+    set_language: Callable[[str], None] = lambda language: None
 
 
 class RemoteRecognizer:
@@ -58,6 +59,7 @@ class RemoteRecognizer:
     def __init__(self, server: TranscriptionServer, local: LocalRecognizer | None = None) -> None:
         self._server = server
         self._local = local
+        self._language = server.language
         self._session = CallSession(server)
         self._reuse = asr.FinalReuse()
         self._early: tuple[asr.DecodeJob, asyncio.Future[asr.Hypothesis | None]] | None = None
@@ -68,6 +70,16 @@ class RemoteRecognizer:
     async def run(self) -> None:
         """Keep the call's session open until cancelled."""
         await self._session.run()
+
+    def set_language(self, language: str) -> None:
+        """See `JobDecoder.set_language`. An open session is given up for one in this language."""
+        if language == self._language:
+            return
+        self._language = language
+        self._reuse = asr.FinalReuse()
+        self._session.set_language(language)
+        if self._local is not None:
+            self._local.set_language(language)
 
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
         """See `JobDecoder.decode`."""
@@ -127,7 +139,7 @@ class RemoteRecognizer:
                 text = None
             if text is None:
                 text = await self._server.transcribe(
-                    job.pcm, timeout_s, is_last_resort=local is None
+                    job.pcm, timeout_s, is_last_resort=local is None, language=self._language
                 )
         except ServerError as error:
             if local is not None:
@@ -141,6 +153,7 @@ class CallSession:
 
     def __init__(self, server: TranscriptionServer) -> None:
         self._server = server
+        self._language = server.language
         self._open: _Open | None = None
         self._sending = asyncio.Lock()
         """Events of one job follow each other."""
@@ -153,13 +166,17 @@ class CallSession:
         """Keep a session open until cancelled, where the server has them."""
         num_failed = 0
         while True:
+            language = self._language
             if self._server.has_sessions:
                 try:
-                    async with self._server.session() as (socket, session):
+                    async with self._server.session(language) as (socket, session):
                         num_failed = 0
-                        await self._listen(_Open(socket, session))
+                        if language == self._language:  # else it changed meanwhile
+                            await self._listen(_Open(socket, session))
                 except ServerError:
                     num_failed = min(num_failed + 1, MAX_DOUBLINGS)
+                if language != self._language:
+                    continue
             wait_s = RECOVERY_S * 2 ** (num_failed - 1) if num_failed else PROBE_S
             await asyncio.sleep(min(wait_s, PROBE_S))
 
@@ -170,6 +187,15 @@ class CallSession:
             while True:
                 self._settle(used.session.receive(await used.socket.recv()))
         finally:  # before it is closed, which may take a while
+            self._lose()
+
+    def set_language(self, language: str) -> None:
+        """Open the next session in this language. One that is open is given up."""
+        if language == self._language:
+            return
+        self._language = language
+        if self._open is not None:
+            self._open.socket.transport.abort()
             self._lose()
 
     @property

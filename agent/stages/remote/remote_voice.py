@@ -46,6 +46,7 @@ class RemoteVoice:
         server: SpeechServer,
         openers: Sequence[str] = (),
         local: LocalVoice | None = None,
+        apologies: Sequence[str] = (APOLOGY,),
     ) -> None:
         self.name = server.voice.name
         self.converted: dict[tuple[str, int], Speech] = {}
@@ -53,7 +54,7 @@ class RemoteVoice:
         self._server = server
         self._local = local
         self._pace = Pace()
-        self._missing = [APOLOGY, *openers]
+        self._missing = list(dict.fromkeys((*apologies, *openers)))
         """Texts that are not kept yet."""
         self._keeping = asyncio.Lock()
         """Held while kept texts are synthesized: at the start, or by `watch`."""

@@ -81,7 +81,8 @@ class TranscriptionServer:
         self.timeout_s = options.timeout_s
         self._api = ApiServer("recognition server", model, options, REQUESTS_PER_CALL)
         self._model = model
-        self._language = language
+        self.language = language
+        """Language of calls that ask for no other."""
         self._transport = transport
         self._is_tried = transport != "auto"
         """It is known whether the server has Realtime sessions."""
@@ -113,13 +114,16 @@ class TranscriptionServer:
     async def close(self) -> None:
         await self._api.close()
 
-    async def transcribe(self, pcm: asr.Pcm, timeout_s: float, *, is_last_resort: bool) -> str:
+    async def transcribe(
+        self, pcm: asr.Pcm, timeout_s: float, *, is_last_resort: bool, language: str = ""
+    ) -> str:
         """Words of float32 [n] at 16 kHz, by an upload. Raises ServerError. `is_last_resort` False:
-        another recognizer can answer instead, so there is no waiting for a server that is full."""
+        another recognizer can answer instead, so there is no waiting for a server that is full.
+        `language`: a code; empty: the server's own."""
         recording = wav_of(pcm)
         try:
             text = await self._api.opened(
-                lambda: self._uploaded(recording),
+                lambda: self._uploaded(recording, language),
                 timeout_s,
                 "words",
                 is_last_resort=is_last_resort,
@@ -132,12 +136,12 @@ class TranscriptionServer:
 
     @asynccontextmanager
     async def session(
-        self,
+        self, language: str = ""
     ) -> AsyncIterator[tuple[websockets_client.ClientConnection, TranscriptionSession]]:
         """Open a Realtime session that has taken its settings. Raises ServerError, also for what
         goes wrong in the body of the context."""
         try:
-            async with self._session() as opened:
+            async with self._session(language) as opened:
                 self.session_works()
                 yield opened
         except ServerError as error:
@@ -163,11 +167,11 @@ class TranscriptionServer:
 
     # --- requests ---
 
-    async def _uploaded(self, recording: bytes) -> str:
+    async def _uploaded(self, recording: bytes, language: str = "") -> str:
         """One try. Raises ServerError."""
         fields = {
             "model": self._model.name,
-            "language": self._language,
+            "language": language or self.language,
             "response_format": "json",
             "temperature": "0",
         }
@@ -183,13 +187,13 @@ class TranscriptionServer:
 
     @asynccontextmanager
     async def _session(
-        self,
+        self, language: str = ""
     ) -> AsyncIterator[tuple[websockets_client.ClientConnection, TranscriptionSession]]:
         parts = urlsplit(self._model.url)
         scheme = "wss" if parts.scheme == "https" else "ws"
         path = parts.path + SESSION_PATH
         address = urlunsplit((scheme, parts.netloc, path, "intent=transcription", ""))
-        session = TranscriptionSession(self._model.name, self._language)
+        session = TranscriptionSession(self._model.name, language or self.language)
         try:
             async with _Connect(
                 address,

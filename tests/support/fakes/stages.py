@@ -13,6 +13,7 @@ from agent.session.api.server_events import Usage
 from agent.session.api.settings import TurnDetection
 from agent.session.ports.playback import HeardWord
 from agent.session.ports.stage_ports import (
+    APOLOGY,
     FULL_EFFORT,
     ChatMessage,
     Condensed,
@@ -186,7 +187,7 @@ class FakeVoice:
     async def opener(self, text: str) -> Speech | None:
         return speech_of(text, (0, len(text))) if self.fault is None else None
 
-    async def apology(self) -> Speech | None:
+    async def apology(self, text: str = APOLOGY) -> Speech | None:
         return Speech(np.full(2400, 5000, np.int16), (0, 0), ())
 
 
@@ -230,6 +231,7 @@ class FakeEars(_DeafEars):
         self.closed: list[int] = []
         self.fed: list[int] = []
         self.detection: TurnDetection | None = None
+        self.language = ""
         self._tell: Callable[[SpeechResult], None] = lambda heard: None
         self.effort = FULL_EFFORT
         self.running = asyncio.Event()
@@ -255,6 +257,9 @@ class FakeEars(_DeafEars):
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
         self.detection = detection
         self.effort = effort
+
+    def set_language(self, language: str) -> None:
+        self.language = language
 
     async def commit(self) -> int:
         if not self._pauses == self.utterance > 0:
