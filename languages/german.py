@@ -107,8 +107,9 @@ PROFILE: Final = LanguageProfile(
     spoken_openers=phrase_set(
         "ja, nein, klar, gut, okay, gern, gerne, sehr gern, sehr gerne, natürlich, "
         "selbstverständlich, alles klar, genau, richtig, also, nun, tja, hallo, guten tag, "
-        "guten morgen, guten abend, danke, vielen dank, bitte, verstanden, ich verstehe, entschuldigung, es tut mir leid, "
-        "tut mir leid, leider, einen moment, moment, mal sehen, schön, super, perfekt, prima"
+        "guten morgen, guten abend, danke, vielen dank, bitte, verstanden, ich verstehe, "
+        "entschuldigung, es tut mir leid, tut mir leid, leider, einen moment, moment, mal sehen, "
+        "schön, super, perfekt, prima"
     ),
     phrase_starts=words(
         "und oder aber weil dass ob wenn als für mit von zu in an auf bei nach um "

@@ -48,8 +48,8 @@ def load_voice(name: str, models_dir: Path, *, threads: int = 1) -> Voice:
     if model := _piper_model(name, models_dir):
         from tts.voices.piper import PiperEngine
 
-        engine = PiperEngine(name, model, threads=threads)
-        return _reading(PostprocessedVoice(engine, name, _piper_language(model)))
+        piper = PiperEngine(name, model, threads=threads)
+        return _reading(PostprocessedVoice(piper, name, _piper_language(model)))
     known = ", ".join(available_voices(models_dir))
     raise VoiceError(f"there is no voice {name!r} in {models_dir}. Voices that exist: {known}")
 

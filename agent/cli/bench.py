@@ -33,6 +33,10 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
         "benchmarks.tts.voices",
         "the voices: speed, first sound, and what a listener understands",
     ),
+    "languages": (
+        "benchmarks.tts.languages",
+        "German, Spanish and French: what the recognizer hears of the voice",
+    ),
     "chat": ("benchmarks.chat.command", "dialogues: are the answers right, and acted upon"),
     "long": (
         "benchmarks.chat.long_call",
@@ -62,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"There is no bench {arguments[0]!r}.", file=out)
     print("usage: halfsec bench NAME ... (halfsec bench NAME --help says more)\n", file=out)
     for name, (_, what) in BENCHES.items():
-        print(f"  {name:<8} {what}", file=out)
+        print(f"  {name:<9} {what}", file=out)
     print(f"\n{_NEEDS}", file=out)
     return 0 if wanted else 2
 

@@ -29,7 +29,8 @@ or an answer."""
 
 BACKCHANNELS: Final = ENGLISH.turn_words.backchannels
 """Whole utterances, or parts of one ("yeah yeah, okay"). Not "no", "wait", "well", "but": they
-begin something. Those of other languages stand in `languages/`. "You" and "thank you" are what Whisper writes for noise."""
+begin something. "You" and "thank you" are what Whisper writes for noise. Those of other languages
+stand in `languages/`."""
 
 
 INTERRUPTIONS: Final = ENGLISH.turn_words.interruptions

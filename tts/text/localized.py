@@ -61,6 +61,9 @@ class _Reader:
         self.numbers = NumberWords(writing.number_words)
         groups = writing.groups
         self.number = rf"(?:\d{{1,3}}(?:{groups}\d{{3}})+(?!\d)(?:,\d+)?|\d+(?:,\d+)?)"
+        self.currencies = dict(writing.currencies)
+        for each in writing.currencies.values():  # "29,99 euros": written out
+            self.currencies |= {each.one.split()[-1]: each, each.many: each}
         self.sign = r"(?P<sign>[-−+±~](?=\d))?"
 
     def whole(self, text: str) -> int:
@@ -105,7 +108,7 @@ class _Reader:
         return f"{said} {noun.many}"
 
     def money(self, match: re.Match[str]) -> str:
-        currency = self.writing.currencies[match["c"]]
+        currency = self.currencies[match["c"]]
         whole, _, fraction = match["a"].partition(",")
         unit = Unit(currency.one, currency.many, currency.feminine)
         if len(fraction) != 2:
@@ -267,7 +270,7 @@ def _date_rules(reader: _Reader) -> list[Rule]:
 
 def _number_rules(reader: _Reader) -> list[Rule]:
     writing, number, sign = reader.writing, reader.number, reader.sign
-    currency = "|".join(re.escape(each) for each in sorted(writing.currencies, key=len)[::-1])
+    currency = "|".join(re.escape(each) for each in sorted(reader.currencies, key=len)[::-1])
     symbols = "".join(each for each in writing.currencies if not each.isalnum())
     units = "|".join(re.escape(each) for each in sorted(writing.units, key=len, reverse=True))
     return [

@@ -36,6 +36,8 @@ class Loudness:
 class Counting:
     """A word for each second; never the end of a sentence."""
 
+    languages = ("en",)
+
     def __init__(self) -> None:
         self.longest_s = 0.0
 

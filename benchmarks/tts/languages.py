@@ -1,0 +1,178 @@
+"""`halfsec bench languages`: round trip of voice and recognizer in each complete language.
+
+A voice reads sentences as a reply has them, numbers and dates included; the recognizer writes down
+what it hears, in the language that it was asked for, as in a call. Both texts are then read by the
+normalizer of the language, so that "14:30" and "vierzehn Uhr dreißig" are the same words, and
+compared without case and punctuation. English is measured by `bench tts` and `bench asr`.
+"""
+
+import argparse
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+import asr
+import languages
+import tts
+from agent.client.simulated_caller.talk import TalkError
+from agent.stages.model_store.catalogue import ModelStore, ModelStoreError
+from benchmarks.asr.scoring import load_jiwer
+from latency_budget.account.clock import SystemClock
+from latency_budget.host import machine
+from tts.resample import StreamResampler
+
+MAX_ERROR_RATE: Final = 0.1
+"""Word error rate of the round trip that each language has to keep to."""
+
+_SENTENCES: Final = Path(__file__).with_name("language_sentences.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceResult:
+    """One sentence: what was written, heard, and how many words differ."""
+
+    written: str
+    heard: str
+    words: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageResult:
+    """Round trip of one language."""
+
+    language: str
+    voice: str
+    recognizer: str
+    sentences: tuple[SentenceResult, ...]
+    word_error_rate: float
+    audio_s: float
+    voice_s: float
+    """Time of synthesis."""
+    recognizer_s: float
+    """Time of recognition."""
+
+
+def load_sentences() -> Mapping[str, Sequence[str]]:
+    """Sentences by language."""
+    return tomllib.loads(_SENTENCES.read_text(encoding="utf-8"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns 1 where a language is above the bar, else 0. Raises TalkError
+    for a voice or model that can't be used, and BenchError without jiwer."""
+    known = load_sentences()
+    parser = argparse.ArgumentParser(
+        prog="halfsec bench languages",
+        description="Word error rate of voice and recognizer in each language: at most "
+        f"{MAX_ERROR_RATE:.0%}.",
+    )
+    parser.add_argument(
+        "languages", nargs="*", metavar="LANGUAGE", help=f"default: {', '.join(known)}"
+    )
+    parser.add_argument("--model", default="whisper-base", help="the recognizer")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")
+    options = parser.parse_args(argv)
+    wanted = options.languages or list(known)
+    if unknown := [each for each in wanted if each not in known]:
+        parser.error(f"there are no sentences in {', '.join(unknown)}; in {', '.join(known)}")
+    load_jiwer()  # missing, it is reported before the models are loaded
+    store = ModelStore()
+    try:
+        recognizer = asr.load_recognizer(store.locate(options.model), language=wanted[0])
+        recognizer.warm()
+        rows = [
+            round_trip(language, known[language], recognizer, store, options.model)
+            for language in wanted
+        ]
+    except (asr.ModelError, tts.VoiceError, ModelStoreError) as error:
+        raise TalkError(str(error)) from None
+    print(machine())
+    for row in rows:
+        speeds = f"{row.voice_s / row.audio_s:.3f}, {row.recognizer_s / row.audio_s:.2f}"
+        print(
+            f"{row.language}  {row.voice:<8} {row.recognizer}  {len(row.sentences)} sentences  "
+            f"WER {row.word_error_rate:.1%}  RTF of voice and recognizer {speeds}"
+        )
+    if options.json is not None:
+        result = {
+            "bench": "languages",
+            "machine": machine(),
+            "max_word_error_rate": MAX_ERROR_RATE,
+            "languages": [asdict(row) for row in rows],
+        }
+        text = json.dumps(result, indent=1, ensure_ascii=False)
+        options.json.write_text(text + "\n", encoding="utf-8")
+    return int(any(row.word_error_rate > MAX_ERROR_RATE for row in rows))
+
+
+def round_trip(
+    language: str,
+    sentences: Sequence[str],
+    recognizer: asr.Recognizer,
+    store: ModelStore,
+    recognizer_name: str,
+) -> LanguageResult:
+    """Read and recognize all sentences of a language. Raises VoiceError."""
+    profile = languages.PROFILES[language]
+    voice = tts.load_voice(profile.voice, store.directory)
+    voice.warm()
+    clock, options = SystemClock(), asr.TranscriptionOptions(language)
+    results: list[SentenceResult] = []
+    audio_s = voice_ns = recognizer_ns = 0.0
+    for sentence in sentences:
+        began_ns = clock.now_ns()
+        pcm = spoken(voice, sentence)
+        spoken_ns = clock.now_ns()
+        heard = recognizer.transcribe(pcm, options=options).text
+        voice_ns += spoken_ns - began_ns
+        recognizer_ns += clock.now_ns() - spoken_ns
+        audio_s += len(pcm) / asr.RATE_HZ
+        results.append(compared(sentence, heard, language))
+    words = sum(each.words for each in results)
+    errors = sum(each.errors for each in results)
+    return LanguageResult(
+        language,
+        voice.name,
+        recognizer_name,
+        tuple(results),
+        round(errors / words, 4),
+        round(audio_s, 2),
+        round(voice_ns / 1e9, 2),
+        round(recognizer_ns / 1e9, 2),
+    )
+
+
+def spoken(voice: tts.Voice, text: str) -> asr.Pcm:
+    """Speech of a text: float32 [n] at 16 kHz."""
+    piece = tts.SpeakablePiece(text, (0, len(text)), 0)
+    pcm = np.concatenate([chunk.pcm for chunk in voice.synthesize(piece)])
+    if voice.rate_hz != asr.RATE_HZ:
+        resampler = StreamResampler(voice.rate_hz, asr.RATE_HZ)
+        pcm = np.concatenate([resampler.push(pcm), resampler.flush()])
+    return pcm.astype(np.float32) / np.float32(32768)
+
+
+def compared(written: str, heard: str, language: str) -> SentenceResult:
+    """Words of a sentence and of what was heard of it, and how many differ."""
+    reference, hypothesis = (_bare(text, language) for text in (written, heard))
+    found = load_jiwer().process_words(reference, hypothesis or "-")
+    errors = found.substitutions + found.deletions + found.insertions
+    return SentenceResult(written, heard, len(reference.split()), errors)
+
+
+def _bare(text: str, language: str) -> str:
+    """Words as they are said, without case, marks and hyphens."""
+    said = tts.normalize(text, language).casefold()
+    return " ".join(re.findall(r"[^\W_]+", said))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Settings of the calls' languages."""
+
+import pytest
+
+from agent.config.layers import resolve
+from agent.config.schema import Config
+from agent.errors import ConfigError
+from agent.stages.model_store.catalogue import needed_models
+from languages import PROFILES
+
+
+def made(text: str) -> Config:
+    return resolve(toml=text, env={}, flags={})
+
+
+GERMAN = '[agent]\npreset = "embedded"\nlanguage = "de"\n'
+
+
+def test_english_without_a_setting() -> None:
+    config = made("")
+    assert (config.own_language, config.call_languages, config.voices) == (
+        "en",
+        ("en",),
+        ("hibari",),
+    )
+    assert "whisper-base" not in needed_models(config)
+
+
+def test_a_language_brings_recognizer_voice_and_sentences() -> None:
+    config = made(GERMAN)
+    _, profile = config.profile(None)
+    assert config.language(profile) == "de"
+    assert config.voice(profile) == "pico-de"
+    assert "whisper-base" in needed_models(config)
+    assert config.sentences("de").idle_prompt == PROFILES["de"].sentences.idle_prompt
+    assert config.telephony_in("de").announcement == PROFILES["de"].sentences.announcement
+
+
+def test_agents_have_languages_of_their_own() -> None:
+    config = made('[agents.paris]\nlanguage = "fr"\n[agents.madrid]\nlanguage = "es"\nvoice="x"\n')
+    assert config.call_languages == ("en", "fr", "es")
+    assert config.voices == ("hibari", "pico-fr", "x")
+
+
+def test_the_operators_own_sentences_are_of_the_servers_language() -> None:
+    config = made(f'{GERMAN}idle_prompt = "Hallo?"\nopeners = ["Also,"]\n')
+    assert config.sentences("de").idle_prompt == "Hallo?"
+    assert config.sentences("de").openers == ("Also,",)
+    assert config.sentences("fr").idle_prompt == PROFILES["fr"].sentences.idle_prompt
+    assert config.sentences("fr").openers == PROFILES["fr"].sentences.openers
+    assert config.sentences("pt").idle_prompt == "Hallo?"
+
+
+def test_what_is_switched_off_is_off_in_every_language() -> None:
+    config = made('[agent]\ntool_wait = ""\n[telephony]\nlimit_notice = ""\n')
+    for language in PROFILES:
+        assert config.sentences(language).tool_wait == ""
+        assert config.sentences(language).openers == ()
+        assert config.telephony_in(language).limit_notice == ""
+
+
+@pytest.mark.parametrize("section", ["agent", "agents.front"])
+@pytest.mark.parametrize("language", ["xx", "German", "de-DE"])
+def test_a_language_that_no_recognizer_knows(section: str, language: str) -> None:
+    with pytest.raises(ConfigError, match=r"no recognizer here knows.*de \(German\)") as caught:
+        made(f'[{section}]\nlanguage = "{language}"\n')
+    assert caught.value.key == f"{section}.language"
+
+
+def test_auto_says_what_is_allowed() -> None:
+    with pytest.raises(ConfigError, match=r"must be named. Complete: de \(German\), en"):
+        made('[agent]\nlanguage = "auto"\n')
+
+
+def test_another_language_without_a_profile_keeps_the_voice() -> None:
+    config = made('[agent]\nlanguage = "pt"\n')
+    assert config.voices == ("hibari",)
+
+
+def test_a_voice_of_unknown_language_stays() -> None:
+    config = made(f'{GERMAN}[tts]\nvoice = "piper-thorsten"\n')
+    assert config.voices == ("piper-thorsten",)

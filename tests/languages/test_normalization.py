@@ -1,0 +1,134 @@
+"""Written text to spoken words in German, Spanish and French: a table of cases each."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("num2words", reason="the extra `languages` is not installed")
+
+from tts import CutterConfig, TextChunker
+from tts.text.normalize import normalize, spoken_words
+
+GERMAN = [
+    ("Das kostet 29,99 €.", "Das kostet neunundzwanzig Euro neunundneunzig."),
+    ("29,99 Euro", "neunundzwanzig Euro neunundneunzig"),
+    ("1 € und 0,50 €", "ein Euro und fünfzig Cent"),
+    ("1.234,50 EUR", "eintausendzweihundertvierunddreißig Euro fünfzig"),
+    ("3 Mio. Kunden", "drei Millionen Kunden"),
+    ("50 % von 1,5 kg", "fünfzig Prozent von eins Komma fünf Kilogramm"),
+    ("-5 °C und 1 h", "minus fünf Grad und eine Stunde"),
+    ("Am 3. Mai 2024", "Am dritten Mai zweitausendvierundzwanzig"),
+    ("Heute ist der 3. Mai.", "Heute ist der dritte Mai."),
+    ("am 1.12.2025", "am ersten Dezember zweitausendfünfundzwanzig"),
+    ("bis zum 24.12. geschlossen", "bis zum vierundzwanzigsten Dezember geschlossen"),
+    ("2024-05-03", "dritter Mai zweitausendvierundzwanzig"),
+    ("um 14:30 Uhr", "um vierzehn Uhr dreißig"),
+    ("um 8 Uhr", "um acht Uhr"),
+    ("1 Uhr", "ein Uhr"),
+    ("Mo. um 9:05", "Montag um neun Uhr fünf"),
+    ("Sie sind der 3. Anrufer.", "Sie sind der dritte Anrufer."),
+    ("In der 2. Klasse", "In der zweiten Klasse"),
+    ("Das sind 3. Und 4.", "Das sind drei. Und vier."),
+    ("z.B. Dr. Meier usw.", "zum Beispiel Doktor Meier und so weiter."),
+    ("Seit 1999", "Seit neunzehnhundertneunundneunzig"),
+    ("10-12 Tage", "zehn bis zwölf Tage"),
+    ("Bestellnummer 4711", "Bestellnummer vier sieben eins eins"),
+    ("0151 234567", "null eins fünf eins, zwei drei vier fünf sechs sieben"),
+    ("der ADAC", "der A D A C"),
+    ("info@beispiel.de", "info at beispiel Punkt de"),
+    ("**Wichtig**: nein!", "Wichtig: nein!"),
+]
+SPANISH = [
+    ("Cuesta 29,99 €.", "Cuesta veintinueve euros con noventa y nueve."),
+    ("1 €, 21 € y 0,50 €", "un euro, veintiún euros y cincuenta céntimos"),
+    ("1 £ y 200 £", "una libra y doscientas libras"),
+    ("El 50 %", "El cincuenta por ciento"),
+    ("1.234,5 kg", "mil doscientos treinta y cuatro coma cinco kilos"),
+    ("el 3 de mayo de 2024", "el tres de mayo de dos mil veinticuatro"),
+    ("El 1 de mayo", "El primero de mayo"),
+    ("03/05/2024", "tres de mayo de dos mil veinticuatro"),
+    ("a las 14:30", "a las catorce y treinta"),
+    ("a la 1:00", "a la una en punto"),
+    ("3.º piso, 2ª puerta, 1.er día", "tercer piso, segunda puerta, primer día"),
+    ("Sr. García, p. ej.", "señor García, por ejemplo."),
+    ("Su código es 4821.", "Su código es cuatro ocho dos uno."),
+    ("+34 91 123", "más tres cuatro, nueve uno, uno dos tres"),
+    ("10-12 días", "diez a doce días"),
+    ("ana@correo.es", "ana arroba correo punto es"),
+    ("-3 °C", "menos tres grados"),
+    ("¿Son 2?", "Son dos?"),
+]
+FRENCH = [
+    ("Ça coûte 29,99 €.", "Ça coûte vingt-neuf euros quatre-vingt-dix-neuf."),
+    ("1 € et 0,50 €", "un euro et cinquante centimes"),
+    ("50 %", "cinquante pour cent"),
+    ("1 234,5 kg", "mille deux cent trente-quatre virgule cinq kilos"),
+    ("Le 1er mai 2024", "Le premier mai deux mille vingt-quatre"),
+    ("le 3 mai", "le trois mai"),
+    ("le 03/05/2024", "le trois mai deux mille vingt-quatre"),
+    ("à 14h30", "à quatorze heures trente"),
+    ("Il est 8 h.", "Il est huit heures."),
+    ("à 1:00 et à 12:00", "à une heure et à midi"),
+    ("La 1re fois, le 2e étage", "La première fois, le deuxième étage"),
+    ("80 km/h", "quatre-vingts kilomètres par heure"),
+    ("1 min", "une minute"),
+    ("M. Dupont et Mme Martin", "monsieur Dupont et madame Martin"),
+    ("Votre code est 4821.", "Votre code est quatre huit deux un."),
+    ("01 23 45 67 89", "zéro un, deux trois, quatre cinq, six sept, huit neuf"),
+    ("l'e-mail jean@exemple.fr", "l'e-mail jean arobase exemple point fr"),
+    ("-3 °C", "moins trois degrés"),
+]
+CASES = [("de", *case) for case in GERMAN]
+CASES += [("es", *case) for case in SPANISH]
+CASES += [("fr", *case) for case in FRENCH]
+
+
+@pytest.mark.parametrize(("language", "written", "spoken"), CASES)
+def test_cases(language: str, written: str, spoken: str) -> None:
+    assert normalize(written, language) == spoken
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.text(
+        st.one_of(
+            st.sampled_from("0123456789.,:-/%€$£°ºª §½+h "),
+            st.sampled_from("aeiouzéüñßDEMinutesSr. "),
+            st.characters(),
+        ),
+        max_size=40,
+    ),
+    st.sampled_from(["de", "es", "fr"]),
+)
+def test_any_text_gives_words_with_ascending_spans(text: str, language: str) -> None:
+    words = spoken_words(text, language)
+    spans = [(word.start, word.end) for word in words]
+    assert spans == sorted(spans)
+    assert all(0 <= start < end <= len(text) for start, end in spans)
+    assert not any(character.isdigit() for word in words for character in word.text)
+
+
+def test_a_language_without_rules_leaves_numbers_to_the_voice() -> None:
+    assert normalize("**Custa** 29,99 €!", "pt") == "Custa 29,99 €!"
+
+
+@pytest.mark.parametrize(
+    ("language", "reply", "pieces"),
+    [
+        ("de", "Wir kommen am 3. Mai zu Ihnen. Passt das?", 2),
+        ("de", "Nehmen Sie z. B. Tee mit. Gern.", 2),
+        ("de", "Das sind drei. Und vier.", 2),
+        ("es", "Hablo con el Sr. García hoy. Gracias.", 2),
+        ("fr", "Je parle à M. Dupont ce soir. Merci.", 2),
+    ],
+)
+def test_dots_of_short_forms_cut_no_reply(language: str, reply: str, pieces: int) -> None:
+    chunker = TextChunker(CutterConfig(language=language))
+    made = [*chunker.push(reply), *chunker.flush()]
+    assert "".join(piece.text for piece in made) == reply
+    assert len(made) == pieces, [piece.text for piece in made]
+
+
+def test_an_opener_is_a_piece_of_its_own() -> None:
+    first = TextChunker(CutterConfig(language="de")).push("Natürlich, das geht gern.")[0]
+    assert first.text == "Natürlich,"
