@@ -43,7 +43,7 @@ endif
 
 BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORCH_INDEX)"
 DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp --extra postgres --extra redis \
-	--extra webrtc
+	--extra webrtc --extra languages
 
 .PHONY: run test test-all test-clients test-wheel test-ray soak check fuzz audit sbom docs models \
 	clean help

@@ -84,7 +84,7 @@ PROFILE: Final = LanguageProfile(
             "para pare espera espere no pero qué cómo perdón perdone disculpe oiga oye momento hola"
         ),
         dangling=words(
-            "y e o u pero porque que si cuando como aunque sino eh em este mi mis tu su "
+            "y e o u a pero porque que si cuando como aunque sino eh em este mi mis tu su "
             "sus nuestro nuestra un una unos unas el la los las del al de en con por para sin "
             "sobre entre hasta desde muy cada"
         ),

@@ -113,6 +113,7 @@ _CLOSERS = "\"'”’»)]}*_`~"
 _MARKUP = frozenset("*_`~‘")
 """Marks whose other half may follow a comma."""
 _AROUND_WORDS = " \t\n,;:.—–-*_\"'“”"
+_BEFORE_WORDS = "([\"'“„«¿¡"
 _DASHES = re.compile(r"\s*(?:[—―]|--+)\s*|\s+[-–]+\s+")
 _LIST_MARKER = re.compile(r"(?:^|\n)[ \t]*\d{1,3}$")
 
@@ -138,6 +139,8 @@ class _Words:
     phrase_starts: frozenset[str] = frozenset()
     never_last: frozenset[str] = frozenset()
     writing: languages.Writing | None = None
+    short_forms: frozenset[str] = frozenset()
+    """Abbreviations with their dots, and the beginnings of those of two parts."""
     is_english: bool = False
 
     def may_abbreviate(self, text: str) -> bool:
@@ -157,8 +160,12 @@ class _Words:
             return False
         if re.search(self.writing.unfinished, text, re.IGNORECASE):
             return True
-        last = re.search(r"\S+$", text)
-        return last is not None and last[0].lstrip("([\"'“„«") in self.writing.abbreviations
+        last = re.search(r"\S+(?:\s\S+)?$", text)
+        if last is None:
+            return False
+        two = last[0].lstrip(_BEFORE_WORDS)
+        one = two.split()[-1].lstrip(_BEFORE_WORDS)
+        return one in self.short_forms or two in self.short_forms
 
 
 @cache
@@ -168,11 +175,14 @@ def _words_of(language: str) -> _Words:
     profile = languages.profile_of(language)
     if profile is None:
         return _Words()
+    known = profile.writing.abbreviations if profile.writing is not None else {}
+    begun = (name.split()[0] for name in known)
     return _Words(
         profile.spoken_openers,
         profile.phrase_starts,
         profile.turn_words.dangling,
         profile.writing,
+        frozenset((*known, *begun)),
     )
 
 

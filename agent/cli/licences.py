@@ -35,7 +35,9 @@ PERMISSIVE: Final = frozenset(
 
 ACCEPTED: Final = {
     "certifi": "MPL-2.0: file by file, and its file of certificates is used unchanged",
+    "num2words": "LGPL: an extra, loaded as a library that can be exchanged",
     "piper-tts": "GPL-3.0-or-later: an extra, imported only where a Piper voice is chosen",
+    "py-nanotts": "Apache-2.0 by the licence in its wheel; its metadata name none",
     "psycopg": "LGPL-3.0-only: an extra, loaded as a library that can be exchanged",
     "psycopg-binary": "LGPL-3.0-only: an extra, as psycopg",
     "soxr": "LGPL-2.1-or-later: a library of its own in its wheel, which can be exchanged",
@@ -82,6 +84,11 @@ IN_WHEELS: Final = (
         "psycopg-binary",
         "PostgreSQL; Apache-2.0; MIT; OLDAP-2.8; BSD; LGPL-2.1-or-later",
         "libpq; OpenSSL; Kerberos; OpenLDAP; Cyrus SASL; keyutils and libxcrypt",
+    ),
+    LicensedPart(
+        "py-nanotts",
+        "Apache-2.0",
+        "SVOX Pico with the data of its voices, in the extra `languages`",
     ),
     LicensedPart(
         "av",

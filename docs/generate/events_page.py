@@ -134,6 +134,11 @@ EXTENSIONS: Final = {
         "The model has this summary in place of so many of the conversation's oldest messages, and "
         "its context fewer tokens. The items stay as they are.",
     ),
+    "halfsec.notice": (
+        "`code`, `message`",
+        "Something that does not work in this call as usual. `language_partial`: in the call's "
+        "language there are recognition and a voice only.",
+    ),
     "halfsec.tool": (
         "`item_id`, `name`, `state`, `ms`",
         "A tool that runs on the server: `started`, then `done`, `failed` or `cancelled`.",

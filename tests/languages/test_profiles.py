@@ -10,7 +10,7 @@ from languages import PROFILES, LanguageProfile, Sentences
 OTHERS = [profile for code, profile in PROFILES.items() if code != "en"]
 
 
-@pytest.fixture(params=PROFILES.values(), ids=PROFILES.keys())
+@pytest.fixture(params=list(PROFILES.values()), ids=list(PROFILES))
 def profile(request: pytest.FixtureRequest) -> LanguageProfile:
     assert isinstance(request.param, LanguageProfile)
     return request.param

@@ -45,6 +45,9 @@ class ModelFreeStages(Stages):
     def open_voice(self, name: str, rate_hz: int) -> Any:
         return FakeVoice()
 
+    async def prepare_language(self, language: str, voice: str) -> str:
+        return voice
+
     async def new_ears(self, detection: object) -> Any:
         return FakeEars()
 

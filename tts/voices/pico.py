@@ -16,8 +16,8 @@ VOICES: Final = {"pico-de": "de-DE", "pico-es": "es-ES", "pico-fr": "fr-FR"}
 """Pico's names of the voices, by ours."""
 
 OWN_SPEED: Final = {"fr-FR": 0.9}
-"""Speed of voices that speak too fast. Of the French one the recognizer gets 14 % of the words wrong
-at 1, 10 % at 0.9 and 11 % at 0.85 (24 sentences, `halfsec bench languages`)."""
+"""Speed of voices that speak too fast. Of the French one the recognizer gets 14 % of the words
+wrong at 1, 10 % at 0.9 and 11 % at 0.85 (24 sentences, `halfsec bench languages`)."""
 
 MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.config.layers import resolve
+from agent.config.layers import load_config
 from agent.config.schema import Config
 from agent.errors import ConfigError
 from agent.stages.model_store.catalogue import needed_models
@@ -10,7 +10,8 @@ from languages import PROFILES
 
 
 def made(text: str) -> Config:
-    return resolve(toml=text, env={}, flags={})
+    preset = {} if "preset" in text else {"agent.preset": "embedded"}
+    return load_config(preset, {}, text)
 
 
 GERMAN = '[agent]\npreset = "embedded"\nlanguage = "de"\n'

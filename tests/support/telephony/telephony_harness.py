@@ -57,6 +57,9 @@ class FakeStages:
     def open_voice(self, name: str, rate_hz: int) -> VoicePort:
         return FakeVoice()
 
+    async def prepare_language(self, language: str, voice: str) -> str:
+        return voice
+
     async def new_ears(self, detection: object) -> FakeEars:
         if self.fault is not None:
             raise self.fault

@@ -1,0 +1,146 @@
+"""Models of a call's language: which recognizer gets its jobs, and what is loaded when."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import asr
+import tts
+from agent.config.layers import load_config
+from agent.errors import ClientError
+from agent.stages.loading import Loading
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from agent.stages.transcription_jobs import LocalDecoder
+from asr.recognition.transcripts import DecodeJob
+from latency_budget.account.clock import SystemClock
+from tests.support.fakes.recognizer import ScriptedRecognizer
+from tts.voices.engine import RawSpeech
+
+
+class Listening(ScriptedRecognizer):
+    """Notes the language of each pass."""
+
+    def __init__(self, *languages: str) -> None:
+        super().__init__("ja")
+        self.languages = languages  # type: ignore[assignment]
+        self.asked: list[str | None] = []
+
+    def steps(
+        self, pcm: asr.Pcm, options: asr.TranscriptionOptions = asr.AS_LOADED
+    ) -> Iterator[asr.Hypothesis]:
+        self.asked.append(options.language)
+        yield from super().steps(pcm, options)
+
+
+class Humming:
+    """A synthesis engine without a model."""
+
+    rate_hz = 16_000
+
+    def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
+        return RawSpeech((np.sin(np.arange(8000) / 5) / 4).astype(np.float32))
+
+
+def job(number: int) -> DecodeJob:
+    pcm = np.full(16_000, 0.1, np.float32)
+    return DecodeJob("final", number, 1, 0, pcm)
+
+
+@asynccontextmanager
+async def staged(
+    monkeypatch: pytest.MonkeyPatch, home: Path, main: Listening, other: Callable[[], Listening]
+) -> AsyncIterator[tuple[Stages, list[str]]]:
+    loaded: list[str] = []
+
+    def multilingual(self: Loading) -> asr.Recognizer:
+        loaded.append("multilingual")
+        return other()
+
+    def voice(self: Loading, name: str) -> Callable[[], tts.Voice]:
+        def load() -> tts.Voice:
+            loaded.append(name)
+            return tts.voice.PostprocessedVoice(Humming(), name)
+
+        return load
+
+    monkeypatch.setattr(Loading, "recognizer", lambda self: main)
+    monkeypatch.setattr(Loading, "multilingual", multilingual)
+    monkeypatch.setattr(Loading, "voice", voice)
+    stages = Stages(load_config({"agent.preset": "embedded"}), ModelStore(home, {}), SystemClock())
+    await stages.recognizer.start()
+    try:
+        yield stages, loaded
+    finally:
+        await stages.recognizer.close()
+        await stages.close()
+
+
+async def test_english_calls_load_nothing_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with staged(monkeypatch, tmp_path, Listening("en"), Listening) as (stages, loaded):
+        assert await stages.prepare_language("en", "hibari") == "hibari"
+        assert loaded == []
+
+
+async def test_the_first_call_loads_what_its_language_needs_and_the_others_share_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    english, other = Listening("en"), Listening("en", "de", "fr")
+    async with staged(monkeypatch, tmp_path, english, lambda: other) as (stages, loaded):
+        voices = await asyncio.gather(
+            *(stages.prepare_language(each, "hibari") for each in ("de", "de", "fr"))
+        )
+        assert voices == ["pico-de", "pico-de", "pico-fr"]
+        assert sorted(loaded) == ["multilingual", "pico-de", "pico-fr"]
+        assert stages.voice_stage("pico-de").name == "pico-de"
+        for number, language in enumerate(("de", "en", "fr"), 1):
+            decoder = LocalDecoder(stages.recognizer, stages._recognizer_of)
+            decoder.set_language(language)
+            await decoder.decode(job(number), 0)
+        assert (english.asked, other.asked) == ([None], ["de", "fr"])
+
+
+async def test_a_recognizer_that_knows_the_language_hears_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = Listening("en", "de")
+    async with staged(monkeypatch, tmp_path, own, Listening) as (stages, loaded):
+        assert await stages.prepare_language("de", "my-own-voice") == "my-own-voice"
+        decoder = LocalDecoder(stages.recognizer, stages._recognizer_of)
+        decoder.set_language("de")
+        await decoder.decode(job(1), 0)
+        assert (own.asked, loaded) == (["de"], [])
+
+
+async def test_a_missing_model_is_the_answer_and_may_come_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    missing = [True]
+
+    def build() -> Listening:
+        if missing[0]:
+            raise asr.ModelError("it is missing. To get it: halfsec models fetch whisper-base")
+        return Listening("en", "de")
+
+    async with staged(monkeypatch, tmp_path, Listening("en"), build) as (stages, loaded):
+        with pytest.raises(ClientError, match="halfsec models fetch whisper-base") as caught:
+            await stages.prepare_language("de", "hibari")
+        assert caught.value.param == "session.audio.input.transcription.language"
+        assert "asr languages" not in stages.threads()
+        missing[0] = False
+        assert await stages.prepare_language("de", "hibari") == "pico-de"
+        assert loaded == ["multilingual", "multilingual", "pico-de"]
+
+
+def test_the_words_of_another_language_are_not_taken_over() -> None:
+    recognizer = Listening("en", "de")
+    decoder = LocalDecoder(recognizer)  # type: ignore[arg-type]
+    before = decoder._early
+    decoder.set_language("de")
+    assert decoder._early is not before
