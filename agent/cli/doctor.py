@@ -46,17 +46,22 @@ from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
 from engine_plugins.discovery import PluginError
 from engine_plugins.reference import is_plugin
+from languages import PROFILES
 from latency_budget.account.clock import SystemClock
 from latency_budget.host import available_mb, memory_mb, missing_instructions, usable_cores
 from latency_budget.storage.database import StoreError
 from latency_budget.storage.store import MAX_WAITING
 
+_FOR_LANGUAGES: Final = ("num2words", "py-nanotts")
 _PACKAGES: Final = (
     "halfsec", "torch", "ctranslate2", "faster-whisper", "onnxruntime", "tokenizers", "hibari-tts",
     "piper-tts", "starlette", "uvicorn", "uvloop", "websockets", "numpy", "soxr", "pydantic", "mcp",
-    "psycopg", "redis",
+    "psycopg", "redis", "num2words", "py-nanotts",
 )  # fmt: skip
-_OPTIONAL: Final = frozenset({"torch", "piper-tts", "uvloop", "mcp", "psycopg", "redis"})
+_OPTIONAL: Final = frozenset(
+    {"torch", "piper-tts", "uvloop", "mcp", "psycopg", "redis", *_FOR_LANGUAGES}
+)
+_OTHER_LANGUAGES: Final = PROFILES.keys() - {"en"}
 _ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _RUNS: Final = "halfsec already runs here"
 _SHOWN_CHARS: Final = 90
@@ -158,7 +163,7 @@ def _machine() -> Iterator[Finding]:
 
 def _packages(config: Config) -> Iterator[Finding]:
     voices = [voice for voice in config.local_voices if not is_plugin(voice)]
-    needs_piper = any(not voice.startswith("hibari") for voice in voices)
+    needs_piper = any(not voice.startswith(("hibari", "pico-")) for voice in voices)
     for name in _PACKAGES:
         try:
             yield Finding(name, importlib.metadata.version(name), "ok")
@@ -167,6 +172,9 @@ def _packages(config: Config) -> Iterator[Finding]:
                 yield Finding(name, "not installed", "WRONG", problem[1])
             elif name == "piper-tts" and needs_piper:
                 remedy = "a Piper voice is chosen: pip install 'halfsec[piper]'"
+                yield Finding(name, "not installed", "WRONG", remedy)
+            elif name in _FOR_LANGUAGES and set(config.call_languages) & _OTHER_LANGUAGES:
+                remedy = "an agent speaks another language: pip install 'halfsec[languages]'"
                 yield Finding(name, "not installed", "WRONG", remedy)
             elif name in _OPTIONAL:
                 yield Finding(name, "not installed", "note")

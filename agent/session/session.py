@@ -350,10 +350,9 @@ class Session:
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""
         old, own = self.settings, self._stages.tools
-        if settings.language != old.language:
+        if (settings.language, settings.voice) != (old.language, old.voice):
             voice = await self._stages.prepare_language(settings.language, settings.voice)
-            if settings.voice == old.voice:  # the client names none with the language
-                settings = settings.changed(voice=voice)
+            settings = settings.changed(voice=voice)
         self._stages.open_voice(settings.voice, 24_000)  # raises for an unknown voice
         if settings.instructions != old.instructions:
             instructions = ChatMessage("system", settings.instructions)

@@ -68,8 +68,9 @@ OPENAI_VOICES: Final = frozenset(
 _LANGUAGES: Final = "languages"
 """Name, in `progress`, of the models of languages other than the recognizer's."""
 
-STAND_INS: Final = frozenset(("small llm", "fallback asr", "fallback voice"))
-"""Stages that answer where another one can't; calls are taken without them."""
+STAND_INS: Final = frozenset(("small llm", "fallback asr", "fallback voice", "asr languages"))
+"""Stages that answer where another one can't, or in some calls only; calls are taken without
+them."""
 
 _FAULTS: Final = (HalfsecError, asr.ModelError, llm_engine.ModelError, tts.VoiceError)
 """Errors whose message is meant for the person who starts the server; others say their name."""
@@ -111,6 +112,8 @@ class Stages:
         """The recognizer of languages that the other one does not know. Started with the first call
         that needs it."""
         self._has_multilingual = False
+        self._known_languages: frozenset[str] = frozenset()
+        """Those of the recognizer, also while it is built anew."""
         self._preparing = asyncio.Lock()
         """Held while models of a language are loaded."""
         local = {name: self._new_voice(name) for name in config.local_voices}
@@ -215,12 +218,16 @@ class Stages:
         """Load what calls in a language need: a recognizer that knows it, and the language's voice
         where `voice` is known to speak another one. Returns the voice of the call. Raises
         ClientError for a language that calls can't have here, with what to do."""
+        spoken = voice
+        if voice not in self._voices and voice in OPENAI_VOICES:
+            spoken = shown_model(self._config.tts.voice)
         knows = self._has_multilingual or not self._is_foreign(language)
-        if knows and voice_language(voice) in (None, language):
+        if knows and voice_language(spoken) in (None, language):
             return voice
         async with self._preparing:
             await self._prepare_recognizer(language)
-            return await self._prepare_voice(language, voice)
+            other = await self._prepare_voice(language, spoken)
+        return voice if other == spoken else other
 
     async def _prepare_all(self, needed: Sequence[str]) -> None:
         for language in needed:
@@ -234,6 +241,8 @@ class Stages:
         try:
             await self.multilingual.start()
         except _FAULTS as error:
+            if self.remote_asr is not None:  # it recognizes; the one of this process stands in
+                return
             raise _no_language(language, _one_line(error)) from error
         self._has_multilingual = True
 
@@ -256,8 +265,9 @@ class Stages:
 
     def _is_foreign(self, language: str) -> bool:
         """True where a recognizer of this process does not know the language."""
-        model = self.recognizer.model
-        return model is not None and language not in model.languages
+        if (model := self.recognizer.model) is not None:
+            self._known_languages = frozenset(model.languages)
+        return bool(self._known_languages) and language not in self._known_languages
 
     def _recognizer_of(self, language: str) -> ModelThread[asr.Recognizer]:
         """The recognizer for a language of calls."""

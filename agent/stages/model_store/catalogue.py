@@ -242,9 +242,10 @@ def needed_voices(config: Config) -> list[str]:
 
 
 def _multilingual(config: Config) -> list[str]:
-    """The multilingual recognizer, where an agent's language is another than the recognizer's."""
+    """The multilingual recognizer, where an agent speaks a language that the other does not
+    know."""
     settings = config.asr
-    is_needed = settings.local_model and set(config.call_languages) - {settings.language}
+    is_needed = settings.local_model and set(config.call_languages) - {"en"}
     return [settings.multilingual_model] if is_needed and _is_english_only(settings) else []
 
 

@@ -118,6 +118,24 @@ async def test_a_recognizer_that_knows_the_language_hears_it(
         assert (own.asked, loaded) == (["de"], [])
 
 
+async def test_a_stock_clients_voice_stands_for_the_services_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = Listening("en", "de")
+    async with staged(monkeypatch, tmp_path, Listening("en"), lambda: other) as (stages, _):
+        assert await stages.prepare_language("en", "alloy") == "alloy"
+        assert await stages.prepare_language("de", "alloy") == "pico-de"
+
+
+async def test_a_language_without_a_profile_keeps_its_voice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = Listening("en", "pt")
+    async with staged(monkeypatch, tmp_path, Listening("en"), lambda: other) as (stages, loaded):
+        assert await stages.prepare_language("pt", "hibari") == "hibari"
+        assert loaded == ["multilingual"]
+
+
 async def test_a_missing_model_is_the_answer_and_may_come_later(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
