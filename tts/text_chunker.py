@@ -164,7 +164,7 @@ class _Words:
         if last is None:
             return False
         two = last[0].lstrip(_BEFORE_WORDS)
-        one = two.split()[-1].lstrip(_BEFORE_WORDS)
+        one = re.split(r"\s", two)[-1].lstrip(_BEFORE_WORDS)
         return one in self.short_forms or two in self.short_forms
 
 

@@ -132,3 +132,18 @@ def test_dots_of_short_forms_cut_no_reply(language: str, reply: str, pieces: int
 def test_an_opener_is_a_piece_of_its_own() -> None:
     first = TextChunker(CutterConfig(language="de")).push("Natürlich, das geht gern.")[0]
     assert first.text == "Natürlich,"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.text(st.sampled_from(" .,!?(\"'zBSDr3.Maiusw\n"), max_size=60),
+    st.sampled_from(["de", "es", "fr", "pt"]),
+    st.integers(1, 7),
+)
+def test_pieces_cover_any_reply_however_it_arrives(reply: str, language: str, size: int) -> None:
+    whole = TextChunker(CutterConfig(language=language))
+    pieces = [*whole.push(reply), *whole.flush()]
+    assert "".join(piece.text for piece in pieces) == reply
+    split = TextChunker(CutterConfig(language=language))
+    deltas = [reply[at : at + size] for at in range(0, len(reply), size)]
+    assert [piece for delta in deltas for piece in split.push(delta)] + [*split.flush()] == pieces
