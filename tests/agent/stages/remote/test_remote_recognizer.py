@@ -160,6 +160,22 @@ async def test_a_pass_that_is_given_up_leaves_the_next_its_own_words() -> None:
         assert made.peer.num_sessions == 2, "the probe's and the call's"
 
 
+async def test_another_language_is_asked_for_in_a_session_of_its_own() -> None:
+    async with recognizing() as made:
+        await made.ready()
+        assert await made.text("final") == "pass 1"
+        made.recognizer.set_language("de")
+        await made.ready()
+        assert await made.text("final") == "pass 2", "the words of the other session are not reused"
+        assert made.peer.num_sessions == 3, "the probe's, the English one, the German one"
+        updates = [str(each) for each in made.peer.events if each["type"] == "session.update"]
+        assert ["'language': 'de'" in each for each in updates] == [False, False, True]
+    async with recognizing(has_sessions=False) as made:
+        made.recognizer.set_language("de")
+        assert await made.text("final") == "From the upload."
+        assert b'name="language"\r\n\r\nde' in made.peer.http.bodies[-1]["upload"]
+
+
 @pytest.mark.parametrize("mode", ["silent", "hangs up", "failed", "10 MB", "nonsense"])
 async def test_an_upload_answers_where_the_session_does_not(
     mode: Mode, monkeypatch: pytest.MonkeyPatch
