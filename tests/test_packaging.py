@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = (
-    "agent", "asr", "engine_plugins", "languages", "llm_engine", "tts", "latency_budget", "benchmarks",
+    "agent", "asr", "engine_plugins", "languages", "llm_engine", "tts", "latency_budget",
+    "benchmarks",
 )  # fmt: skip
 
 

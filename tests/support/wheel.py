@@ -18,8 +18,8 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).resolve().parents[2]
 PATIENCE_S: Final = 240.0
 SOURCES: Final = (
-    "agent", "asr", "benchmarks", "engine_plugins", "languages", "latency_budget", "llm_engine", "tts",
-    "web_demo", "pyproject.toml", "README.md", "LICENSE",
+    "agent", "asr", "benchmarks", "engine_plugins", "languages", "latency_budget", "llm_engine",
+    "tts", "web_demo", "pyproject.toml", "README.md", "LICENSE",
 )  # fmt: skip
 
 
