@@ -49,8 +49,7 @@ ACCEPTED: Final = {
     "tqdm": "MPL-2.0: file by file, and used unchanged",
     "piper-joe": "a voice that is chosen by name; its data's terms are in the table",
 }
-"""Parts with other licences that are taken all the same, and why; `*` stands for the rest of a name.
-"""
+"""Parts with other licences that are taken all the same, and why; `*`: the rest of a name."""
 
 OWN_MODELS: Final = "Models of your own list (models.toml in $HALFSEC_HOME), not judged"
 """Title of the table of the user's models."""

@@ -71,7 +71,7 @@ async def take_sample(server: SampledServer, at_s: float, part: int, *, heap: bo
     spent_s = cpu_s(server.pid)
     if spent_s is not None:
         values["cpu_s"] = spent_s
-    values |= await _metrics(server.url)
+    values |= await read_server(server.url)
     sizes: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         probed = await asyncio.to_thread(request, server.socket, heap=heap)
@@ -93,7 +93,8 @@ def _counts(pid: int) -> Values:
     return found
 
 
-async def _metrics(url: str) -> Values:
+async def read_server(url: str) -> Values:
+    """The values of `METRICS` at a server's `/metrics`; none where it does not answer."""
     address = url.replace("ws", "http", 1).partition("/v1/")[0] + "/metrics"
     try:
         async with httpx.AsyncClient(

@@ -287,10 +287,11 @@ async def test_a_backend_that_exits_fails_the_request_at_fault_only(
 
     engine = start(ScriptedBackend(next_token), vocabulary)
     try:
-        good = asyncio.ensure_future(take_all(engine.generate([8, 8])))
-        with pytest.raises(EngineError, match="SystemExit: the library gives up"):
-            await take_all(engine.generate([9, 9]))
-        assert (await good)[-1].finish_reason is FinishReason.STOP
+        async with asyncio.TaskGroup() as group:
+            good = group.create_task(take_all(engine.generate([8, 8])))
+            with pytest.raises(EngineError, match="SystemExit: the library gives up"):
+                await take_all(engine.generate([9, 9]))
+        assert good.result()[-1].finish_reason is FinishReason.STOP
     finally:
         engine.close()
 
