@@ -214,7 +214,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     known = model_files(halfsec_home() / "models") if models else {}
     for name in models:
         if name not in known:
-            raise BenchError(f"There is no model {name!r}; there are: {', '.join(known) or 'none'}.")
+            raise BenchError(
+                f"There is no model {name!r}; there are: {', '.join(known) or 'none'}."
+            )
     if models:
         cases = [each for each in cases if options.only]
     if options.list:

@@ -215,7 +215,9 @@ class Witness:
 
     async def _strike_during(self, exchange: SpokenTurn, caller: Caller) -> None:
         if self._at_end_of_speech:
-            while not _is_said(exchange, self._clock.now_ns()) and caller.closed is None:
+            while caller.closed is None:
+                if _is_said(exchange, self._clock.now_ns()):
+                    break
                 await asyncio.sleep(TICK_S)
             self._struck_ns = exchange.last_voiced_ns or self._clock.now_ns()
         await self._strike()

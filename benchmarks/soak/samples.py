@@ -23,6 +23,7 @@ METRICS: Final = {
     "restarts": "halfsec_stage_restarts_total",
     "store_lost": "halfsec_store_turns_lost_total",
     "store_waiting": "halfsec_store_turns_waiting",
+    "traces": "halfsec_traces_kept",
     "evictions": "halfsec_llm_evictions_total",
 }
 """Names in a sample and at `/metrics`; a name with labels is added up over them."""
@@ -75,7 +76,7 @@ async def take_sample(server: SampledServer, at_s: float, part: int, *, heap: bo
     sizes: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         probed = await asyncio.to_thread(request, server.socket, heap=heap)
-        values["tasks"], values["traces"] = probed["tasks"], probed["traces"]
+        values["tasks"] = probed["tasks"]
         sizes = probed["heap"]
         if sizes:
             values["heap_mb"] = sum(sizes.values()) / (1 << 20)
