@@ -160,10 +160,11 @@ async def soak(
 async def _rest(
     server: SampledServer, state: SoakState, part: int, elapsed_s: Callable[[], float]
 ) -> None:
-    """Take a last sample once no call is in progress, or after `REST_S`."""
+    """Take a last sample once no call is in progress and no turn waits for the store, or after
+    `REST_S`."""
     for _ in range(round(REST_S / SAMPLE_S)):
         sample = await take_sample(server, elapsed_s(), part, heap=False)
-        if not sample.values.get("calls", 0):
+        if not (sample.values.get("calls") or sample.values.get("store_waiting")):
             break
         await asyncio.sleep(SAMPLE_S)
     state.add_rest(sample)

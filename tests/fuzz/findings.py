@@ -47,8 +47,8 @@ class FindingsFolder:
         self._keep(data, kind, where, "".join(_text_of(error)), key=where)
 
     def add_other(self, data: bytes, kind: str, said: str) -> None:
-        """Note a crash, a hang, or growth of memory. Growth is one finding, whatever the input: that
-        at which it was noticed has not caused it."""
+        """Note a crash, a hang, or growth of memory. Growth is one finding, whatever the input: the
+        one at which it was noticed has not caused it."""
         key = "" if kind == "memory" else hashlib.sha256(data or said.encode()).hexdigest()
         self._keep(data, kind, "", said, key=key)
 
