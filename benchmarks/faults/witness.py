@@ -224,7 +224,7 @@ class Witness:
 
     async def _check_history(self, call: Call, caller: Caller, ear: Ear) -> None:
         """Ask for the first turn of the first call."""
-        if self.found.num_calls > 1 or not ear.item_ids:
+        if self.found.num_calls > 1 or not ear.item_ids or caller.closed is not None:
             return
         item_id = ear.item_ids[0]
         await call.send({"type": "conversation.item.retrieve", "item_id": item_id})
@@ -252,7 +252,9 @@ class Witness:
 
 
 def _is_said(exchange: SpokenTurn, now_ns: int) -> bool:
-    return exchange.last_voiced_ns is not None and now_ns >= exchange.last_voiced_ns
+    if exchange.last_voiced_ns is None:  # it waits, or has no speech
+        return exchange.started_ns is not None
+    return now_ns >= exchange.last_voiced_ns
 
 
 def _onset_ns(exchange: SpokenTurn) -> int | None:

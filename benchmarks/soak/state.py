@@ -74,7 +74,7 @@ class SoakState:
     @property
     def part(self) -> int:
         """Number of the newest part; 0 before the first."""
-        return self.samples[-1].part if self.samples else 0
+        return max((each[-1].part for each in (self.samples, self.rests) if each), default=0)
 
     def add_sample(self, sample: Sample) -> None:
         self.samples.append(sample)

@@ -326,6 +326,6 @@ def _for_future(error: BaseException) -> Exception:
 
 
 def _as_engine_error(error: BaseException) -> EngineError:
-    failure = EngineError(f"the engine failed: {error}")
+    failure = EngineError(f"the engine failed: {str(error) or type(error).__name__}")
     failure.__cause__ = error
     return failure
