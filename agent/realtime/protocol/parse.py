@@ -36,6 +36,7 @@ from agent.session.api.settings import (
     SessionSettings,
 )
 
+from .field_support import OTHER_MODEL, with_ignored
 from .fields import MAX_ID_CHARS, Fields, invalid
 from .items import NewId, read_item
 from .response_create import read_options
@@ -56,6 +57,8 @@ class Context:
     """Settings as the client asked for them last, accepted or not."""
     new_id: NewId
     extensions: bool
+    model: str = ""
+    """Name that the session shows as its model."""
     holds_audio: bool = False
     """The server holds the agent's audio and sends it in real time (WebRTC)."""
 
@@ -92,7 +95,10 @@ def read_event(event: Fields, context: Context) -> Request | None:
 
 def _update(event: Fields, context: Context) -> Request:
     session = Fields(event.required("session"), "session")
-    settings = context.settings
+    settings = context.settings.changed(ignored=())  # of earlier changes the client has been told
+    if session.raw("model") not in (None, context.model):
+        ignored = with_ignored((), {session.at("model"): OTHER_MODEL})
+        settings = settings.changed(ignored=ignored)
     own = session.inside("halfsec") if context.extensions else None
     if own is not None:
         if "pace_ms" in own:

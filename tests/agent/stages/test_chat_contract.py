@@ -10,6 +10,7 @@ import pytest
 
 from agent.errors import StageError
 from agent.session.api.server_events import Usage
+from agent.session.api.settings import Truncation
 from agent.session.ports.stage_ports import (
     ChatMessage,
     ChatPort,
@@ -101,6 +102,8 @@ class EchoChat:
     def played_until(self, turn: TurnId, at_ns: int) -> None: ...
 
     async def preview(self, text: str) -> None: ...
+
+    def set_truncation(self, truncation: Truncation) -> None: ...
 
     def context_use(self) -> ContextUse | None:
         return ContextUse(1000, 0, self._num_words, 10)

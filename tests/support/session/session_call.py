@@ -69,7 +69,11 @@ class Call:
         place of the fake ears. `told_marks`: the client hears of marks as they become known."""
         self.chat = chat
         self.ears = FakeEars()
+        self.next_chat = chat
+        """What a response with a conversation of its own gets."""
         self.voice = voice
+        self.opened_voices: list[tuple[str, int, float]] = []
+        """Voices that were asked for: name, rate and speed."""
         self.notices: list[Notice] = []
         self.turns: list[TurnEntry] = []
         self.states: list[tuple[str, Stage | None]] = []
@@ -85,9 +89,10 @@ class Call:
         told = LiveMarks(self._notify, clock, origin_ns) if told_marks else None
         stages = SessionStages(
             ears=hearing or self.ears,
-            open_chat=lambda instructions, examples: self.chat,
+            open_chat=lambda instructions, examples: self.next_chat,
             open_voice=self._open_voice,
             tools=tools,
+            speaking_voice=lambda name: "hibari" if name == "marin" else name,
         )
         options = SessionOptions(
             lead_ms=400,
@@ -115,9 +120,10 @@ class Call:
         if restored is not None:
             self.session.restore(restored)
 
-    def _open_voice(self, name: str, rate_hz: int) -> VoicePort:
-        if name != "hibari":
+    def _open_voice(self, name: str, rate_hz: int, speed: float) -> VoicePort:
+        if name not in ("hibari", "marin"):
             raise ClientError(f"There is no voice {name!r}.", code="invalid_value")
+        self.opened_voices.append((name, rate_hz, speed))
         return self.voice
 
     def _notify(self, notice: Notice) -> None:
