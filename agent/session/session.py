@@ -339,15 +339,7 @@ class Session:
                 self._notify(say.AudioCleared())
             case ask.CreateResponse(options):
                 self._require_running()
-                if options.ignored:
-                    self._tell_ignored(options.ignored)
-                    options = replace(options, ignored=())
-                if options.voice is not None:
-                    self._tell_of_voice(options.voice, "response")
-                follows_up = self._responses.awaits_client
-                if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
-                    self._response_options, self._script.next, self._is_asked = options, None, True
-                self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
+                self._create_response(options)
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
                 if self._machine.takes_requests:
@@ -370,6 +362,17 @@ class Session:
         )
         if isinstance(request, ask.CreateItem | ask.DeleteItem):
             self._prefill.changed()
+
+    def _create_response(self, options: ResponseOptions) -> None:
+        if options.ignored:
+            self._tell_ignored(options.ignored)
+            options = replace(options, ignored=())
+        if options.voice is not None:
+            self._tell_of_voice(options.voice, "response")
+        follows_up = self._responses.awaits_client
+        if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
+            self._response_options, self._script.next, self._is_asked = options, None, True
+        self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
 
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""

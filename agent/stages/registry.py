@@ -189,7 +189,7 @@ class Stages:
         return self._open_chat(instructions, examples)
 
     def open_voice(self, name: str, rate_hz: int, speed: float = 1.0) -> VoicePort:
-        """A voice at an output rate and speed. Raises ClientError for a voice that is not loaded."""
+        """A voice at an output rate and speed. Raises ClientError for one that is not loaded."""
         return VoiceStream(self.voice_stage(name), rate_hz, speed)
 
     def speaking_voice(self, name: str) -> str:

@@ -69,8 +69,6 @@ class Call:
         place of the fake ears. `told_marks`: the client hears of marks as they become known."""
         self.chat = chat
         self.ears = FakeEars()
-        self.next_chat = chat
-        """What a response with a conversation of its own gets."""
         self.voice = voice
         self.opened_voices: list[tuple[str, int, float]] = []
         """Voices that were asked for: name, rate and speed."""
@@ -89,7 +87,7 @@ class Call:
         told = LiveMarks(self._notify, clock, origin_ns) if told_marks else None
         stages = SessionStages(
             ears=hearing or self.ears,
-            open_chat=lambda instructions, examples: self.next_chat,
+            open_chat=lambda instructions, examples: self.chat,
             open_voice=self._open_voice,
             tools=tools,
             speaking_voice=lambda name: "hibari" if name == "marin" else name,

@@ -7,7 +7,7 @@ where it can have several.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import Any, Final, Literal, NotRequired, Required, Union, get_args, get_origin
 
 from openai.types.realtime.realtime_response_create_params_with_references_param import (
     RealtimeResponseCreateParamsWithReferencesParam,
@@ -18,7 +18,7 @@ from openai.types.realtime.realtime_session_create_request_param import (
 from openai.types.realtime.realtime_transcription_session_create_request_param import (
     RealtimeTranscriptionSessionCreateRequestParam,
 )
-from typing_extensions import NotRequired, Required, get_type_hints, is_typeddict
+from typing_extensions import get_type_hints, is_typeddict
 
 _SAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
     "model": ("m",),
