@@ -36,7 +36,7 @@ instructions.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -276,6 +276,11 @@ class WhisperTranscriber:
     ) -> Iterator[Hypothesis]:
         window_s = self._window.window_s(len(pcm) / RATE_HZ)
         prompt = _prompt_tokens(self._tokenizer, options)
+        if options.prompt:
+            # What a loop or a guess came from may be the prompt.
+            plain = _prompt_tokens(self._tokenizer, replace(options, prompt=""))
+        else:
+            plain = prompt
         attempts = [self._decode(pcm, window_s, prompt)]
         yield self._hypothesis(attempts, pcm, window_s, fallback)
         for wider_s in RETRY_WINDOWS_S if fallback else ():
@@ -283,7 +288,7 @@ class WhisperTranscriber:
                 break
             if wider_s > window_s:
                 window_s = wider_s
-                attempts.append(self._decode(pcm, window_s, prompt))
+                attempts.append(self._decode(pcm, window_s, plain))
                 yield self._hypothesis(attempts, pcm, window_s, fallback)
 
     def _hypothesis(

@@ -225,7 +225,7 @@ class TokenHistory:
         system = messages[0].text if messages and messages[0].role == "system" else None
         turns = messages if system is None else messages[1:]
         fresh = self._encoder.rewritten(turns, [*self._turns, *self._ready])
-        if self._keeps_all and len(fresh) < len(turns):
+        if (self._keeps_all or self.truncation.keeps_all) and len(fresh) < len(turns):
             num_tokens = sum(message.num_tokens for message in fresh)
             raise self._encoder.too_long("user", f"more than {num_tokens} tokens")
         if system is not None:

@@ -123,8 +123,8 @@ SESSION: Final = (
         "is filled; the room is what the context or `post_instructions` leaves for messages.",
         "audio.output.format": _FORMAT,
         "audio.output.voice": _VOICE,
-        "audio.output.speed": "0.25 to 1.5, from the next response on. Phonemes have a least "
-        "length. Openers and the apology keep the voice's own speed.",
+        "audio.output.speed": "0.25 to 1.5, from the next response on, as near as the voice comes: "
+        "its phonemes last whole steps. Openers and the apology keep the voice's own speed.",
     }),
     *_rows("refused", {
         "prompt": PROMPT,
@@ -151,7 +151,7 @@ RESPONSE: Final = (
     *_rows("obeyed", {
         "instructions": "In place of the session's, for this response.",
         "output_modalities": '`["audio"]` or `["text"]`.',
-        "max_output_tokens": _MAX_TOKENS,
+        "max_output_tokens": "1 to 4096, or `inf`, in place of the session's.",
         "metadata": "Comes back with the response: 16 keys, 64 and 512 characters.",
         "conversation": "`none`: out of band, the conversation does not hold it. `auto`.",
         "tools[function]": _TOOLS,

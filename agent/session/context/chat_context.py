@@ -332,7 +332,8 @@ class ChatContext:
         try:
             await self.chat.reset(rest, self.summary)
         except BaseException as error:
-            if not (isinstance(error, StageError) and error.refused):
+            is_refused = isinstance(error, StageError) and error.refused
+            if not is_refused or self._truncation.is_disabled:  # then it fails until it is shorter
                 self.edited()
             raise
         self._misses = False
