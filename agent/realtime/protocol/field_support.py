@@ -20,8 +20,8 @@ it, and the client is told."""
 
 IMAGE: Final = "No model here looks at images: describe the image in an input_text part."
 MCP: Final = (
-    "MCP servers are the operator's to choose: name this one in the settings (tools.mcp), or offer "
-    "functions of the client."
+    "MCP servers are the operator's to choose, as [mcp.NAME] of the settings. Offer functions of "
+    "the client, or ask the operator."
 )
 PROMPT: Final = "No prompts are stored here: send the text as instructions."
 LOGPROBS: Final = "The recognizer gives no probabilities of single tokens."
