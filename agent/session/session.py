@@ -190,7 +190,7 @@ class Session:
             self._tell_of_voice(self.settings.voice, "session")
         if self.settings.transcription is not None:
             try:
-                self._set_transcription(self.settings)
+                self._tell_ignored(self._set_transcription(self.settings))
             except ClientError as error:
                 self._complain(error)
         try:

@@ -41,8 +41,9 @@ CLIENT: Final = {
     "conversation.item.truncate": "Say how much of a reply was played (`audio_end_ms`); the rest "
     "leaves the conversation. More than was sent is taken as all of it.",
     "conversation.item.delete": "Delete an item.",
-    "response.create": "Ask for a response; `response` ([its fields](fields.md)) may change instructions, tools, voice, "
-    "modality, `input`, `conversation` (`none`: out of band), `metadata`.",
+    "response.create": "Ask for a response; `response` ([its fields](fields.md)) may change "
+    "instructions, tools, voice, modality, `input`, `conversation` (`none`: out of band), "
+    "`metadata`.",
     "response.cancel": "Stop the response.",
     "halfsec.playback": "Extension: `played_ms` of the reply `item_id` have left the loudspeaker.",
 }

@@ -124,7 +124,7 @@ SESSION: Final = (
         "audio.output.format": _FORMAT,
         "audio.output.voice": _VOICE,
         "audio.output.speed": "0.25 to 1.5, from the next response on, as near as the voice comes: "
-        "its phonemes last whole steps. Openers and the apology keep the voice's own speed.",
+        "its phonemes last whole steps. Openers, fillers and the apology keep the voice's own speed.",
     }),
     *_rows("refused", {
         "prompt": PROMPT,

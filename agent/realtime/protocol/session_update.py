@@ -129,9 +129,8 @@ def read_tools(session: Fields) -> tuple[dict[str, Any], ...]:
     tools: list[dict[str, Any]] = []
     for path, value in session.array("tools", max_items=MAX_TOOLS):
         tool = Fields(value, path)
-        kind = tool.choice("type", ("function", "mcp"))
-        if kind == "mcp":
-            raise _unserved(tool.at("type"), "is 'mcp'", MCP)
+        _refuse_mcp(tool)
+        tool.choice("type", ("function",))
         if not tool.text("name", max_chars=64):
             raise invalid(tool.at("name"), "is empty")
         tool.optional_text("description")
@@ -151,8 +150,8 @@ def read_tool_choice(session: Fields) -> str | dict[str, Any]:
     if not isinstance(value, dict):
         return session.choice("tool_choice", ("auto", "none", "required"))
     choice = Fields(value, session.at("tool_choice"))
-    if choice.choice("type", ("function", "mcp")) == "mcp":
-        raise _unserved(choice.at("type"), "is 'mcp'", MCP)
+    _refuse_mcp(choice)
+    choice.choice("type", ("function",))
     choice.text("name", max_chars=64)
     choice.finish()
     return value
@@ -241,6 +240,11 @@ def _no_replies(path: str) -> ClientError:
         code="unknown_parameter",
         param=path,
     )
+
+
+def _refuse_mcp(tool: Fields) -> None:
+    if tool.raw("type") == "mcp":
+        raise _unserved(tool.at("type"), "is 'mcp'", MCP)
 
 
 def _unserved(path: str, complaint: str, remedy: str) -> ClientError:

@@ -208,6 +208,8 @@ class RemoteChat:
         if not self._server.caches_prefix or self._server.problem is not None:
             return
         began_ns = self._clock.now_ns()
+        if self._history.truncation.retention_ratio is not None:
+            self._history.drop_to_fit(self._max_tokens(None))  # a limit of the client's is for cost
         body = self._request(1, None, opened=text)
         with contextlib.suppress(ServerError):  # a reply would fail too, and handles that
             await self._server.read_ahead(body)

@@ -25,12 +25,15 @@ from agent.realtime.protocol.field_support import (
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.server_events import (
     AudioCommitted,
+    Extension,
     ItemAdded,
     Problem,
     ReplyEnded,
     ReplyStarted,
+    SessionCreated,
 )
-from agent.session.api.settings import Truncation
+from agent.session.api.session_state import SessionState
+from agent.session.api.settings import IgnoredField, SessionSettings, Truncation
 from agent.stages.speech_input import endpointing_for
 from agent.turn_taking.end_of_turn import NOT_IDLE, rules_of
 from asr.recognition.recognizer import TranscriptionOptions
@@ -595,3 +598,25 @@ OBEYED: Final = [
 async def test_what_is_obeyed_has_its_effect(kind: str, path: str) -> None:
     async with wired() as made:
         await PROBES[kind][path](made)
+
+
+async def test_fields_of_a_client_secret_are_told_of_at_the_beginning() -> None:
+    """What a session starts with, as after `session.update`."""
+    settings = SessionSettings(
+        voice="marin",
+        transcription={"prompt": "Anna."},
+        truncation=Truncation(is_disabled=True),
+        ignored=(IgnoredField("session.tracing", "No."),),
+    )
+    async with call_with(settings=settings) as call:
+        assert call.ears.transcription == TranscriptionOptions(prompt="Anna.")
+        assert call.chat.truncation == Truncation(is_disabled=True)
+        told = [each.fields["param"] for each in call.notices[1:] if isinstance(each, Extension)]
+        assert told == ["session.tracing", "session.audio.output.voice"]
+        assert isinstance(call.notices[0], SessionCreated)
+        assert call.session.settings == settings.changed(ignored=())
+    state = SessionState(settings, (), 0, 0, 0, 0, (), 0, False, False, None)
+    async with call_with(restored=state) as call:
+        assert call.ears.transcription == TranscriptionOptions(prompt="Anna.")
+        assert call.chat.truncation == Truncation(is_disabled=True)
+        assert not call.of(Extension), "the server that began the call has told"

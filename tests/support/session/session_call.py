@@ -62,8 +62,9 @@ class Call:
         recording: RecordingPort = NO_RECORDING,
         told_marks: bool = False,
         restored: SessionState | None = None,
+        settings: SessionSettings | None = None,
     ) -> None:
-        """`restored`: state of the session at another server.
+        """`restored`: state of the session at another server. `settings`: those of the start.
 
         `ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
         place of the fake ears. `told_marks`: the client hears of marks as they become known."""
@@ -111,7 +112,7 @@ class Call:
             on_state=lambda state, stage: self.states.append((state, stage)),
         )
         shared = SharedState(clock, policy or Policy({Action.OPENER}), self.counts)
-        settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
+        settings = settings or SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
         if restored is not None:
             settings = restored.settings
         self.session = Session(session_id, profile, settings, stages, options, outputs, shared)
@@ -170,6 +171,7 @@ async def call_with(  # noqa: PLR0913
     recording: RecordingPort = NO_RECORDING,
     told_marks: bool = False,
     restored: SessionState | None = None,
+    settings: SessionSettings | None = None,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -187,6 +189,7 @@ async def call_with(  # noqa: PLR0913
         recording=recording,
         told_marks=told_marks,
         restored=restored,
+        settings=settings,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
