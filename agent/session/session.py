@@ -360,6 +360,8 @@ class Session:
             self._ids,
             self._notify,
         )
+        if isinstance(request, ask.CreateItem):
+            self._tell_ignored(request.ignored)
         if isinstance(request, ask.CreateItem | ask.DeleteItem):
             self._prefill.changed()
 

@@ -229,6 +229,16 @@ async def test_another_model_in_an_update_is_said_to_change_nothing() -> None:
         assert (notice["param"], made.shown["model"]) == ("session.model", "m")
 
 
+async def test_audio_in_an_item_is_said_not_to_be_heard() -> None:
+    async with wired() as made:
+        part = {"type": "input_audio", "audio": "AAAA", "transcript": "Hello."}
+        item = {"type": "message", "role": "user", "content": [part]}
+        await made.send(type="conversation.item.create", item=item)
+        (notice,) = made.of("halfsec.notice")
+        assert notice["param"] == "item.content[0].audio"
+        assert made.of("conversation.item.added")
+
+
 async def test_a_recognizer_without_prompts_is_said_to_have_none() -> None:
     async with wired() as made:
         made.call.ears.takes_prompts = False
