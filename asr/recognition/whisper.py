@@ -276,11 +276,6 @@ class WhisperTranscriber:
     ) -> Iterator[Hypothesis]:
         window_s = self._window.window_s(len(pcm) / RATE_HZ)
         prompt = _prompt_tokens(self._tokenizer, options)
-        if options.prompt:
-            # What a loop or a guess came from may be the prompt.
-            plain = _prompt_tokens(self._tokenizer, replace(options, prompt=""))
-        else:
-            plain = prompt
         attempts = [self._decode(pcm, window_s, prompt)]
         yield self._hypothesis(attempts, pcm, window_s, fallback)
         for wider_s in RETRY_WINDOWS_S if fallback else ():
@@ -288,7 +283,10 @@ class WhisperTranscriber:
                 break
             if wider_s > window_s:
                 window_s = wider_s
-                attempts.append(self._decode(pcm, window_s, plain))
+                if options.prompt and len(attempts) > 1 and attempts[-1].is_endless:
+                    # It loops on the prompt, or would have ended in a wider window.
+                    prompt = _prompt_tokens(self._tokenizer, replace(options, prompt=""))
+                attempts.append(self._decode(pcm, window_s, prompt))
                 yield self._hypothesis(attempts, pcm, window_s, fallback)
 
     def _hypothesis(

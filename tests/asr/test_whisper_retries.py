@@ -127,12 +127,17 @@ def test_an_answer_to_noise_is_dropped() -> None:
     assert transcribed(Answer([1, 2], score=-0.3, no_speech_prob=0.9))[0] == "w1 w2"
 
 
-def test_a_second_try_is_made_without_the_prompt() -> None:
+def test_the_last_try_at_a_loop_is_made_without_the_prompt() -> None:
     """It may be what the text loops on."""
-    runtime = Runtime([LOOP, GOOD])
+    runtime = Runtime([LOOP, LOOP, GOOD])
     tokenizer = PromptTokenizer()
     whisper = WhisperTranscriber(runtime, tokenizer, runtime)
     pcm = np.ones(2 * RATE_HZ, np.float32)
     found = whisper.transcribe(pcm, options=TranscriptionOptions(prompt="one three"))
     assert found.text == "w1 w2 w3"
-    assert runtime.prompts == [[9, 103, 105, 1, 2, 3], [1, 2, 3]]
+    prompted = [9, 103, 105, 1, 2, 3]
+    assert runtime.prompts == [prompted, prompted, [1, 2, 3]]
+    unsure = Runtime([UNLIKELY] * 3)
+    again = WhisperTranscriber(unsure, tokenizer, unsure)
+    again.transcribe(pcm, options=TranscriptionOptions(prompt="one three"))
+    assert unsure.prompts == [prompted] * 3, "a style that is unlikely stays asked for"
