@@ -378,6 +378,7 @@ class CallService:
             open_chat=self._stages.open_chat,
             open_voice=self._stages.open_voice,
             tools=tools,
+            speaking_voice=self._stages.speaking_voice,
         )
         options = SessionOptions(
             lead_ms=carried.lead_ms,

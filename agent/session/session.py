@@ -14,6 +14,8 @@ machine makes of the loss stands in `agent/turn_taking/connection_handlers.py`.
 import asyncio
 import contextlib
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from agent.config.schema import AgentProfile
@@ -22,7 +24,12 @@ from agent.observability.agent_state import AgentStateReporter
 from agent.session.api.conversation import ConversationItems, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.session_state import SessionState
-from agent.session.api.settings import ResponseOptions, SessionSettings
+from agent.session.api.settings import (
+    AUTO_TRUNCATION,
+    IgnoredField,
+    ResponseOptions,
+    SessionSettings,
+)
 from agent.session.context.chat_context import ChatContext
 from agent.session.context.chat_messages import messages_of
 from agent.session.context.condensing_scheduler import IdleCondensing
@@ -57,6 +64,7 @@ from latency_budget.account.turn import SessionId, TurnId
 from .api import client_events as ask
 from .api import server_events as say
 from .item_operations import change_items, check_request, check_text, check_tools
+from .transcription_options import transcription_options
 from .user_items import UserItems
 
 STALL_NS: Final = 1_500_000_000
@@ -68,6 +76,9 @@ IDS_AHEAD: Final = 16
 than it has recorded. Fewer could be used twice; more make longer ids, and nothing else."""
 
 _PLAIN: Final = ResponseOptions()
+
+NO_PROMPTS: Final = "The recognizer is on another server, which is sent the audio alone."
+"""Why a prompt of the recognizer has no effect."""
 
 _VOICED: Final = MarkName.CALLER_LAST_VOICED
 
@@ -97,7 +108,9 @@ class Session:
         shared: SharedState,
     ) -> None:
         self.id = session_id
-        self.settings = settings
+        self._ignored = settings.ignored
+        """Fields of the first settings that have no effect, until the client is told of them."""
+        self.settings = settings = settings.changed(ignored=())
         self.conversation = ConversationItems()
         self._profile = profile
         self._stages = stages
@@ -116,6 +129,8 @@ class Session:
         if isinstance(chat, ScoresMessageEnd):
             chat.watch_message_end(self._on_message_end)
         self._context = ChatContext(chat, self.conversation, settings.instructions)
+        if settings.truncation != AUTO_TRUNCATION:
+            self._context.truncation = settings.truncation
         tools = tools_of(settings, _PLAIN, stages.tools)
         self._context.tools = () if tools is None else tools.definitions
         self._prefill = IdlePrefill(self._context, self._may_prefill, self._refused_by_model)
@@ -171,6 +186,13 @@ class Session:
         if self._taken_over is None:
             expires = self._options.expires_at_unix_s
             self._notify(say.SessionCreated(self.id, self.settings, expires))
+            self._tell_ignored(self._ignored)
+            self._tell_of_voice(self.settings.voice, "session")
+        if self.settings.transcription is not None:
+            try:
+                self._tell_ignored(self._set_transcription(self.settings))
+            except ClientError as error:
+                self._complain(error)
         try:
             async with self._group as group:
                 self._is_running = True
@@ -317,10 +339,7 @@ class Session:
                 self._notify(say.AudioCleared())
             case ask.CreateResponse(options):
                 self._require_running()
-                follows_up = self._responses.awaits_client
-                if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
-                    self._response_options, self._script.next, self._is_asked = options, None, True
-                self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
+                self._create_response(options)
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
                 if self._machine.takes_requests:
@@ -341,13 +360,26 @@ class Session:
             self._ids,
             self._notify,
         )
+        if isinstance(request, ask.CreateItem):
+            self._tell_ignored(request.ignored)
         if isinstance(request, ask.CreateItem | ask.DeleteItem):
             self._prefill.changed()
+
+    def _create_response(self, options: ResponseOptions) -> None:
+        if options.ignored:
+            self._tell_ignored(options.ignored)
+            options = replace(options, ignored=())
+        if options.voice is not None:
+            self._tell_of_voice(options.voice, "response")
+        follows_up = self._responses.awaits_client
+        if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
+            self._response_options, self._script.next, self._is_asked = options, None, True
+        self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
 
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""
         old, own = self.settings, self._stages.tools
-        self._stages.open_voice(settings.voice, 24_000)  # raises for an unknown voice
+        self._stages.open_voice(settings.voice, 24_000, 1.0)  # raises for an unknown voice
         if settings.instructions != old.instructions:
             instructions = ChatMessage("system", settings.instructions)
             await check_text(self._context.chat, instructions, "session.instructions")
@@ -357,7 +389,13 @@ class Session:
         if tools != old_tools:
             check_names(settings.tools, own)
             await check_tools(self._context.chat, tools, "session.tools")
-        self.settings = settings
+        ignored = settings.ignored
+        if settings.transcription != old.transcription:
+            ignored = (*ignored, *self._set_transcription(settings))
+        self.settings = settings = settings.changed(ignored=())
+        if settings.truncation != old.truncation:
+            self._context.truncation = settings.truncation
+            self._prefill.changed()
         if (settings.instructions, tools) != (old.instructions, old_tools):
             self._context.instructions = settings.instructions
             self._context.tools = () if tools is None else tools.definitions
@@ -373,6 +411,36 @@ class Session:
             self.feed(ev.RulesChanged(rules))
         self._log.budget = budget_of(settings, self._options.budget)
         self._notify(say.SessionUpdated(settings))
+        self._tell_ignored(ignored)
+        if settings.voice != old.voice:
+            self._tell_of_voice(settings.voice, "session")
+
+    def _set_transcription(self, settings: SessionSettings) -> tuple[IgnoredField, ...]:
+        """Give the speech input its language and prompt; returns what it has no use for. Raises
+        ClientError, having changed nothing."""
+        options = transcription_options(settings.transcription)
+        if self._ears.set_transcription(options):
+            return ()
+        asked = settings.transcription or {}
+        path = "session.audio.input.transcription"
+        return tuple(
+            IgnoredField(f"{path}.{name}", NO_PROMPTS)
+            for name in ("prompt", "keywords")
+            if asked.get(name)
+        )
+
+    def _tell_ignored(self, fields: Sequence[IgnoredField]) -> None:
+        """Tell the client which of its fields have no effect."""
+        for each in fields:
+            told = {"param": each.param, "message": each.reason}
+            self._notify(say.Extension("halfsec.notice", told))
+
+    def _tell_of_voice(self, name: str, of: str) -> None:
+        """Tell the client that another voice speaks than the one that it named."""
+        speaking = self._stages.speaking_voice(name)
+        if speaking != name:
+            reason = f"There is no voice {name!r} here: {speaking!r} speaks in its place."
+            self._tell_ignored([IgnoredField(f"{of}.audio.output.voice", reason)])
 
     def _complain(self, error: HalfsecError) -> None:
         self._notify(

@@ -55,8 +55,14 @@ class SlowRecognizer:
     def languages(self) -> tuple[str, ...]:
         return self._recognizer.languages
 
-    def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
-        hypothesis = self._recognizer.transcribe(pcm, fallback=fallback)
+    def transcribe(
+        self,
+        pcm: asr.Pcm,
+        *,
+        fallback: bool = True,
+        options: asr.TranscriptionOptions = asr.AS_LOADED,
+    ) -> asr.Hypothesis:
+        hypothesis = self._recognizer.transcribe(pcm, fallback=fallback, options=options)
         time.sleep(self._delay_ms / 1e3)
         return hypothesis
 

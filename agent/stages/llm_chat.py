@@ -16,6 +16,7 @@ import llm_engine
 from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
+from agent.session.api.settings import AUTO_TRUNCATION, Truncation
 from agent.session.ports.stage_ports import (
     ChatMessage,
     ChatPort,
@@ -31,6 +32,7 @@ from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 from llm_engine.chat import condensation
+from llm_engine.chat.token_history import HistoryTruncation
 from llm_engine.chat.tool_calls import CallingMessage
 
 from .model_thread import ModelThread
@@ -103,6 +105,7 @@ class EngineChat:
         """Stage of `_engine`, which has the conversation."""
         self._conversation: llm_engine.Conversation | None = None
         self._on_message_end: OnMessageEnd | None = None
+        self._truncation = AUTO_TRUNCATION
         self._opening = asyncio.Lock()
         """A preview and the first message may come at once."""
 
@@ -208,6 +211,11 @@ class EngineChat:
                 if calls and not has_called:
                     self._num_rounds, has_called = self._num_rounds + 1, True
                 yield ReplyToken(text, usage, chunk.finish_reason, calls)
+
+    def set_truncation(self, truncation: Truncation) -> None:
+        self._truncation = truncation
+        if self._conversation is not None:
+            self._conversation.set_truncation(history_truncation(truncation))
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         if self._conversation is not None:
@@ -328,6 +336,8 @@ class EngineChat:
         except BaseException:
             await fresh.close()
             raise
+        if self._truncation != AUTO_TRUNCATION:
+            fresh.set_truncation(history_truncation(self._truncation))
         if self._on_message_end is not None:
             fresh.watch_message_end(self._on_message_end)
         return fresh, num_left_out
@@ -363,6 +373,15 @@ def as_stage_errors() -> Iterator[None]:
         raise StageError("llm", message, refused=True) from error
     except llm_engine.EngineError as error:
         raise StageError("llm", f"The language model can't answer: {error}") from error
+
+
+def history_truncation(truncation: Truncation) -> HistoryTruncation:
+    """The engine's rule for a client's."""
+    return HistoryTruncation(
+        keeps_all=truncation.is_disabled,
+        kept_share=truncation.retention_ratio,
+        max_turn_tokens=truncation.post_instructions_tokens,
+    )
 
 
 def _with_instructions(

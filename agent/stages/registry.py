@@ -43,7 +43,7 @@ from .llm_chat import ChatFactory, chat_factory
 from .load_progress import Conversion
 from .loading import Loading
 from .model_thread import ModelThread
-from .speech_input import SpeechInput, endpointing_for
+from .speech_input import SpeechInput, check_language, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 from .tool_call_adapter import ToolLimits
 from .transcription_jobs import JobDecoder, LocalDecoder
@@ -188,22 +188,31 @@ class Stages:
         """Open a conversation with the language model. Reaches the model on the first request."""
         return self._open_chat(instructions, examples)
 
-    def open_voice(self, name: str, rate_hz: int) -> VoicePort:
-        """A voice at an output rate. Raises ClientError for a voice that is not loaded."""
-        return VoiceStream(self.voice_stage(name), rate_hz)
+    def open_voice(self, name: str, rate_hz: int, speed: float = 1.0) -> VoicePort:
+        """A voice at an output rate and speed. Raises ClientError for one that is not loaded."""
+        return VoiceStream(self.voice_stage(name), rate_hz, speed)
+
+    def speaking_voice(self, name: str) -> str:
+        """Name of the loaded voice that speaks where a client names this one."""
+        if name not in self._voices and name in OPENAI_VOICES:
+            return shown_model(self._config.tts.voice)
+        return name
 
     def voice_stage(self, name: str) -> VoiceStage | RemoteVoice:
         """The stage of a voice. Raises ClientError for a voice that is not loaded."""
-        if name not in self._voices and name in OPENAI_VOICES:
-            name = shown_model(self._config.tts.voice)
-        if name in self._voices:
-            return self._voices[name]
+        found = self._voices.get(self.speaking_voice(name))
+        if found is not None:
+            return found
         known = ", ".join(self._voices)
         raise ClientError(
             f"There is no voice {name!r} here; these are loaded: {known}.",
             code="invalid_value",
             param="session.audio.output.voice",
         )
+
+    def check_language(self, options: asr.TranscriptionOptions) -> None:
+        """Raise ClientError for a language that the recognizer does not know."""
+        check_language(options.language, self._decoder().languages)
 
     def _decoder(self) -> JobDecoder:
         """The recognizer for one call."""

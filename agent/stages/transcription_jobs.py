@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -42,6 +43,20 @@ _log = logging.getLogger(__name__)
 class JobDecoder(Protocol):
     """Recognizer of one call, in this process or elsewhere (`remote/remote_recognizer.py`)."""
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages that `set_options` takes; empty while they are not known."""
+        ...
+
+    @property
+    def takes_prompts(self) -> bool:
+        """Jobs can have a prompt."""
+        ...
+
+    def set_options(self, options: asr.TranscriptionOptions) -> None:
+        """Language and prompt of the next jobs."""
+        ...
+
     async def run(self) -> None:
         """Do what it does beside its jobs, until cancelled or done."""
         ...
@@ -60,17 +75,49 @@ class LocalDecoder:
         """Whose jobs these are, for their order among those of other calls."""
         self._early = asr.FinalReuse()
         """Touched on the recognizer's thread only."""
+        self._options = asr.AS_LOADED
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        model = self._recognizer.model
+        return () if model is None else model.languages
+
+    @property
+    def takes_prompts(self) -> bool:
+        return True
+
+    def set_options(self, options: asr.TranscriptionOptions) -> None:
+        """See `JobDecoder`. Words of an early pass that is over stay as they are."""
+        self._options = options
 
     async def run(self) -> None:
         """Nothing: the thread has an owner of its own."""
 
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
+        options = self._options
+
+        def recognized(model: asr.Recognizer) -> asr.Hypothesis:
+            if options == asr.AS_LOADED:
+                return self._early.recognize(model, job)
+            return self._early.recognize(_WithOptions(model, options), job)
+
         return await self._recognizer.call(
-            lambda model: self._early.recognize(model, job),
+            recognized,
             timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
             priority=priority,
             caller=self._caller,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _WithOptions:
+    """A `Transcriber` with the language and the prompt of one session."""
+
+    recognizer: asr.Recognizer
+    options: asr.TranscriptionOptions
+
+    def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
+        return self.recognizer.transcribe(pcm, fallback=fallback, options=self.options)
 
 
 def finite_log_odds(model: asr.EndOfTurnModel, pcm: asr.Pcm) -> float:

@@ -49,11 +49,13 @@ class EngineRecognizer:
         """Codes of the engine's languages. The first is that of loading."""
         return self._languages
 
-    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
+    def transcribe(
+        self, pcm: Pcm, *, fallback: bool = True, options: TranscriptionOptions = AS_LOADED
+    ) -> Hypothesis:
         """See `Transcriber.transcribe`. An engine has no second attempt: `fallback` changes
         nothing."""
         pcm = finite(pcm)
-        parts = [self._recognized(piece, AS_LOADED) for piece in pieces(pcm)]
+        parts = [self._recognized(piece, options) for piece in pieces(pcm)]
         if len(parts) == 1:
             return parts[0]
         num_words = sum(len(part.tokens) for part in parts)

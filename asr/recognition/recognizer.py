@@ -44,6 +44,12 @@ class Transcriber(Protocol):
 class Recognizer(Transcriber, Protocol):
     """One loaded model. One thread at a time calls it, and each call blocks."""
 
+    def transcribe(
+        self, pcm: Pcm, *, fallback: bool = True, options: TranscriptionOptions = AS_LOADED
+    ) -> Hypothesis:
+        """See `Transcriber.transcribe`; with the language and prompt of `options`."""
+        ...
+
     @property
     def languages(self) -> tuple[str, ...]:
         """Codes of the languages that `TranscriptionOptions` may name; the first is that of

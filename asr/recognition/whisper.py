@@ -36,7 +36,7 @@ instructions.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -213,14 +213,16 @@ class WhisperTranscriber:
         filters = FeatureExtractor.get_mel_filters(RATE_HZ, FEATURE_WINDOW, model.n_mels)
         return cls(model, tokenizer, LogMel(filters), window=window)
 
-    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
+    def transcribe(
+        self, pcm: Pcm, *, fallback: bool = True, options: TranscriptionOptions = AS_LOADED
+    ) -> Hypothesis:
         """Recognize float32 [n] at 16 kHz, of any length.
 
         `fallback=False` never tries a wider window, and gives no text where one would be called
         for: for partials, which are not worth the time.
         """
         pcm = finite(pcm)
-        parts = [_last(self._steps(piece, fallback, AS_LOADED)) for piece in pieces(pcm)]
+        parts = [_last(self._steps(piece, fallback, options)) for piece in pieces(pcm)]
         if not parts:
             return Hypothesis("", audio_s=len(pcm) / RATE_HZ)
         return parts[0] if len(parts) == 1 else _joined(parts)
@@ -281,6 +283,9 @@ class WhisperTranscriber:
                 break
             if wider_s > window_s:
                 window_s = wider_s
+                if options.prompt and len(attempts) > 1 and attempts[-1].is_endless:
+                    # It loops on the prompt, or would have ended in a wider window.
+                    prompt = _prompt_tokens(self._tokenizer, replace(options, prompt=""))
                 attempts.append(self._decode(pcm, window_s, prompt))
                 yield self._hypothesis(attempts, pcm, window_s, fallback)
 

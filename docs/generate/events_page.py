@@ -25,7 +25,7 @@ Query of the socket's address: `model` (an agent's name; any other name is serve
 """
 
 CLIENT: Final = {
-    "session.update": "Change the session. Only the fields that are present change; "
+    "session.update": "Change the session ([its fields](fields.md)). Only those present change; "
     "`turn_detection: null` turns voice detection off. Answer: `session.updated` with the whole "
     "session, or `error`.",
     "input_audio_buffer.append": "Audio of the caller, base64, in the session's input format "
@@ -41,8 +41,9 @@ CLIENT: Final = {
     "conversation.item.truncate": "Say how much of a reply was played (`audio_end_ms`); the rest "
     "leaves the conversation. More than was sent is taken as all of it.",
     "conversation.item.delete": "Delete an item.",
-    "response.create": "Ask for a response; `response` may change instructions, tools, voice, "
-    "modality, `input`, `conversation` (`none`: out of band), `metadata`.",
+    "response.create": "Ask for a response; `response` ([its fields](fields.md)) may change "
+    "instructions, tools, voice, modality, `input`, `conversation` (`none`: out of band), "
+    "`metadata`.",
     "response.cancel": "Stop the response.",
     "halfsec.playback": "Extension: `played_ms` of the reply `item_id` have left the loudspeaker.",
 }
@@ -133,6 +134,11 @@ EXTENSIONS: Final = {
         "`summary`, `messages`, `tokens_before`, `tokens`",
         "The model has this summary in place of so many of the conversation's oldest messages, and "
         "its context fewer tokens. The items stay as they are.",
+    ),
+    "halfsec.notice": (
+        "`param`, `message`",
+        "A field that the client set has no effect here, and why: see "
+        "[Fields](fields.md). Once for each time that it is set.",
     ),
     "halfsec.tool": (
         "`item_id`, `name`, `state`, `ms`",

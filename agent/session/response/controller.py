@@ -285,7 +285,7 @@ class ResponseController:
         )
         return ResponseTask(
             reply,
-            self._stages.open_voice(settings.voice, rate_hz),
+            self._stages.open_voice(settings.voice, rate_hz, settings.speed),
             self._clock,
             self._callbacks,
             self._stages.tools,
@@ -390,6 +390,7 @@ class ResponseController:
             if (options.instructions, options.tools, options.tool_choice) != (None, None, None):
                 self._prefill.changed()  # the next response has the session's own again
         else:
+            chat.set_truncation(reply.settings.truncation)
             if tools:
                 await chat.set_tools(tools)
             await chat.reset(messages_of(response_input(options, self._context.conversation)))

@@ -29,8 +29,9 @@ OpenChat = Callable[[str, Sequence[ChatMessage]], ChatPort]
 """Opens a conversation in the language model, with these instructions and examples. Raises
 StageError where there is no model."""
 
-OpenVoice = Callable[[str, int], VoicePort]
-"""Opens a voice by its name, at a sample rate in Hz. Raises ClientError for an unknown name."""
+OpenVoice = Callable[[str, int, float], VoicePort]
+"""Opens a voice by its name, at a sample rate in Hz and a speed (1: its own). Raises ClientError
+for an unknown name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class SessionStages:
     open_voice: OpenVoice
     tools: ToolsPort = NO_TOOLS
     """Tools that run on the server."""
+    speaking_voice: Callable[[str], str] = lambda name: name
+    """Returns the name of the voice that speaks where a client names this one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,19 @@ class RemoteRecognizer:
         self._told = ""
         """Words of the last partial."""
 
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """That of the settings: what else a server knows, only a failed request would say."""
+        return (self._server.language,)
+
+    @property
+    def takes_prompts(self) -> bool:
+        """No: a server that refuses one would count as failing for all calls."""
+        return False
+
+    def set_options(self, options: asr.TranscriptionOptions) -> None:
+        """Nothing: the language is that of the settings, and there is no prompt."""
+
     async def run(self) -> None:
         """Keep the call's session open until cancelled."""
         await self._session.run()

@@ -81,7 +81,7 @@ class TranscriptionServer:
         self.timeout_s = options.timeout_s
         self._api = ApiServer("recognition server", model, options, REQUESTS_PER_CALL)
         self._model = model
-        self._language = language
+        self.language = language
         self._transport = transport
         self._is_tried = transport != "auto"
         """It is known whether the server has Realtime sessions."""
@@ -167,7 +167,7 @@ class TranscriptionServer:
         """One try. Raises ServerError."""
         fields = {
             "model": self._model.name,
-            "language": self._language,
+            "language": self.language,
             "response_format": "json",
             "temperature": "0",
         }
@@ -189,7 +189,7 @@ class TranscriptionServer:
         scheme = "wss" if parts.scheme == "https" else "ws"
         path = parts.path + SESSION_PATH
         address = urlunsplit((scheme, parts.netloc, path, "intent=transcription", ""))
-        session = TranscriptionSession(self._model.name, self._language)
+        session = TranscriptionSession(self._model.name, self.language)
         try:
             async with _Connect(
                 address,

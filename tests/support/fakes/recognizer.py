@@ -17,8 +17,10 @@ class ScriptedRecognizer:
     def __init__(self, text: str = "hello there") -> None:
         self._words = text.split()
 
-    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
-        *_, last = self.steps(pcm)
+    def transcribe(
+        self, pcm: Pcm, *, fallback: bool = True, options: TranscriptionOptions = AS_LOADED
+    ) -> Hypothesis:
+        *_, last = self.steps(pcm, options)
         return last
 
     def steps(self, pcm: Pcm, options: TranscriptionOptions = AS_LOADED) -> Iterator[Hypothesis]:

@@ -54,8 +54,11 @@ class FakeStages:
     def open_chat(self, instructions: str, examples: object) -> FakeChat:
         return self.chat
 
-    def open_voice(self, name: str, rate_hz: int) -> VoicePort:
+    def open_voice(self, name: str, rate_hz: int, speed: float = 1.0) -> VoicePort:
         return FakeVoice()
+
+    def speaking_voice(self, name: str) -> str:
+        return name
 
     async def new_ears(self, detection: object) -> FakeEars:
         if self.fault is not None:
