@@ -33,6 +33,7 @@ from latency_budget.account.turn import TurnId
 from llm_engine.chat import condensation
 from llm_engine.chat.tool_calls import CallingMessage
 
+from .idle_threads import CHECK_S, NUM_CHECKS, IdleThreadsError, until_idle
 from .model_thread import ModelThread
 from .stall_timeout import first_of, stall_timeout
 from .tool_call_adapter import (
@@ -51,6 +52,10 @@ LOAD_TIMEOUT_S: Final = 60.0
 HANGS_S: Final = 10.0
 """An engine that has taken no step for so long hangs: a step takes a fraction of a second. Counted
 by `stall_timeout`, so that time in which nothing ran does not count."""
+
+ASKED_AFTER_S: Final = 0.3
+"""Wait for a token after which an engine that only computes is asked whether it still takes steps.
+Less asks a busy engine for nothing, between two steps; more is added to the silence of a caller."""
 
 Condensing = Literal["summary", "quotes", "off"]
 """What becomes of the oldest turns before the context is full: a summary by the model, the caller's
@@ -217,13 +222,13 @@ class EngineChat:
         """Prefill what is known so far, so that the next turn need not.
 
         An optimization: where it fails, the first turn fails too, and handles that. It yields to
-        the replies of other calls for as long as these take, so it has no deadline.
+        the replies of other calls for as long as these take, so it has no deadline; an engine that
+        hangs is found here, while the caller still speaks, and loaded anew.
         """
         self._stage = self._next_stage
         with contextlib.suppress(StageError):
             conversation = await self._open()
-            with as_stage_errors():
-                await conversation.warm(text)
+            await self._answer(conversation.warm(text))
 
     def context_use(self) -> ContextUse | None:
         if self._condensing == "off" or self._conversation is None:
@@ -337,19 +342,33 @@ async def until_hung(stage: ModelThread[llm_engine.Engine], engine: llm_engine.E
     """Wait until the engine takes no steps; then have its stage rebuild it and raise StageError.
 
     A request may wait long for its turn and its prompt, but between two steps the engine answers.
+    One that only computes hangs when it owes that answer and its threads sleep (`idle_threads.py`).
     """
+    watches = stage.only_computes
     while True:
-        await asyncio.sleep(HANGS_S / 2)
+        await asyncio.sleep(ASKED_AFTER_S if watches else HANGS_S / 2)
+        check = stage.idle_check() if watches else None
         try:
-            async with stall_timeout(HANGS_S / 2):
-                await engine.stats()
+            async with stall_timeout(HANGS_S if watches else HANGS_S / 2):
+                if check is None:
+                    await engine.stats()
+                else:
+                    await first_of(_stats(engine), until_idle(check))
         except TimeoutError:
             _give_up(stage, engine)
+        except IdleThreadsError:
+            _give_up(stage, engine, f"slept for {NUM_CHECKS * CHECK_S:g} s in a step")
 
 
-def _give_up(stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine) -> NoReturn:
+async def _stats(engine: llm_engine.Engine) -> None:
+    await engine.stats()
+
+
+def _give_up(
+    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine, why: str = ""
+) -> NoReturn:
     engine.stop()  # takes effect if its thread ever returns
-    stage.restart(engine, f"took no step for {HANGS_S:g} s")
+    stage.restart(engine, why or f"took no step for {HANGS_S:g} s")
     raise StageError("llm", "The language model took too long.") from None
 
 

@@ -13,6 +13,9 @@ ever returns), a new thread builds the model anew and goes on with the queue. A 
 from when it begins, so that a long queue restarts nothing; and a job whose caller was cancelled is
 supervised by the jobs that wait behind it.
 
+Where a model only computes, a hang is seen long before the deadline: its threads sleep in the middle
+of a job (`idle_threads.py`). Callers then wait for a second and not for ten.
+
 A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
 timer, less and less often where a try is expensive, and at once where a call that goes on asks for
 it. The timer is needed because no new call is admitted while a stage is broken, so there may be no
@@ -34,6 +37,7 @@ from latency_budget.account.clock import SystemClock
 
 from .fair_order import FairOrder, Ticket
 from .gc_freeze import unfreeze_heap
+from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, name_thread
 
 Model = TypeVar("Model")
 Answer = TypeVar("Answer")
@@ -128,13 +132,23 @@ class ModelThread(Generic[Model]):
         name: str,
         build: Callable[[], Model],
         dispose: Callable[[Model], None] = lambda model: None,
+        *,
+        only_computes: bool = False,
     ) -> None:
-        """`build` makes the model, on the owner thread; it may raise. `dispose` ends it there."""
+        """`build` makes the model, on the owner thread; it may raise. `dispose` ends it there.
+        `only_computes`: no job ever sleeps, so threads that do hang."""
         self.name = name
         self.restarts = 0
         self.peak_waiting = 0
         self._build = build
         self._dispose = dispose
+        self.only_computes = only_computes
+        self._watched: tuple[_Job[Model, Any], IdleCheck] | None = None
+        """The job that ran at the last check of the thread."""
+        self._next_check: asyncio.TimerHandle | None = None
+        """None while there is no job."""
+        self._native_name = ""
+        """Native name of the newest thread and of those that its model has started; empty: none."""
         self._order = itertools.count()
         self._inbox: queue.PriorityQueue[tuple[int, float, int, Any]] = queue.PriorityQueue()
         self._fair_orders: defaultdict[int, FairOrder] = defaultdict(FairOrder)
@@ -198,6 +212,8 @@ class ModelThread(Generic[Model]):
         tag = 0.0 if ticket is None else ticket.tag
         self._inbox.put((priority, tag, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
+        if self.only_computes and self._next_check is None:
+            self._next_check = loop.call_later(CHECK_S, self._check)
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 waiting.on_begun = lambda: limit.reschedule(loop.time() + timeout_s)
@@ -237,8 +253,9 @@ class ModelThread(Generic[Model]):
         left running."""
         self._inbox.put((OFFLINE + 1, 0.0, next(self._order), _STOP))
         self._loop = None
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._next_check):
+            if timer is not None:
+                timer.cancel()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, timeout_s)
 
@@ -249,6 +266,35 @@ class ModelThread(Generic[Model]):
         """
         if model is self.model:
             self._restart(self._generation, why)
+
+    def idle_check(self) -> IdleCheck:
+        """A check of the model's threads, for a model that only computes, and also between its
+        jobs."""
+        return IdleCheck(self._native_name)
+
+    def _check(self) -> None:
+        """Look whether the thread hangs in its job, and look again while there are jobs."""
+        job, loop = self._running, self._loop
+        if job is None or job.generation != self._generation:
+            job = None  # the model is being built, or the thread was abandoned in that job
+        watched, self._watched = self._watched, None
+        if job is None and not self.waiting:
+            self._next_check = None
+            return
+        if loop is not None:
+            self._next_check = loop.call_later(CHECK_S, self._check)
+        if job is None:
+            return
+        if watched is None or watched[0] is not job:
+            self._watched = job, IdleCheck(self._native_name)
+        elif not watched[1].look():
+            self._watched = watched
+        else:
+            self._restart(job.generation, f"slept for {NUM_CHECKS * CHECK_S:g} s in a job")
+            if not job.answer.done():
+                job.answer.set_exception(
+                    StageError(self.name, f"The {self.name} stage took too long.")
+                )
 
     def _restart(self, generation: int | None, why: str) -> None:
         if generation != self._generation or self._loop is None:
@@ -272,6 +318,9 @@ class ModelThread(Generic[Model]):
 
     def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
         began_ns = SystemClock().now_ns()
+        native_name = name_thread(self.name)
+        if generation == self._generation:
+            self._native_name = native_name
         try:
             model = self._build()
         except BaseException as raised:

@@ -10,10 +10,12 @@ the request's `max_tokens` outputs, so a reader that falls behind costs memory, 
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 from llm_engine.errors import DeviceLostError, EngineError, RequestError
@@ -31,6 +33,9 @@ than this in that time are an attack."""
 CHECK_AFTER_S: Final = 1.0
 """Idle time after which the thread runs the cache's integrity check, which takes a millisecond."""
 
+_OWN_NAME: Final = Path("/proc/thread-self/comm")
+"""Native name of the thread that reads or writes it, on Linux."""
+
 Result = TypeVar("Result")
 Payload = TypeVar("Payload")
 
@@ -44,6 +49,14 @@ def call_on_loop(
     except RuntimeError:  # raised by a closed loop
         return False
     return True
+
+
+def _native_name() -> str:
+    """Native name of the calling thread; empty where there is none."""
+    try:
+        return _OWN_NAME.read_text().strip()
+    except OSError:
+        return ""
 
 
 class OutputStream:
@@ -120,6 +133,7 @@ class EngineThread:
         self.health = Health()
         self._changed = threading.Condition()
         self._closing = False
+        self._native_name = _native_name()
         self._thread = threading.Thread(target=self._run, name="llm_engine", daemon=True)
         self._thread.start()
 
@@ -242,6 +256,10 @@ class EngineThread:
             self._changed.notify()
 
     def _run(self) -> None:
+        # Inherited where Python does not set it (before 3.14): the name by which its supervisor
+        # knows a model's threads, those of the backend among them.
+        with contextlib.suppress(OSError):
+            _OWN_NAME.write_text(self._native_name)
         is_checked = True
         while True:
             with self._changed:

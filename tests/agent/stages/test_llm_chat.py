@@ -97,6 +97,8 @@ class StubEngine:
 class StubStage:
     """Lends an engine, and counts those that were given up."""
 
+    only_computes = False
+
     def __init__(self) -> None:
         self.engine = StubEngine()
         self.restarts = 0
