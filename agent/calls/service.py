@@ -378,6 +378,7 @@ class CallService:
             open_chat=self._stages.open_chat,
             open_voice=self._stages.open_voice,
             tools=tools,
+            is_troubled=lambda: self._stages.is_troubled,
         )
         options = SessionOptions(
             lead_ms=carried.lead_ms,

@@ -43,7 +43,7 @@ Activity = tuple[str, int]
 
 
 class IdleThreadsError(Exception):
-    """Threads that have work to do have slept for `NUM_CHECKS`."""
+    """Threads that have work to do have slept from check to check."""
 
 
 _numbers: Final = itertools.count(1)
@@ -80,8 +80,9 @@ def activities(native_name: str) -> dict[str, Activity]:
 class IdleCheck:
     """Watches the threads with a native name over one job. One event loop."""
 
-    def __init__(self, native_name: str) -> None:
+    def __init__(self, native_name: str, num_checks: int = NUM_CHECKS) -> None:
         self._native_name = native_name
+        self._num_checks = num_checks
         self._last = activities(native_name)
         self._num_idle = 0
 
@@ -90,7 +91,7 @@ class IdleCheck:
         last, self._last = self._last, activities(self._native_name)
         sleeps = bool(last) and all(state == "S" for state, _ in self._last.values())
         self._num_idle = self._num_idle + 1 if sleeps and self._last == last else 0
-        return self._num_idle >= NUM_CHECKS
+        return self._num_idle >= self._num_checks
 
 
 async def until_idle(check: IdleCheck) -> NoReturn:

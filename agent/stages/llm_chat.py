@@ -33,7 +33,7 @@ from latency_budget.account.turn import TurnId
 from llm_engine.chat import condensation
 from llm_engine.chat.tool_calls import CallingMessage
 
-from .idle_threads import CHECK_S, NUM_CHECKS, IdleThreadsError, until_idle
+from .idle_threads import CHECK_S, IdleThreadsError, until_idle
 from .model_thread import ModelThread
 from .stall_timeout import first_of, stall_timeout
 from .tool_call_adapter import (
@@ -53,9 +53,13 @@ HANGS_S: Final = 10.0
 """An engine that has taken no step for so long hangs: a step takes a fraction of a second. Counted
 by `stall_timeout`, so that time in which nothing ran does not count."""
 
-ASKED_AFTER_S: Final = 0.3
-"""Wait for a token after which an engine that only computes is asked whether it still takes steps.
-Less asks a busy engine for nothing, between two steps; more is added to the silence of a caller."""
+NUM_SUSPICIOUS: Final = 3
+"""Checks in a row at which all threads of an engine that owes a token slept, before it is asked
+whether it still takes steps: it may owe none yet."""
+
+NUM_CONVINCING: Final = 2
+"""Further ones, with that question in its queue. Fewer would do; the two together leave a caller
+1.3 s without an answer, of 2."""
 
 Condensing = Literal["summary", "quotes", "off"]
 """What becomes of the oldest turns before the context is full: a summary by the model, the caller's
@@ -228,7 +232,10 @@ class EngineChat:
         self._stage = self._next_stage
         with contextlib.suppress(StageError):
             conversation = await self._open()
-            await self._answer(conversation.warm(text))
+            assert self._engine is not None
+            hung = until_asleep(self._stage, self._engine)
+            with as_stage_errors():
+                await first_of(conversation.warm(text), hung)
 
     def context_use(self) -> ContextUse | None:
         if self._condensing == "off" or self._conversation is None:
@@ -320,7 +327,7 @@ class EngineChat:
                 async with stall_timeout(HANGS_S):
                     fresh = await opening
         except TimeoutError:
-            _give_up(self._stage, engine)
+            _give_up(self._stage, engine, f"took no step for {HANGS_S:g} s")
         num_left_out = 0
         try:
             with as_stage_errors():
@@ -342,22 +349,42 @@ async def until_hung(stage: ModelThread[llm_engine.Engine], engine: llm_engine.E
     """Wait until the engine takes no steps; then have its stage rebuild it and raise StageError.
 
     A request may wait long for its turn and its prompt, but between two steps the engine answers.
-    One that only computes hangs when it owes that answer and its threads sleep (`idle_threads.py`).
     """
-    watches = stage.only_computes
     while True:
-        await asyncio.sleep(ASKED_AFTER_S if watches else HANGS_S / 2)
-        check = stage.idle_check() if watches else None
+        await _watched(stage, engine, HANGS_S / 2)
         try:
-            async with stall_timeout(HANGS_S if watches else HANGS_S / 2):
-                if check is None:
-                    await engine.stats()
-                else:
-                    await first_of(_stats(engine), until_idle(check))
+            async with stall_timeout(HANGS_S / 2):
+                await engine.stats()
         except TimeoutError:
-            _give_up(stage, engine)
-        except IdleThreadsError:
-            _give_up(stage, engine, f"slept for {NUM_CHECKS * CHECK_S:g} s in a step")
+            _give_up(stage, engine, f"took no step for {HANGS_S:g} s")
+
+
+async def until_asleep(
+    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine
+) -> NoReturn:
+    """`until_hung` for work that other requests go before: without a deadline, and asking nothing
+    of an engine that computes, because that would break off its step."""
+    while True:
+        await _watched(stage, engine, HANGS_S / 2)
+
+
+async def _watched(
+    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine, seconds: float
+) -> None:
+    """Sleep, and give an engine up whose threads sleep as well and don't wake to answer."""
+    if not stage.only_computes:
+        await asyncio.sleep(seconds)
+        return
+    await asyncio.sleep(CHECK_S)  # nearly every token is there by then
+    check = stage.idle_check(NUM_SUSPICIOUS)
+    for _ in range(round(seconds / CHECK_S)):
+        await asyncio.sleep(CHECK_S)
+        if check.look():
+            try:
+                await first_of(_stats(engine), until_idle(stage.idle_check(NUM_CONVINCING)))
+            except IdleThreadsError:
+                _give_up(stage, engine, "slept in a step")
+            return
 
 
 async def _stats(engine: llm_engine.Engine) -> None:
@@ -365,10 +392,10 @@ async def _stats(engine: llm_engine.Engine) -> None:
 
 
 def _give_up(
-    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine, why: str = ""
+    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine, why: str
 ) -> NoReturn:
     engine.stop()  # takes effect if its thread ever returns
-    stage.restart(engine, why or f"took no step for {HANGS_S:g} s")
+    stage.restart(engine, why)
     raise StageError("llm", "The language model took too long.") from None
 
 

@@ -30,6 +30,7 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from agent.errors import ClientError, StageError
@@ -124,6 +125,17 @@ class _Job(Generic[Model, Answer]):
             self.answer.get_loop().call_soon_threadsafe(notify)
 
 
+@dataclass(slots=True)
+class _Watched:
+    """A job that runs for longer than from one check to the next."""
+
+    job: _Job[Any, Any]
+    idle: IdleCheck | None
+    """None where the model's threads may sleep by right."""
+    num_checks: int = 0
+    """Checks since the first that found it running."""
+
+
 class ModelThread(Generic[Model]):
     """One model and its owner thread. `start`, `call` and `close` belong to one event loop."""
 
@@ -143,7 +155,7 @@ class ModelThread(Generic[Model]):
         self._build = build
         self._dispose = dispose
         self.only_computes = only_computes
-        self._watched: tuple[_Job[Model, Any], IdleCheck] | None = None
+        self._watched: _Watched | None = None
         """The job that ran at the last check of the thread."""
         self._next_check: asyncio.TimerHandle | None = None
         """None while there is no job."""
@@ -212,7 +224,7 @@ class ModelThread(Generic[Model]):
         tag = 0.0 if ticket is None else ticket.tag
         self._inbox.put((priority, tag, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
-        if self.only_computes and self._next_check is None:
+        if self._next_check is None:
             self._next_check = loop.call_later(CHECK_S, self._check)
         try:
             async with asyncio.timeout(timeout_s) as limit:
@@ -267,10 +279,15 @@ class ModelThread(Generic[Model]):
         if model is self.model:
             self._restart(self._generation, why)
 
-    def idle_check(self) -> IdleCheck:
-        """A check of the model's threads, for a model that only computes, and also between its
-        jobs."""
-        return IdleCheck(self._native_name)
+    def idle_check(self, num_checks: int) -> IdleCheck:
+        """A check of the threads of a model that only computes, and also between its jobs."""
+        return IdleCheck(self._native_name, num_checks)
+
+    @property
+    def is_troubled(self) -> bool:
+        """True while the model is being rebuilt, or its present job lasts unduly long."""
+        is_missing = self._generation > 1 and self.model is None
+        return is_missing or (self._watched is not None and self._watched.num_checks >= NUM_CHECKS)
 
     def _check(self) -> None:
         """Look whether the thread hangs in its job, and look again while there are jobs."""
@@ -285,16 +302,21 @@ class ModelThread(Generic[Model]):
             self._next_check = loop.call_later(CHECK_S, self._check)
         if job is None:
             return
-        if watched is None or watched[0] is not job:
-            self._watched = job, IdleCheck(self._native_name)
-        elif not watched[1].look():
-            self._watched = watched
+        if watched is None or watched.job is not job:
+            watched = _Watched(job, IdleCheck(self._native_name) if self.only_computes else None)
         else:
-            self._restart(job.generation, f"slept for {NUM_CHECKS * CHECK_S:g} s in a job")
-            if not job.answer.done():
-                job.answer.set_exception(
-                    StageError(self.name, f"The {self.name} stage took too long.")
-                )
+            watched.num_checks += 1
+            if watched.idle is not None and watched.idle.look():
+                self._hangs(job)
+                return
+        self._watched = watched
+
+    def _hangs(self, job: _Job[Model, Any]) -> None:
+        """Abandon the thread, which sleeps in this job."""
+        self._restart(job.generation, f"slept for {NUM_CHECKS * CHECK_S:g} s in a job")
+        if not job.answer.done():
+            error = StageError(self.name, f"The {self.name} stage took too long.")
+            job.answer.set_exception(error)
 
     def _restart(self, generation: int | None, why: str) -> None:
         if generation != self._generation or self._loop is None:

@@ -164,6 +164,12 @@ class Stages:
         broken = (name for name, stage in self.threads().items() if stage.broken)
         return "broken" if any(name not in STAND_INS for name in broken) else "ready"
 
+    @property
+    def is_troubled(self) -> bool:
+        """True while a model that calls need is being rebuilt, or lasts unduly long over a job."""
+        threads = self.threads().items()
+        return any(it.is_troubled for name, it in threads if name not in STAND_INS)
+
     def progress(self) -> dict[str, str]:
         """State of each stage: "loading" (and the share), "ready", "failed", "broken: " and why."""
         return {name: self._state(name, state) for name, state in self._progress.items()}

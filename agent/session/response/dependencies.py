@@ -42,6 +42,8 @@ class SessionStages:
     open_voice: OpenVoice
     tools: ToolsPort = NO_TOOLS
     """Tools that run on the server."""
+    is_troubled: Callable[[], bool] = lambda: False
+    """True while a model is being rebuilt, or lasts unduly long over its job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class SessionOptions:
     idle_prompt: str = ""
     """Words of that prompt."""
     tool_wait: str = ""
-    """Words spoken while server tools take too long."""
+    """Words spoken while server tools take too long, or in front of a response that is late because
+    a model is in trouble."""
     expires_at_unix_s: int | None = None
     """Time at which the call is ended, in s since 1970; None: never."""
 
