@@ -1,7 +1,7 @@
 """A whole session on fake stages, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from agent.config.schema import AgentProfile
@@ -62,6 +62,7 @@ class Call:
         recording: RecordingPort = NO_RECORDING,
         told_marks: bool = False,
         restored: SessionState | None = None,
+        is_troubled: Callable[[], bool] = lambda: False,
     ) -> None:
         """`restored`: state of the session at another server.
 
@@ -88,6 +89,7 @@ class Call:
             open_chat=lambda instructions, examples: self.chat,
             open_voice=self._open_voice,
             tools=tools,
+            is_troubled=is_troubled,
         )
         options = SessionOptions(
             lead_ms=400,
@@ -166,6 +168,7 @@ async def call_with(  # noqa: PLR0913
     recording: RecordingPort = NO_RECORDING,
     told_marks: bool = False,
     restored: SessionState | None = None,
+    is_troubled: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -183,6 +186,7 @@ async def call_with(  # noqa: PLR0913
         recording=recording,
         told_marks=told_marks,
         restored=restored,
+        is_troubled=is_troubled,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
