@@ -5,8 +5,8 @@ take seconds, and a false alarm rebuilds a healthy model, which makes the machin
 what hangs, hangs as a rule on a lock, a condition or a device, and a thread that waits there is not
 given the processor even once, while slow work is, or stands in the queue for it. Linux counts for
 how long each thread ran (`schedstat`), and says what it does now (`stat`: R runs or would like to,
-D waits for the disk, S sleeps). So a second in which all threads of a model sleep, in the middle of
-a job that only computes, is a hang, however busy the machine.
+D waits for the disk, S sleeps). So where all threads of a model sleep for 0.75 s on end, in the
+middle of a job that only computes, it hangs, however busy the machine.
 
 *All threads of a model*: a recognizer's job is computed by threads of its own library, for which
 the owner thread waits asleep. A thread inherits its native name from the one that starts it, so the
@@ -25,13 +25,13 @@ import itertools
 from pathlib import Path
 from typing import Final, NoReturn
 
-CHECK_S: Final = 0.2
+CHECK_S: Final = 0.15
 """Time between two checks. A check costs 0.3 ms of the event loop, and is made while there are jobs
 only."""
 
 NUM_CHECKS: Final = 5
-"""Checks in a row without a run of any thread. With one less, the caller is answered 0.2 s sooner;
-with four more, after more than 2 s of silence."""
+"""Checks in a row without a run of any thread. Fewer would do on a machine with time to spare; with
+two more, callers of a busy one (load 9 on two cores) had more than 2 s of silence."""
 
 _TASKS: Final = Path("/proc/self/task")
 _OWN_NAME: Final = Path("/proc/thread-self/comm")

@@ -59,7 +59,7 @@ whether it still takes steps: it may owe none yet."""
 
 NUM_CONVINCING: Final = 2
 """Further ones, with that question in its queue. Fewer would do; the two together leave a caller
-1.3 s without an answer, of 2."""
+1 s without an answer, of 2."""
 
 Condensing = Literal["summary", "quotes", "off"]
 """What becomes of the oldest turns before the context is full: a summary by the model, the caller's

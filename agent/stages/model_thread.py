@@ -14,7 +14,7 @@ from when it begins, so that a long queue restarts nothing; and a job whose call
 supervised by the jobs that wait behind it.
 
 Where a model only computes, a hang is seen long before the deadline: its threads sleep in the middle
-of a job (`idle_threads.py`). Callers then wait for a second and not for ten.
+of a job (`idle_threads.py`). Callers then wait for one second and not for ten.
 
 A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
 timer, less and less often where a try is expensive, and at once where a call that goes on asks for

@@ -282,6 +282,9 @@ class EngineThread:
                     _log.exception("the engine could not clean up after a request")
             if closing:
                 self._fail_all(EngineError("the engine is closed"))
+                # An engine is part of cycles of references. Where it was abandoned because it hung,
+                # the memory of its model must not wait for the garbage collector.
+                self._core.release()
                 return
             try:
                 self._step()

@@ -152,6 +152,13 @@ def test_the_ear_counts_audible_sound_and_forgets_what_was_not_played() -> None:
     assert ear.signs == [0, 10, 20, 500_000_000]
 
 
+def test_an_event_that_says_that_nothing_comes_is_no_sign_of_life() -> None:
+    ear = Ear()
+    ear.note(ev.Waiting("asr", 1500, 5))
+    ear.note(ev.SpeechStopped("i", 0, 7))
+    assert ear.signs == [7]
+
+
 def test_events_in_words() -> None:
     assert in_words(ev.Closed(1012, "stopped", 0)) == "close: 1012 stopped"
     failed = ev.ReplyDone("r", "failed", None, "Sorry.", "hung", {}, 0)
