@@ -13,8 +13,8 @@ ever returns), a new thread builds the model anew and goes on with the queue. A 
 from when it begins, so that a long queue restarts nothing; and a job whose caller was cancelled is
 supervised by the jobs that wait behind it.
 
-Where a model only computes, a hang is seen long before the deadline: its threads sleep in the middle
-of a job (`idle_threads.py`). Callers then wait for one second and not for ten.
+Where a model only computes, a hang is seen long before the deadline: its threads sleep in the
+middle of a job (`idle_threads.py`). Callers then wait for one second and not for ten.
 
 A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
 timer, less and less often where a try is expensive, and at once where a call that goes on asks for
@@ -38,7 +38,7 @@ from latency_budget.account.clock import SystemClock
 
 from .fair_order import FairOrder, Ticket
 from .gc_freeze import unfreeze_heap
-from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, name_thread
+from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, ThreadGroup, name_thread
 
 Model = TypeVar("Model")
 Answer = TypeVar("Answer")
@@ -159,8 +159,8 @@ class ModelThread(Generic[Model]):
         """The job that ran at the last check of the thread."""
         self._next_check: asyncio.TimerHandle | None = None
         """None while there is no job."""
-        self._native_name = ""
-        """Native name of the newest thread and of those that its model has started; empty: none."""
+        self._threads = ThreadGroup()
+        """The newest thread, and those that its model has started."""
         self._order = itertools.count()
         self._inbox: queue.PriorityQueue[tuple[int, float, int, Any]] = queue.PriorityQueue()
         self._fair_orders: defaultdict[int, FairOrder] = defaultdict(FairOrder)
@@ -281,7 +281,7 @@ class ModelThread(Generic[Model]):
 
     def idle_check(self, num_checks: int) -> IdleCheck:
         """A check of the threads of a model that only computes, and also between its jobs."""
-        return IdleCheck(self._native_name, num_checks)
+        return IdleCheck(self._threads, num_checks)
 
     @property
     def is_troubled(self) -> bool:
@@ -303,7 +303,7 @@ class ModelThread(Generic[Model]):
         if job is None:
             return
         if watched is None or watched.job is not job:
-            watched = _Watched(job, IdleCheck(self._native_name) if self.only_computes else None)
+            watched = _Watched(job, IdleCheck(self._threads) if self.only_computes else None)
         else:
             watched.num_checks += 1
             if watched.idle is not None and watched.idle.look():
@@ -340,9 +340,9 @@ class ModelThread(Generic[Model]):
 
     def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
         began_ns = SystemClock().now_ns()
-        native_name = name_thread(self.name)
+        threads = ThreadGroup(name_thread(self.name))
         if generation == self._generation:
-            self._native_name = native_name
+            self._threads = threads
         try:
             model = self._build()
         except BaseException as raised:

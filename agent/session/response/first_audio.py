@@ -14,13 +14,13 @@ stand in the transcript and in the history; the model, which did not generate th
 the response is over (`items.py`). A response that is nearly ready gets no opener: the words would
 only delay it.
 
-*Holding phrase*: a model that hangs, or is being rebuilt after it did, makes a response later than any
-budget. Where nothing of it is ready after `HOLD_NS`, and a model is in trouble, the caller hears a
-cached phrase in the same way; the response follows, or the apology. A response that is only slow
-gets none: it would be later still.
+*Holding phrase*: a model that hangs, or is being rebuilt after it did, makes a response later than
+any budget. Where nothing of it is ready after `HOLD_NS`, and a model is in trouble, the caller
+hears a cached phrase in the same way; the response follows, or the apology. A response that is only
+slow gets none: it would be later still.
 
-Neither of the first two applies to a greeting, an apology, or a response that a client asked for: no caller has just
-stopped speaking there, or something else decides when to speak.
+Pace and openers do not apply to a greeting, an apology, or a response that a client asked for: no
+caller has just stopped speaking there, or something else decides when to speak.
 """
 
 import asyncio
@@ -52,8 +52,7 @@ front of it would make it later."""
 
 HOLD_NS: Final = 1_500 * NS_PER_MS
 """From the caller's last voiced sample, or from where a response begins that no caller caused.
-Lower talks over hangs that are found and apologized for by then; higher is more than 2 s of silence.
-"""
+Lower delays the apology for hangs that are found by then; higher is more than 2 s of silence."""
 
 LOOK_S: Final = 0.2
 """Time until another look at a response that is late, whether a model is in trouble by now."""
@@ -173,7 +172,7 @@ class FirstAudioGate:
         text = self._holding.text
         speech = await run.voice.opener(text)
         await self._sleep_until(since_ns + HOLD_NS)
-        while not self._holding.is_due():
+        while not self._holding.is_due():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(LOOK_S)
         self._holding_task = None  # this can't be stopped half way from here on
         if speech is not None and not (run.is_ready or run.reply.has_speech):

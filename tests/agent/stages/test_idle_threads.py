@@ -6,24 +6,39 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.stages import idle_threads
-from agent.stages.idle_threads import NUM_CHECKS, Activity, IdleCheck, activities, name_thread
+from agent.stages.idle_threads import NUM_CHECKS, Activity, IdleCheck, ThreadGroup, name_thread
 
 ASLEEP: dict[str, Activity] = {"1": ("S", 100), "2": ("S", 50)}
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="counted by Linux")
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, seen: list[dict[str, Activity]]) -> list[bool]:
+class SeenThreads(ThreadGroup):
+    """Threads that do what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__("asr.1")
+        self.found: dict[str, Activity] = {}
+        self.known: set[str] = set(ASLEEP)
+
+    def sample(self, *, finds_new: bool = False) -> dict[str, Activity]:
+        self.known |= set(self.found) if finds_new else set()
+        return {each: did for each, did in self.found.items() if each in self.known}
+
+
+def looks(seen: list[dict[str, Activity]]) -> list[bool]:
     """What the check says at each look after the first."""
-    samples = iter(seen)
-    monkeypatch.setattr(idle_threads, "activities", lambda name: next(samples))
-    check = IdleCheck("asr.1")
-    return [check.look() for _ in seen[1:]]
+    threads = SeenThreads()
+    threads.found = seen[0]
+    check = IdleCheck(threads)
+    answers: list[bool] = []
+    for threads.found in seen[1:]:
+        answers.append(check.look())
+    return answers
 
 
-def test_threads_that_sleep_from_check_to_check_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looks(monkeypatch, [ASLEEP] * (NUM_CHECKS + 2))
+def test_threads_that_sleep_from_check_to_check_hang() -> None:
+    found = looks([ASLEEP] * (NUM_CHECKS + 2))
     assert found == [False] * (NUM_CHECKS - 1) + [True, True]
 
 
@@ -38,14 +53,14 @@ def test_threads_that_sleep_from_check_to_check_hang(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_one_sign_of_life_begins_the_count_anew(
-    monkeypatch: pytest.MonkeyPatch, alive: dict[str, Activity]
+    alive: dict[str, Activity],
 ) -> None:
     before, after = [ASLEEP] * NUM_CHECKS, [ASLEEP] * NUM_CHECKS
-    assert not any(looks(monkeypatch, [*before, alive, *after]))
+    assert not any(looks([*before, alive, *after]))
 
 
-def test_where_nothing_is_counted_nothing_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not any(looks(monkeypatch, [{}] * (3 * NUM_CHECKS)))
+def test_where_nothing_is_counted_nothing_hangs() -> None:
+    assert not any(looks([{}] * (3 * NUM_CHECKS)))
 
 
 class Named:
@@ -87,7 +102,7 @@ def named() -> Iterator[Named]:
 @linux
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python names its own threads")
 def test_what_a_named_thread_starts_is_counted_with_it(named: Named) -> None:
-    found = activities(named.native_name)
+    found = ThreadGroup(named.native_name).sample()
     assert set(found) == named.ids
     assert len(found) == 2
 
@@ -96,7 +111,9 @@ def test_what_a_named_thread_starts_is_counted_with_it(named: Named) -> None:
 def test_no_two_threads_share_a_name(named: Named) -> None:
     other = Named()
     names = {named.native_name, other.native_name}
-    found = activities(named.native_name).keys() & activities(other.native_name).keys()
+    found = set(ThreadGroup(named.native_name).sample()) & set(
+        ThreadGroup(other.native_name).sample()
+    )
     other.end.set()
     other.thread.join(30)
     assert len(names) == 2
@@ -106,4 +123,4 @@ def test_no_two_threads_share_a_name(named: Named) -> None:
 
 @linux
 def test_a_thread_without_a_name_is_in_nobodys_count() -> None:
-    assert activities("") == {}
+    assert ThreadGroup().sample() == {}
