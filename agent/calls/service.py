@@ -379,6 +379,7 @@ class CallService:
             open_voice=self._stages.open_voice,
             tools=tools,
             speaking_voice=self._stages.speaking_voice,
+            is_troubled=lambda: self._stages.is_troubled,
         )
         options = SessionOptions(
             lead_ms=carried.lead_ms,

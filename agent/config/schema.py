@@ -110,7 +110,8 @@ class ServiceSettings:
     """Time limit of a server tool; then it counts as failed for the model."""
     tool_wait: str = "One moment."
     """Spoken, once in a reply, where a server tool takes so long that the caller would hear
-    silence. Empty: nothing is spoken."""
+    silence, and in front of a reply that waits for a model that hangs or is being loaded anew.
+    Empty: nothing is spoken."""
     tool_result_chars: Annotated[int, Between(100, 1_000_000)] = 4000
     """Longest result of a tool for the model; the rest is cut off, and a note says so."""
     log_tools: bool = False
@@ -473,9 +474,8 @@ class Config:
 
     @property
     def tool_waits(self) -> tuple[str, ...]:
-        """The phrase that covers waiting for server tools, where an agent has any."""
-        has_tools = any(profile.server_tools for profile in self.agents.values())
-        return (self.agent.tool_wait,) if has_tools and self.agent.tool_wait.strip() else ()
+        """The phrase that covers waiting for server tools, and for models in trouble; or none."""
+        return (self.agent.tool_wait,) if self.agent.tool_wait.strip() else ()
 
     @property
     def voices(self) -> tuple[str, ...]:

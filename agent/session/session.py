@@ -66,6 +66,7 @@ from .api import server_events as say
 from .item_operations import change_items, check_request, check_text, check_tools
 from .transcription_options import transcription_options
 from .user_items import UserItems
+from .wait_notices import WaitNotices
 
 STALL_NS: Final = 1_500_000_000
 """No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
@@ -125,6 +126,7 @@ class Session:
         rules = rules_of(settings, options.idle, ducks=options.ducks)
         self._machine = TurnTaking(rules)
         self._state = AgentStateReporter(self._machine, outputs.log, outputs.on_state)
+        self._waits = WaitNotices(self._machine, shared.clock, self._state.stage, outputs.notify)
         chat = stages.open_chat(settings.instructions, example_messages(profile))
         if isinstance(chat, ScoresMessageEnd):
             chat.watch_message_end(self._on_message_end)
@@ -206,6 +208,7 @@ class Session:
                 elif self._profile.greeting and not self.settings.transcribes_only:
                     self.say(self._profile.greeting)
         finally:
+            self._waits.close()
             self._log.over.settle_all()
             await self._context.chat.close()
 
@@ -541,6 +544,7 @@ class Session:
         self._prefill.go_on()
         self._condensing.look()
         self._state.look()
+        self._waits.look()
 
     def _do(self, command: cmd.Command, now_ns: int) -> None:  # noqa: C901
         """Carry out one command: the only place where commands are dispatched."""

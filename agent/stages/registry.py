@@ -39,6 +39,7 @@ from agent.stages.remote.transcription_server import TranscriptionServer
 from engine_plugins.reference import is_plugin
 from latency_budget.account.clock import Clock
 
+from .fault_injection import Rehearsal
 from .llm_chat import ChatFactory, chat_factory
 from .load_progress import Conversion
 from .loading import Loading
@@ -76,26 +77,46 @@ class Stages:
         load = Loading(config, models, clock, self._conversion)
         self._progress: dict[str, str] = {}
         self._failures: list[str] = []
-        self.detector: ModelThread[asr.VoiceDetector] = ModelThread("vad", load.detector)
-        self.recognizer: ModelThread[asr.Recognizer] = ModelThread("asr", load.recognizer)
+        self.detector: ModelThread[asr.VoiceDetector] = ModelThread(
+            "vad", load.detector, only_computes=True
+        )
+        computing = _only_compute(config)
+        self.recognizer: ModelThread[asr.Recognizer] = ModelThread(
+            "asr", load.recognizer, only_computes="asr" in computing
+        )
         """The recognizer of this process. Where it is on another server, the one that answers in
         its place; not started where there is none."""
-        self.turn_model: ModelThread[asr.EndOfTurnModel] = ModelThread("turn", load.turn_model)
+        self.turn_model: ModelThread[asr.EndOfTurnModel] = ModelThread(
+            "turn", load.turn_model, only_computes=True
+        )
         self.llm: ModelThread[llm_engine.Engine] = ModelThread(
-            "llm", load.engine, llm_engine.Engine.close
+            "llm", load.engine, llm_engine.Engine.close, only_computes="llm" in computing
         )
         """The engine of this process. Not started where the language model is another one."""
         self.small_llm: ModelThread[llm_engine.Engine] | None = None
         """The smaller model, where there is one."""
         if config.llm_engine.small_model:
-            self.small_llm = ModelThread("small llm", load.small_engine, llm_engine.Engine.close)
+            self.small_llm = ModelThread(
+                "small llm",
+                load.small_engine,
+                llm_engine.Engine.close,
+                only_computes="llm" in computing,
+            )
         self.remote_llm = _remote_llm(config, clock)
         """The language model, where it is on another server or of a plug-in."""
         self.remote_asr = _remote_asr(config)
         """The server of the recognizer, where it is not in this process."""
         self._open_chat = self._chat_factory()
         kept = [*config.agent.openers, *config.tool_waits]
-        local = {name: VoiceStage(name, load.voice(name), kept) for name in config.local_voices}
+        local = {
+            name: VoiceStage(
+                name,
+                load.voice(name),
+                kept,
+                only_computes="tts" in computing and not is_plugin(name),
+            )
+            for name in config.local_voices
+        }
         self.fallback_voice: VoiceStage | None = None
         """The voice of this process that speaks where another server's does not, and nowhere
         else."""
@@ -142,6 +163,12 @@ class Stages:
             return "warming"
         broken = (name for name, stage in self.threads().items() if stage.broken)
         return "broken" if any(name not in STAND_INS for name in broken) else "ready"
+
+    @property
+    def is_troubled(self) -> bool:
+        """True while a model that calls need is being rebuilt, or lasts unduly long over a job."""
+        threads = self.threads().items()
+        return any(it.is_troubled for name, it in threads if name not in STAND_INS)
 
     def progress(self) -> dict[str, str]:
         """State of each stage: "loading" (and the share), "ready", "failed", "broken: " and why."""
@@ -341,6 +368,19 @@ def _on_gpu(config: Config) -> set[str]:
     engines = {"small llm", *(("llm",) if settings.is_own else ())} if settings.on_gpu else set()
     recognizer = "fallback asr" if config.asr.remote else "asr"
     return engines | ({recognizer} if config.asr.device == "cuda" else set())
+
+
+def _only_compute(config: Config) -> set[str]:
+    """Models whose threads never sleep in a job: those on the processor, and none that is slowed on
+    purpose. Of voices and recognizers that plug-ins bring, that is not known."""
+    if Rehearsal.of(config.latency_budget.rehearse) != Rehearsal():
+        return set()
+    is_known = {
+        "asr": config.asr.device == "cpu" and not is_plugin(config.asr.local_model),
+        "llm": not config.llm_engine.on_gpu,
+        "tts": True,
+    }
+    return {name for name, known in is_known.items() if known}
 
 
 def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:

@@ -42,10 +42,16 @@ class VoiceStage:
     """One voice on its owner thread, and its pre-synthesized texts."""
 
     def __init__(
-        self, name: str, load: Callable[[], tts.Voice], openers: Sequence[str] = ()
+        self,
+        name: str,
+        load: Callable[[], tts.Voice],
+        openers: Sequence[str] = (),
+        *,
+        only_computes: bool = False,
     ) -> None:
+        """`only_computes`: as for `ModelThread`."""
         self.name = name
-        self.thread: ModelThread[tts.Voice] = ModelThread("tts", load)
+        self.thread: ModelThread[tts.Voice] = ModelThread("tts", load, only_computes=only_computes)
         self.kept: dict[str, list[tts.SpeechChunk]] = {}
         """Speech of the apology and the openers, by text."""
         self.converted: dict[tuple[str, int], Speech] = {}

@@ -71,7 +71,8 @@ class Ear:
         self._dry_ns = 0
 
     def note(self, event: ev.ClientEvent) -> None:
-        self.signs.append(event.at_ns)
+        if not isinstance(event, ev.Waiting):  # most clients, and telephones, have none of it
+            self.signs.append(event.at_ns)
         match event:
             case ev.ReplyAudio():
                 self._play(event)

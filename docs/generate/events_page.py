@@ -130,6 +130,11 @@ EXTENSIONS: Final = {
         "Play that reply quietly until `halfsec.unduck`, its end, or `speech_started`.",
     ),
     "halfsec.unduck": ("`item_id`", "Play that reply at full volume again."),
+    "halfsec.waiting": (
+        "`stage`, `waited_ms`",
+        "The caller waits for `stage` (null: not known), and nothing was sent for 1.5 s because of "
+        "that: the call is alive. It comes again every 1.5 s.",
+    ),
     "halfsec.context": (
         "`summary`, `messages`, `tokens_before`, `tokens`",
         "The model has this summary in place of so many of the conversation's oldest messages, and "

@@ -113,6 +113,12 @@ class EngineCore:
         """Last outputs of requests that ended outside a step; the next step returns them."""
         self._counters = Counters()
 
+    def release(self) -> None:
+        """Let the backend and the drafters go, with all their memory. The last call of all."""
+        del self._backend
+        self._drafters.clear()
+        self.cache.release()
+
     @property
     def has_work(self) -> bool:
         """True if a step would do anything."""

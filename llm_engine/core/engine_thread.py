@@ -14,10 +14,12 @@ Rust's (tokenizer, grammar) is no Exception either. KeyboardInterrupt goes to th
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 from llm_engine.errors import DeviceLostError, EngineError, RequestError
@@ -35,6 +37,9 @@ than this in that time are an attack."""
 CHECK_AFTER_S: Final = 1.0
 """Idle time after which the thread runs the cache's integrity check, which takes a millisecond."""
 
+_OWN_NAME: Final = Path("/proc/thread-self/comm")
+"""Native name of the thread that reads or writes it, on Linux."""
+
 Result = TypeVar("Result")
 Payload = TypeVar("Payload")
 
@@ -48,6 +53,14 @@ def call_on_loop(
     except RuntimeError:  # raised by a closed loop
         return False
     return True
+
+
+def _native_name() -> str:
+    """Native name of the calling thread; empty where there is none."""
+    try:
+        return _OWN_NAME.read_text().strip()
+    except OSError:
+        return ""
 
 
 class OutputStream:
@@ -124,6 +137,7 @@ class EngineThread:
         self.health = Health()
         self._changed = threading.Condition()
         self._closing = False
+        self._native_name = _native_name()
         self._thread = threading.Thread(target=self._run, name="llm_engine", daemon=True)
         self._thread.start()
 
@@ -247,6 +261,10 @@ class EngineThread:
             self._changed.notify()
 
     def _run(self) -> None:
+        # Inherited where Python does not set it (before 3.14): the name by which its supervisor
+        # knows a model's threads, those of the backend among them.
+        with contextlib.suppress(OSError):
+            _OWN_NAME.write_text(self._native_name)
         is_checked = True
         while True:
             with self._changed:
@@ -269,6 +287,9 @@ class EngineThread:
                     _log.exception("the engine could not clean up after a request")
             if closing:
                 self._fail_all(EngineError("the engine is closed"))
+                # An engine is part of cycles of references. Where it was abandoned because it hung,
+                # the memory of its model must not wait for the garbage collector.
+                self._core.release()
                 return
             try:
                 self._step()

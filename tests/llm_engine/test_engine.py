@@ -1,7 +1,9 @@
 """Engine and its thread: streams, cancellation, failures, closing."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -357,6 +359,31 @@ async def test_a_closed_engine(vocabulary: Vocabulary) -> None:
     with pytest.raises(EngineError, match="the engine is closed"):
         await take_all(engine.generate([5]))
     engine.close()
+
+
+async def test_an_engine_that_was_given_up_lets_its_model_go_when_its_thread_returns(
+    vocabulary: Vocabulary,
+) -> None:
+    """Others refer to the engine for long, itself among them."""
+    backend = GatedBackend()
+    gate, reached, held = backend.gate, backend.reached, weakref.ref(backend)
+    engine = start(backend, vocabulary)
+    del backend
+    stream = engine.generate([5])
+    gate.release(1)
+    await anext(stream)
+    await asyncio.to_thread(reached.acquire)
+    engine.stop()
+    assert held() is not None
+    gate.release(1)
+    gc.disable()
+    try:
+        with pytest.raises(EngineError, match="the engine is closed"):
+            await take_all(stream)
+        await asyncio.to_thread(engine.close)
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 async def test_warm_needs_no_template(gated: tuple[Engine, GatedBackend]) -> None:

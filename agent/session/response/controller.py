@@ -33,7 +33,7 @@ from latency_budget.account.turn import TurnId
 
 from .budget_actions import BudgetActions
 from .dependencies import SessionOptions, SessionOutputs, SessionStages, SharedState
-from .first_audio import FirstAudioGate
+from .first_audio import FirstAudioGate, HoldingPhrase
 from .items import ReplyItems
 from .response import Reply
 from .task import ResponseCallbacks, ResponseTask, ScriptedText
@@ -86,7 +86,13 @@ class ResponseController:
         self._emit = emit
         self._tools = SessionTools(stages.tools)
         self._first_audio = FirstAudioGate(
-            group, shared.clock, emit, outputs.log, options.openers, budget_actions
+            group,
+            shared.clock,
+            emit,
+            outputs.log,
+            options.openers,
+            budget_actions,
+            HoldingPhrase(options.tool_wait, stages.is_troubled),
         )
         self._callbacks = ResponseCallbacks(
             notify=outputs.notify,

@@ -45,6 +45,8 @@ class SessionStages:
     """Tools that run on the server."""
     speaking_voice: Callable[[str], str] = lambda name: name
     """Returns the name of the voice that speaks where a client names this one."""
+    is_troubled: Callable[[], bool] = lambda: False
+    """True while a model is being rebuilt, or lasts unduly long over its job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class SessionOptions:
     idle_prompt: str = ""
     """Words of that prompt."""
     tool_wait: str = ""
-    """Words spoken while server tools take too long."""
+    """Words spoken while server tools take too long, or in front of a response that is late because
+    a model is in trouble."""
     expires_at_unix_s: int | None = None
     """Time at which the call is ended, in s since 1970; None: never."""
 

@@ -205,6 +205,13 @@ async def test_a_short_fault_strikes_at_the_end_of_speech() -> None:
     assert short == {"event loop blocked for 500 ms", "SIGSTOP, SIGCONT after 3 s"}
 
 
+def test_an_event_that_says_that_nothing_comes_is_no_sign_of_life() -> None:
+    ear = Ear()
+    ear.note(ev.Waiting("asr", 1500, 5))
+    ear.note(ev.SpeechStopped("i", 0, 7))
+    assert ear.signs == [7]
+
+
 def test_events_in_words() -> None:
     assert in_words(ev.Closed(1012, "stopped", 0)) == "close: 1012 stopped"
     failed = ev.ReplyDone("r", "failed", None, "Sorry.", "hung", {}, 0)

@@ -1,7 +1,7 @@
 """A whole session on fake stages, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from agent.config.schema import AgentProfile
@@ -63,6 +63,7 @@ class Call:
         told_marks: bool = False,
         restored: SessionState | None = None,
         settings: SessionSettings | None = None,
+        is_troubled: Callable[[], bool] = lambda: False,
     ) -> None:
         """`restored`: state of the session at another server. `settings`: those of the start.
 
@@ -92,6 +93,7 @@ class Call:
             open_voice=self._open_voice,
             tools=tools,
             speaking_voice=lambda name: "hibari" if name == "marin" else name,
+            is_troubled=is_troubled,
         )
         options = SessionOptions(
             lead_ms=400,
@@ -172,6 +174,7 @@ async def call_with(  # noqa: PLR0913
     told_marks: bool = False,
     restored: SessionState | None = None,
     settings: SessionSettings | None = None,
+    is_troubled: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -190,6 +193,7 @@ async def call_with(  # noqa: PLR0913
         told_marks=told_marks,
         restored=restored,
         settings=settings,
+        is_troubled=is_troubled,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:

@@ -44,6 +44,7 @@ class FakeStages:
 
     status = "ready"
     remote_llm = None
+    is_troubled = False
 
     def __init__(self, replies: Sequence[str | Exception | Calling]) -> None:
         self.chat = FakeChat(replies)
