@@ -29,7 +29,6 @@ from asr.recognition.engine import (
 from asr.recognition.final_reuse import FinalReuse
 from asr.recognition.recognizer import (
     AS_LOADED,
-    InLanguage,
     Recognizer,
     Transcriber,
     TranscriptionOptions,
@@ -92,7 +91,6 @@ __all__ = [
     "FinalReuse",
     "FinalTranscript",
     "Hypothesis",
-    "InLanguage",
     "Listener",
     "ListenerConfig",
     "ListenerOutput",

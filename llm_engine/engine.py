@@ -103,7 +103,7 @@ class Engine:
         drafters: Sequence[Drafter] = (),
     ) -> None:
         self.vocabulary = vocabulary
-        self._backend = backend
+        self._processes = backend if isinstance(backend, HasProcesses) else None
         self.context_length = context_length
         self.dialect = vocabulary.dialect
         """Form of the model's tool calls, in prompts and replies."""
@@ -129,8 +129,8 @@ class Engine:
         )
         self._thread = EngineThread(self._core)
         self.health = self._thread.health
-        if isinstance(backend, HasProcesses):
-            backend.when_lost(self._thread.lose)
+        if self._processes is not None:
+            self._processes.when_lost(self._thread.lose)
         if config.on_gpu:
             # On a CPU the thread shares its cores with the compute threads.
             self._thread.post(pin_to_last_core)
@@ -312,8 +312,8 @@ class Engine:
     def close(self) -> None:
         """Stop the thread after its current step; requests under way fail with EngineError."""
         self._thread.close()
-        if isinstance(self._backend, HasProcesses):
-            self._backend.close()
+        if self._processes is not None:
+            self._processes.close()
 
     async def _open_sequence(self) -> SequenceId:
         """Open a sequence, if need be by closing the pooled conversation that is idle longest."""

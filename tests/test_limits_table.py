@@ -294,11 +294,12 @@ def tool(name: str, description: str = "") -> dict[str, Any]:
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """An event of this depth: itself, `session`, `prompt`, its lists and what is in the last."""
+    """An event of this depth: itself, `session`, `tracing`, `metadata`, its lists and what is in
+    the last."""
     inner: Any = 0
-    for _ in range(levels - 4):
+    for _ in range(levels - 5):
         inner = [inner]
-    return update(prompt={"x": inner})
+    return update(tracing={"metadata": {"x": inner}})
 
 
 def of_marks(count: int) -> dict[str, Any]:

@@ -380,6 +380,8 @@ class CallService:
             open_chat=self._stages.open_chat,
             open_voice=self._stages.open_voice,
             tools=tools,
+            speaking_voice=self._stages.speaking_voice,
+            is_troubled=lambda: self._stages.is_troubled,
             prepare_language=self._stages.prepare_language,
         )
         options = SessionOptions(

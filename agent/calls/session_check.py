@@ -10,6 +10,7 @@ from dataclasses import replace
 from agent.errors import ClientError, StageError
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.item_operations import CHECK_TIMEOUT_S
+from agent.session.transcription_options import transcription_options
 from agent.stages.registry import Stages
 from agent.stages.tool_call_adapter import tool_use
 from agent.tools.offered import tools_of
@@ -20,6 +21,7 @@ async def check_session(stages: Stages, settings: SessionSettings) -> None:
     """Raises ClientError naming the field at fault. Models that can't say, because they are being
     loaded or are slow, are no reason to refuse."""
     stages.voice_stage(settings.voice)
+    stages.check_language(transcription_options(settings))
     if stages.status != "ready":
         return
     try:

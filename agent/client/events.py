@@ -174,6 +174,17 @@ class ContextCondensed:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """The caller waits, and nothing else was sent for a while because of that. Only with
+    extensions."""
+
+    stage: str | None
+    """The stage that is waited for; None: not known."""
+    waited_ms: int
+    at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerError:
     """An error of the server or of a client event. The call goes on."""
 
@@ -272,6 +283,7 @@ ClientEvent = (
     | Reconnecting
     | Resumed
     | Restarted
+    | Waiting
     | ServerError
     | Closed
 )
@@ -398,6 +410,8 @@ def _read_extension(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent
         case "halfsec.context":
             counts = event["messages"], event["tokens_before"], event["tokens"]
             return ContextCondensed(event["summary"], *counts, at_ns)
+        case "halfsec.waiting":
+            return Waiting(event["stage"], event["waited_ms"], at_ns)
     return None
 
 

@@ -116,7 +116,8 @@ class ServiceSettings:
     """Time limit of a server tool; then it counts as failed for the model."""
     tool_wait: str = languages.ENGLISH.sentences.tool_wait
     """Spoken, once in a reply, where a server tool takes so long that the caller would hear
-    silence. Empty: nothing is spoken."""
+    silence, and in front of a reply that waits for a model that hangs or is being loaded anew.
+    Empty: nothing is spoken."""
     tool_result_chars: Annotated[int, Between(100, 1_000_000)] = 4000
     """Longest result of a tool for the model; the rest is cut off, and a note says so."""
     log_tools: bool = False
@@ -490,15 +491,6 @@ class Config:
             "preset": self.agent.preset,
             "why": origin.removeprefix(CHOSEN) if self.is_chosen else origin,
         }
-
-    @property
-    def tool_waits(self) -> tuple[str, ...]:
-        """The phrases that cover waiting for server tools, where an agent has any."""
-        has_tools = any(profile.server_tools for profile in self.agents.values())
-        if not has_tools:
-            return ()
-        waits = [self.sentences(language).tool_wait for language in self.call_languages]
-        return tuple(dict.fromkeys(wait for wait in waits if wait.strip()))
 
     @property
     def voices(self) -> tuple[str, ...]:

@@ -36,12 +36,13 @@ class AgentStateReporter:
     def look(self) -> None:
         """Report the state and the stage if either has changed."""
         state = state_of(self._machine)
-        now = state, self._stage() if state == "thinking" else None
+        now = state, self.stage() if state == "thinking" else None
         if now != self._last:
             self._last = now
             self._tell(*now)
 
-    def _stage(self) -> Stage | None:
+    def stage(self) -> Stage | None:
+        """The stage that the caller waits for, while the agent thinks."""
         machine = self._machine
         if machine.awaits_words:
             return Stage.ASR

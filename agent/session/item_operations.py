@@ -103,7 +103,7 @@ async def _check_options(
         )
     if options.voice is not None:
         try:
-            open_voice(options.voice, settings.output_rate_hz)
+            open_voice(options.voice, settings.output_rate_hz, settings.speed)
         except ClientError as error:
             param = "response.audio.output.voice"
             raise ClientError(error.message, code=error.code, param=param) from None

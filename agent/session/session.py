@@ -14,6 +14,8 @@ machine makes of the loss stands in `agent/turn_taking/connection_handlers.py`.
 import asyncio
 import contextlib
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import languages
@@ -23,7 +25,12 @@ from agent.observability.agent_state import AgentStateReporter
 from agent.session.api.conversation import ConversationItems, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.session_state import SessionState
-from agent.session.api.settings import ResponseOptions, SessionSettings
+from agent.session.api.settings import (
+    AUTO_TRUNCATION,
+    IgnoredField,
+    ResponseOptions,
+    SessionSettings,
+)
 from agent.session.context.chat_context import ChatContext
 from agent.session.context.chat_messages import messages_of
 from agent.session.context.condensing_scheduler import IdleCondensing
@@ -58,7 +65,9 @@ from latency_budget.account.turn import SessionId, TurnId
 from .api import client_events as ask
 from .api import server_events as say
 from .item_operations import change_items, check_request, check_text, check_tools
+from .transcription_options import transcription_options
 from .user_items import UserItems
+from .wait_notices import WaitNotices
 
 STALL_NS: Final = 1_500_000_000
 """No audio for so long in mid-word: the caller was muted or lost. Shorter would end turns at a
@@ -69,6 +78,9 @@ IDS_AHEAD: Final = 16
 than it has recorded. Fewer could be used twice; more make longer ids, and nothing else."""
 
 _PLAIN: Final = ResponseOptions()
+
+NO_PROMPTS: Final = "The recognizer is on another server, which is sent the audio alone."
+"""Why a prompt of the recognizer has no effect."""
 
 _VOICED: Final = MarkName.CALLER_LAST_VOICED
 
@@ -98,7 +110,9 @@ class Session:
         shared: SharedState,
     ) -> None:
         self.id = session_id
-        self.settings = settings
+        self._ignored = settings.ignored
+        """Fields of the first settings that have no effect, until the client is told of them."""
+        self.settings = settings = settings.changed(ignored=())
         self.conversation = ConversationItems()
         self._profile = profile
         self._stages = stages
@@ -110,14 +124,16 @@ class Session:
         self._notify = outputs.notify
         self._recording = outputs.recording
         self._ids = Identifiers(session_id)
-        self._ears.set_language(settings.language)
         rules = rules_of(settings, options.idle, ducks=options.ducks)
         self._machine = TurnTaking(rules)
         self._state = AgentStateReporter(self._machine, outputs.log, outputs.on_state)
+        self._waits = WaitNotices(self._machine, shared.clock, self._state.stage, outputs.notify)
         chat = stages.open_chat(settings.instructions, example_messages(profile))
         if isinstance(chat, ScoresMessageEnd):
             chat.watch_message_end(self._on_message_end)
         self._context = ChatContext(chat, self.conversation, settings.instructions)
+        if settings.truncation != AUTO_TRUNCATION:
+            self._context.truncation = settings.truncation
         tools = tools_of(settings, _PLAIN, stages.tools)
         self._context.tools = () if tools is None else tools.definitions
         self._prefill = IdlePrefill(self._context, self._may_prefill, self._refused_by_model)
@@ -173,7 +189,13 @@ class Session:
         if self._taken_over is None:
             expires = self._options.expires_at_unix_s
             self._notify(say.SessionCreated(self.id, self.settings, expires))
+            self._tell_ignored(self._ignored)
+            self._tell_of_voice(self.settings.voice, "session")
             self._tell_of_language()
+        try:
+            self._tell_ignored(self._set_transcription(self.settings))
+        except ClientError as error:
+            self._complain(error)
         try:
             async with self._group as group:
                 self._is_running = True
@@ -187,6 +209,7 @@ class Session:
                 elif self._profile.greeting and not self.settings.transcribes_only:
                     self.say(self._profile.greeting)
         finally:
+            self._waits.close()
             self._log.over.settle_all()
             await self._context.chat.close()
 
@@ -320,10 +343,7 @@ class Session:
                 self._notify(say.AudioCleared())
             case ask.CreateResponse(options):
                 self._require_running()
-                follows_up = self._responses.awaits_client
-                if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
-                    self._response_options, self._script.next, self._is_asked = options, None, True
-                self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
+                self._create_response(options)
             case ask.CancelResponse():
                 self.feed(ev.ReplyCancelled())
                 if self._machine.takes_requests:
@@ -344,16 +364,27 @@ class Session:
             self._ids,
             self._notify,
         )
+        if isinstance(request, ask.CreateItem):
+            self._tell_ignored(request.ignored)
         if isinstance(request, ask.CreateItem | ask.DeleteItem):
             self._prefill.changed()
+
+    def _create_response(self, options: ResponseOptions) -> None:
+        if options.ignored:
+            self._tell_ignored(options.ignored)
+            options = replace(options, ignored=())
+        if options.voice is not None:
+            self._tell_of_voice(options.voice, "response")
+        follows_up = self._responses.awaits_client
+        if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
+            self._response_options, self._script.next, self._is_asked = options, None, True
+        self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
 
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""
         old, own = self.settings, self._stages.tools
-        if (settings.language, settings.voice) != (old.language, old.voice):
-            voice = await self._stages.prepare_language(settings.language, settings.voice)
-            settings = settings.changed(voice=voice)
-        self._stages.open_voice(settings.voice, 24_000)  # raises for an unknown voice
+        settings = await self._with_spoken_voice(settings)
+        self._stages.open_voice(settings.voice, 24_000, 1.0)  # raises for an unknown voice
         if settings.instructions != old.instructions:
             instructions = ChatMessage("system", settings.instructions)
             await check_text(self._context.chat, instructions, "session.instructions")
@@ -363,7 +394,13 @@ class Session:
         if tools != old_tools:
             check_names(settings.tools, own)
             await check_tools(self._context.chat, tools, "session.tools")
-        self.settings = settings
+        ignored = settings.ignored
+        if settings.transcription != old.transcription:
+            ignored = (*ignored, *self._set_transcription(settings))
+        self.settings = settings = settings.changed(ignored=())
+        if settings.truncation != old.truncation:
+            self._context.truncation = settings.truncation
+            self._prefill.changed()
         if (settings.instructions, tools) != (old.instructions, old_tools):
             self._context.instructions = settings.instructions
             self._context.tools = () if tools is None else tools.definitions
@@ -376,18 +413,59 @@ class Session:
             if settings.turn_detection is not None:
                 self._user_items.clear()  # the speech input forgets what was not committed
             self._budget_actions.detects(settings.turn_detection)
-        if settings.language != old.language:
-            self._ears.set_language(settings.language)
         if is_detecting_anew or settings.language != old.language:
             rules = rules_of(settings, self._options.idle, ducks=self._options.ducks)
             self.feed(ev.RulesChanged(rules))
         self._log.budget = budget_of(settings, self._options.budget)
         self._notify(say.SessionUpdated(settings))
+        self._tell_ignored(ignored)
+        if settings.voice != old.voice:
+            self._tell_of_voice(settings.voice, "session")
         if settings.language != old.language:
             self._tell_of_language()
 
+    async def _with_spoken_voice(self, settings: SessionSettings) -> SessionSettings:
+        """New settings with the voice of their language, whose models are loaded. Raises
+        ClientError for a language that calls can't have here."""
+        old, asked, language = self.settings, settings.voice, settings.language
+        if (language, asked) == (old.language, old.voice):
+            return settings
+        voice = await self._stages.prepare_language(language, asked)
+        if asked in (voice, old.voice):
+            return settings.changed(voice=voice)
+        reason = f"The voice {asked!r} does not speak {language!r}: {voice!r} speaks in its place."
+        other = IgnoredField("session.audio.output.voice", reason)
+        return settings.changed(voice=voice, ignored=(*settings.ignored, other))
+
+    def _set_transcription(self, settings: SessionSettings) -> tuple[IgnoredField, ...]:
+        """Give the speech input its language and prompt; returns what it has no use for. Raises
+        ClientError, having changed nothing."""
+        options = transcription_options(settings)
+        if self._ears.set_transcription(options):
+            return ()
+        asked = settings.transcription or {}
+        path = "session.audio.input.transcription"
+        return tuple(
+            IgnoredField(f"{path}.{name}", NO_PROMPTS)
+            for name in ("prompt", "keywords")
+            if asked.get(name)
+        )
+
+    def _tell_ignored(self, fields: Sequence[IgnoredField]) -> None:
+        """Tell the client which of its fields have no effect."""
+        for each in fields:
+            told = {"param": each.param, "message": each.reason}
+            self._notify(say.Extension("halfsec.notice", told))
+
+    def _tell_of_voice(self, name: str, of: str) -> None:
+        """Tell the client that another voice speaks than the one that it named."""
+        speaking = self._stages.speaking_voice(name)
+        if speaking != name:
+            reason = f"There is no voice {name!r} here: {speaking!r} speaks in its place."
+            self._tell_ignored([IgnoredField(f"{of}.audio.output.voice", reason)])
+
     def _tell_of_language(self) -> None:
-        """Say so where not all of a call works in its language."""
+        """Tell the client where not all of a call works in its language."""
         language = self.settings.language
         if not languages.is_complete(language):
             message = (
@@ -395,9 +473,8 @@ class Session:
                 "service's own sentences, numbers and backchannels are not in it, and the end of a "
                 "turn is judged by sound and silence."
             )
-            self._notify(
-                say.Extension("halfsec.notice", {"code": "language_partial", "message": message})
-            )
+            told = {"param": "session.audio.input.transcription.language", "message": message}
+            self._notify(say.Extension("halfsec.notice", told))
 
     def _complain(self, error: HalfsecError) -> None:
         self._notify(
@@ -498,6 +575,7 @@ class Session:
         self._prefill.go_on()
         self._condensing.look()
         self._state.look()
+        self._waits.look()
 
     def _do(self, command: cmd.Command, now_ns: int) -> None:  # noqa: C901
         """Carry out one command: the only place where commands are dispatched."""

@@ -16,6 +16,7 @@ import llm_engine
 from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
+from agent.session.api.settings import AUTO_TRUNCATION, Truncation
 from agent.session.ports.stage_ports import (
     ChatMessage,
     ChatPort,
@@ -31,8 +32,10 @@ from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 from llm_engine.chat import condensation
+from llm_engine.chat.token_history import HistoryTruncation
 from llm_engine.chat.tool_calls import CallingMessage
 
+from .idle_threads import CHECK_S, IdleThreadsError, until_idle
 from .model_thread import ModelThread
 from .stall_timeout import first_of, stall_timeout
 from .tool_call_adapter import (
@@ -51,6 +54,14 @@ LOAD_TIMEOUT_S: Final = 60.0
 HANGS_S: Final = 10.0
 """An engine that has taken no step for so long hangs: a step takes a fraction of a second. Counted
 by `stall_timeout`, so that time in which nothing ran does not count."""
+
+NUM_SUSPICIOUS: Final = 3
+"""Checks in a row at which all threads of an engine that owes a token slept, before it is asked
+whether it still takes steps: it may owe none yet."""
+
+NUM_CONVINCING: Final = 2
+"""Further ones, with that question in its queue. Fewer would do; the two together leave a caller
+1 s without an answer, of 2."""
 
 Condensing = Literal["summary", "quotes", "off"]
 """What becomes of the oldest turns before the context is full: a summary by the model, the caller's
@@ -103,6 +114,7 @@ class EngineChat:
         """Stage of `_engine`, which has the conversation."""
         self._conversation: llm_engine.Conversation | None = None
         self._on_message_end: OnMessageEnd | None = None
+        self._truncation = AUTO_TRUNCATION
         self._opening = asyncio.Lock()
         """A preview and the first message may come at once."""
 
@@ -209,6 +221,11 @@ class EngineChat:
                     self._num_rounds, has_called = self._num_rounds + 1, True
                 yield ReplyToken(text, usage, chunk.finish_reason, calls)
 
+    def set_truncation(self, truncation: Truncation) -> None:
+        self._truncation = truncation
+        if self._conversation is not None:
+            self._conversation.set_truncation(history_truncation(truncation))
+
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         if self._conversation is not None:
             self._conversation.played_until(turn, at_ns)
@@ -217,13 +234,16 @@ class EngineChat:
         """Prefill what is known so far, so that the next turn need not.
 
         An optimization: where it fails, the first turn fails too, and handles that. It yields to
-        the replies of other calls for as long as these take, so it has no deadline.
+        the replies of other calls for as long as these take, so it has no deadline; an engine that
+        hangs is found here, while the caller still speaks, and loaded anew.
         """
         self._stage = self._next_stage
         with contextlib.suppress(StageError):
             conversation = await self._open()
+            assert self._engine is not None
+            hung = until_asleep(self._stage, self._engine)
             with as_stage_errors():
-                await conversation.warm(text)
+                await first_of(conversation.warm(text), hung)
 
     def context_use(self) -> ContextUse | None:
         if self._condensing == "off" or self._conversation is None:
@@ -315,7 +335,7 @@ class EngineChat:
                 async with stall_timeout(HANGS_S):
                     fresh = await opening
         except TimeoutError:
-            _give_up(self._stage, engine)
+            _give_up(self._stage, engine, f"took no step for {HANGS_S:g} s")
         num_left_out = 0
         try:
             with as_stage_errors():
@@ -328,6 +348,8 @@ class EngineChat:
         except BaseException:
             await fresh.close()
             raise
+        if self._truncation != AUTO_TRUNCATION:
+            fresh.set_truncation(history_truncation(self._truncation))
         if self._on_message_end is not None:
             fresh.watch_message_end(self._on_message_end)
         return fresh, num_left_out
@@ -339,17 +361,51 @@ async def until_hung(stage: ModelThread[llm_engine.Engine], engine: llm_engine.E
     A request may wait long for its turn and its prompt, but between two steps the engine answers.
     """
     while True:
-        await asyncio.sleep(HANGS_S / 2)
+        await _watched(stage, engine, HANGS_S / 2)
         try:
             async with stall_timeout(HANGS_S / 2):
                 await engine.stats()
         except TimeoutError:
-            _give_up(stage, engine)
+            _give_up(stage, engine, f"took no step for {HANGS_S:g} s")
 
 
-def _give_up(stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine) -> NoReturn:
+async def until_asleep(
+    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine
+) -> NoReturn:
+    """`until_hung` for work that other requests go before: without a deadline, and asking nothing
+    of an engine that computes, because that would break off its step."""
+    while True:
+        await _watched(stage, engine, HANGS_S / 2)
+
+
+async def _watched(
+    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine, seconds: float
+) -> None:
+    """Sleep, and give an engine up whose threads sleep as well and don't wake to answer."""
+    if not stage.only_computes:
+        await asyncio.sleep(seconds)
+        return
+    await asyncio.sleep(CHECK_S)  # nearly every token is there by then
+    check = stage.idle_check(NUM_SUSPICIOUS)
+    for _ in range(round(seconds / CHECK_S)):
+        await asyncio.sleep(CHECK_S)
+        if check.look():
+            try:
+                await first_of(_stats(engine), until_idle(stage.idle_check(NUM_CONVINCING)))
+            except IdleThreadsError:
+                _give_up(stage, engine, "slept in a step")
+            return
+
+
+async def _stats(engine: llm_engine.Engine) -> None:
+    await engine.stats()
+
+
+def _give_up(
+    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine, why: str
+) -> NoReturn:
     engine.stop()  # takes effect if its thread ever returns
-    stage.restart(engine, f"took no step for {HANGS_S:g} s")
+    stage.restart(engine, why)
     raise StageError("llm", "The language model took too long.") from None
 
 
@@ -363,6 +419,15 @@ def as_stage_errors() -> Iterator[None]:
         raise StageError("llm", message, refused=True) from error
     except llm_engine.EngineError as error:
         raise StageError("llm", f"The language model can't answer: {error}") from error
+
+
+def history_truncation(truncation: Truncation) -> HistoryTruncation:
+    """The engine's rule for a client's."""
+    return HistoryTruncation(
+        keeps_all=truncation.is_disabled,
+        kept_share=truncation.retention_ratio,
+        max_turn_tokens=truncation.post_instructions_tokens,
+    )
 
 
 def _with_instructions(

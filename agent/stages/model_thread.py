@@ -13,6 +13,9 @@ ever returns), a new thread builds the model anew and goes on with the queue. A 
 from when it begins, so that a long queue restarts nothing; and a job whose caller was cancelled is
 supervised by the jobs that wait behind it.
 
+Where a model only computes, a hang is seen long before the deadline: its threads sleep in the
+middle of a job (`idle_threads.py`). Callers then wait for one second and not for ten.
+
 A model that can't be built anew (its file is being replaced, memory is short) is tried again by a
 timer, less and less often where a try is expensive, and at once where a call that goes on asks for
 it. The timer is needed because no new call is admitted while a stage is broken, so there may be no
@@ -27,6 +30,7 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from agent.errors import ClientError, StageError
@@ -34,6 +38,7 @@ from latency_budget.account.clock import SystemClock
 
 from .fair_order import FairOrder, Ticket
 from .gc_freeze import unfreeze_heap
+from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, ThreadGroup, name_thread
 
 Model = TypeVar("Model")
 Answer = TypeVar("Answer")
@@ -120,6 +125,17 @@ class _Job(Generic[Model, Answer]):
             self.answer.get_loop().call_soon_threadsafe(notify)
 
 
+@dataclass(slots=True)
+class _Watched:
+    """A job that runs for longer than from one check to the next."""
+
+    job: _Job[Any, Any]
+    idle: IdleCheck | None
+    """None where the model's threads may sleep by right."""
+    num_checks: int = 0
+    """Checks since the first that found it running."""
+
+
 class ModelThread(Generic[Model]):
     """One model and its owner thread. `start`, `call` and `close` belong to one event loop."""
 
@@ -128,13 +144,23 @@ class ModelThread(Generic[Model]):
         name: str,
         build: Callable[[], Model],
         dispose: Callable[[Model], None] = lambda model: None,
+        *,
+        only_computes: bool = False,
     ) -> None:
-        """`build` makes the model, on the owner thread; it may raise. `dispose` ends it there."""
+        """`build` makes the model, on the owner thread; it may raise. `dispose` ends it there.
+        `only_computes`: no job ever sleeps, so threads that do hang."""
         self.name = name
         self.restarts = 0
         self.peak_waiting = 0
         self._build = build
         self._dispose = dispose
+        self.only_computes = only_computes
+        self._watched: _Watched | None = None
+        """The job that ran at the last check of the thread."""
+        self._next_check: asyncio.TimerHandle | None = None
+        """None while there is no job."""
+        self._threads = ThreadGroup()
+        """The newest thread, and those that its model has started."""
         self._order = itertools.count()
         self._inbox: queue.PriorityQueue[tuple[int, float, int, Any]] = queue.PriorityQueue()
         self._fair_orders: defaultdict[int, FairOrder] = defaultdict(FairOrder)
@@ -198,6 +224,8 @@ class ModelThread(Generic[Model]):
         tag = 0.0 if ticket is None else ticket.tag
         self._inbox.put((priority, tag, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
+        if self._next_check is None:
+            self._next_check = loop.call_later(CHECK_S, self._check)
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 waiting.on_begun = lambda: limit.reschedule(loop.time() + timeout_s)
@@ -237,8 +265,9 @@ class ModelThread(Generic[Model]):
         left running."""
         self._inbox.put((OFFLINE + 1, 0.0, next(self._order), _STOP))
         self._loop = None
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._next_check):
+            if timer is not None:
+                timer.cancel()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join, timeout_s)
 
@@ -249,6 +278,45 @@ class ModelThread(Generic[Model]):
         """
         if model is self.model:
             self._restart(self._generation, why)
+
+    def idle_check(self, num_checks: int) -> IdleCheck:
+        """A check of the threads of a model that only computes, and also between its jobs."""
+        return IdleCheck(self._threads, num_checks)
+
+    @property
+    def is_troubled(self) -> bool:
+        """True while the model is being rebuilt, or its present job lasts unduly long."""
+        is_missing = self._generation > 1 and self.model is None
+        return is_missing or (self._watched is not None and self._watched.num_checks >= NUM_CHECKS)
+
+    def _check(self) -> None:
+        """Look whether the thread hangs in its job, and look again while there are jobs."""
+        job, loop = self._running, self._loop
+        if job is None or job.generation != self._generation:
+            job = None  # the model is being built, or the thread was abandoned in that job
+        watched, self._watched = self._watched, None
+        if job is None and not self.waiting:
+            self._next_check = None
+            return
+        if loop is not None:
+            self._next_check = loop.call_later(CHECK_S, self._check)
+        if job is None:
+            return
+        if watched is None or watched.job is not job:
+            watched = _Watched(job, IdleCheck(self._threads) if self.only_computes else None)
+        else:
+            watched.num_checks += 1
+            if watched.idle is not None and watched.idle.look():
+                self._hangs(job)
+                return
+        self._watched = watched
+
+    def _hangs(self, job: _Job[Model, Any]) -> None:
+        """Abandon the thread, which sleeps in this job."""
+        self._restart(job.generation, f"slept for {NUM_CHECKS * CHECK_S:g} s in a job")
+        if not job.answer.done():
+            error = StageError(self.name, f"The {self.name} stage took too long.")
+            job.answer.set_exception(error)
 
     def _restart(self, generation: int | None, why: str) -> None:
         if generation != self._generation or self._loop is None:
@@ -272,6 +340,9 @@ class ModelThread(Generic[Model]):
 
     def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
         began_ns = SystemClock().now_ns()
+        threads = ThreadGroup(name_thread(self.name))
+        if generation == self._generation:
+            self._threads = threads
         try:
             model = self._build()
         except BaseException as raised:

@@ -46,11 +46,12 @@ from agent.stages.remote.transcription_server import TranscriptionServer
 from engine_plugins.reference import is_plugin
 from latency_budget.account.clock import Clock
 
+from .fault_injection import Rehearsal
 from .llm_chat import ChatFactory, chat_factory
 from .load_progress import Conversion
 from .loading import Loading
 from .model_thread import ModelThread
-from .speech_input import SpeechInput, endpointing_for
+from .speech_input import SpeechInput, check_language, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 from .tool_call_adapter import ToolLimits
 from .transcription_jobs import JobDecoder, LocalDecoder
@@ -68,9 +69,8 @@ OPENAI_VOICES: Final = frozenset(
 _LANGUAGES: Final = "languages"
 """Name, in `progress`, of the models of languages other than the recognizer's."""
 
-STAND_INS: Final = frozenset(("small llm", "fallback asr", "fallback voice", "asr languages"))
-"""Stages that answer where another one can't, or in some calls only; calls are taken without
-them."""
+STAND_INS: Final = frozenset(("small llm", "fallback asr", "fallback voice"))
+"""Stages that answer where another one can't; calls are taken without them."""
 
 _FAULTS: Final = (HalfsecError, asr.ModelError, llm_engine.ModelError, tts.VoiceError)
 """Errors whose message is meant for the person who starts the server; others say their name."""
@@ -87,32 +87,45 @@ class Stages:
         load = Loading(config, models, clock, self._conversion)
         self._progress: dict[str, str] = {}
         self._failures: list[str] = []
-        self.detector: ModelThread[asr.VoiceDetector] = ModelThread("vad", load.detector)
-        self.recognizer: ModelThread[asr.Recognizer] = ModelThread("asr", load.recognizer)
+        self.detector: ModelThread[asr.VoiceDetector] = ModelThread(
+            "vad", load.detector, only_computes=True
+        )
+        computing = _only_compute(config)
+        self.recognizer: ModelThread[asr.Recognizer] = ModelThread(
+            "asr", load.recognizer, only_computes="asr" in computing
+        )
         """The recognizer of this process. Where it is on another server, the one that answers in
         its place; not started where there is none."""
-        self.turn_model: ModelThread[asr.EndOfTurnModel] = ModelThread("turn", load.turn_model)
+        self.turn_model: ModelThread[asr.EndOfTurnModel] = ModelThread(
+            "turn", load.turn_model, only_computes=True
+        )
         self.llm: ModelThread[llm_engine.Engine] = ModelThread(
-            "llm", load.engine, llm_engine.Engine.close
+            "llm", load.engine, llm_engine.Engine.close, only_computes="llm" in computing
         )
         """The engine of this process. Not started where the language model is another one."""
         self.small_llm: ModelThread[llm_engine.Engine] | None = None
         """The smaller model, where there is one."""
         if config.llm_engine.small_model:
-            self.small_llm = ModelThread("small llm", load.small_engine, llm_engine.Engine.close)
+            self.small_llm = ModelThread(
+                "small llm",
+                load.small_engine,
+                llm_engine.Engine.close,
+                only_computes="llm" in computing,
+            )
         self.remote_llm = _remote_llm(config, clock)
         """The language model, where it is on another server or of a plug-in."""
         self.remote_asr = _remote_asr(config)
         """The server of the recognizer, where it is not in this process."""
         self._open_chat = self._chat_factory()
         self._load = load
+        self._computing = computing
         self.multilingual: ModelThread[asr.Recognizer] = ModelThread(
-            "asr languages", load.multilingual
+            "asr languages", load.multilingual, only_computes="asr languages" in computing
         )
         """The recognizer of languages that the other one does not know. Started with the first call
         that needs it."""
         self._has_multilingual = False
-        self._known_languages: frozenset[str] = frozenset()
+        self._own_languages: tuple[str, ...] = ()
         """Those of the recognizer, also while it is built anew."""
         self._preparing = asyncio.Lock()
         """Held while models of a language are loaded."""
@@ -170,8 +183,16 @@ class Stages:
             return "failed"
         if set(self._progress.values()) != {"ready"}:
             return "warming"
+        # Without what was loaded later, for calls of another language, the others are possible.
+        needed = self._progress.keys() - STAND_INS
         broken = (name for name, stage in self.threads().items() if stage.broken)
-        return "broken" if any(name not in STAND_INS for name in broken) else "ready"
+        return "broken" if any(name in needed for name in broken) else "ready"
+
+    @property
+    def is_troubled(self) -> bool:
+        """True while a model that calls need is being rebuilt, or lasts unduly long over a job."""
+        threads = self.threads().items()
+        return any(it.is_troubled for name, it in threads if name not in STAND_INS)
 
     def progress(self) -> dict[str, str]:
         """State of each stage: "loading" (and the share), "ready", "failed", "broken: " and why."""
@@ -224,6 +245,7 @@ class Stages:
         knows = self._has_multilingual or not self._is_foreign(language)
         if knows and voice_language(spoken) in (None, language):
             return voice
+        check_language(language, self.known_languages())
         async with self._preparing:
             await self._prepare_recognizer(language)
             other = await self._prepare_voice(language, spoken)
@@ -245,6 +267,7 @@ class Stages:
                 return
             raise _no_language(language, _one_line(error)) from error
         self._has_multilingual = True
+        check_language(language, self.known_languages())
 
     async def _prepare_voice(self, language: str, voice: str) -> str:
         profile = languages.profile_of(language)
@@ -265,33 +288,40 @@ class Stages:
 
     def _is_foreign(self, language: str) -> bool:
         """True where a recognizer of this process does not know the language."""
-        if (model := self.recognizer.model) is not None:
-            self._known_languages = frozenset(model.languages)
-        return bool(self._known_languages) and language not in self._known_languages
+        known = self._languages_of_recognizer()
+        return bool(known) and language not in known
 
-    def _recognizer_of(self, language: str) -> ModelThread[asr.Recognizer]:
-        """The recognizer for a language of calls."""
-        foreign = self._has_multilingual and self._is_foreign(language)
+    def _recognizer_of(self, language: str | None) -> ModelThread[asr.Recognizer]:
+        """The recognizer for a language of calls; None: that of loading."""
+        foreign = self._has_multilingual and language is not None and self._is_foreign(language)
         return self.multilingual if foreign else self.recognizer
 
     def _new_voice(self, name: str) -> VoiceStage:
         kept, apologies = _kept(self._config, voice_language(name))
-        return VoiceStage(name, self._load.voice(name), kept, apologies)
+        only_computes = "tts" in self._computing and not is_plugin(name)
+        return VoiceStage(
+            name, self._load.voice(name), kept, apologies, only_computes=only_computes
+        )
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         """Open a conversation with the language model. Reaches the model on the first request."""
         return self._open_chat(instructions, examples)
 
-    def open_voice(self, name: str, rate_hz: int) -> VoicePort:
-        """A voice at an output rate. Raises ClientError for a voice that is not loaded."""
-        return VoiceStream(self.voice_stage(name), rate_hz)
+    def open_voice(self, name: str, rate_hz: int, speed: float = 1.0) -> VoicePort:
+        """A voice at an output rate and speed. Raises ClientError for one that is not loaded."""
+        return VoiceStream(self.voice_stage(name), rate_hz, speed)
+
+    def speaking_voice(self, name: str) -> str:
+        """Name of the loaded voice that speaks where a client names this one."""
+        if name not in self._voices and name in OPENAI_VOICES:
+            return shown_model(self._config.tts.voice)
+        return name
 
     def voice_stage(self, name: str) -> VoiceStage | RemoteVoice:
         """The stage of a voice. Raises ClientError for a voice that is not loaded."""
-        if name not in self._voices and name in OPENAI_VOICES:
-            name = shown_model(self._config.tts.voice)
-        if name in self._voices:
-            return self._voices[name]
+        found = self._voices.get(self.speaking_voice(name))
+        if found is not None:
+            return found
         known = ", ".join(self._voices)
         raise ClientError(
             f"There is no voice {name!r} here; these are loaded: {known}.",
@@ -299,17 +329,39 @@ class Stages:
             param="session.audio.output.voice",
         )
 
+    def check_language(self, options: asr.TranscriptionOptions) -> None:
+        """Raise ClientError for a language that calls can't be recognized in."""
+        check_language(options.language, self.known_languages())
+
+    def known_languages(self) -> tuple[str, ...]:
+        """Codes of the languages that calls can be recognized in; empty while they are not known.
+        On another server those of the settings: what else it knows, only a failed request would
+        say. A multilingual recognizer that is not loaded yet counts as one of Whisper's."""
+        if self.remote_asr is not None:
+            return tuple(dict.fromkeys((self.remote_asr.language, *self._config.call_languages)))
+        own = self._languages_of_recognizer()
+        if not own or not self._config.asr.multilingual_model:
+            return own
+        model = self.multilingual.model
+        more = sorted(languages.RECOGNIZED) if model is None else model.languages
+        return tuple(dict.fromkeys((*own, *more)))
+
+    def _languages_of_recognizer(self) -> tuple[str, ...]:
+        if (model := self.recognizer.model) is not None:
+            self._own_languages = model.languages
+        return self._own_languages
+
     def _decoder(self) -> JobDecoder:
         """The recognizer for one call."""
-        decoder = LocalDecoder(self.recognizer, self._recognizer_of)
+        decoder = LocalDecoder(self.recognizer, self._recognizer_of, self.known_languages)
         if self.remote_asr is None:
             return decoder
         local = None
         if self._config.asr.local_model:
             local = LocalRecognizer(
-                decoder.decode, lambda: self.recognizer.model is not None, decoder.set_language
+                decoder.decode, lambda: self.recognizer.model is not None, decoder.set_options
             )
-        return RemoteRecognizer(self.remote_asr, local)
+        return RemoteRecognizer(self.remote_asr, local, self.known_languages())
 
     def _servers(self) -> dict[str, ReplySource | TranscriptionServer | RemoteVoice]:
         """Models elsewhere, by the names that `progress` uses."""
@@ -415,9 +467,8 @@ def _kept(config: Config, language: str | None) -> tuple[list[str], list[str]]:
     languages of the settings."""
     spoken = config.call_languages if language is None else (language,)
     sentences = [config.sentences(each) for each in spoken]
-    waits = config.tool_waits
     texts = [text for each in sentences for text in each.openers]
-    texts += [each.tool_wait for each in sentences if each.tool_wait in waits]
+    texts += [each.tool_wait for each in sentences if each.tool_wait.strip()]
     return texts, [apology_in(each) for each in spoken]
 
 
@@ -453,6 +504,21 @@ def _on_gpu(config: Config) -> set[str]:
     engines = {"small llm", *(("llm",) if settings.is_own else ())} if settings.on_gpu else set()
     recognizer = "fallback asr" if config.asr.remote else "asr"
     return engines | ({recognizer} if config.asr.device == "cuda" else set())
+
+
+def _only_compute(config: Config) -> set[str]:
+    """Models whose threads never sleep in a job: those on the processor, and none that is slowed on
+    purpose. Of voices and recognizers that plug-ins bring, that is not known."""
+    if Rehearsal.of(config.latency_budget.rehearse) != Rehearsal():
+        return set()
+    is_known = {
+        "asr": config.asr.device == "cpu" and not is_plugin(config.asr.local_model),
+        "asr languages": config.asr.device == "cpu"
+        and not is_plugin(config.asr.multilingual_model),
+        "llm": not config.llm_engine.on_gpu,
+        "tts": True,
+    }
+    return {name for name, known in is_known.items() if known}
 
 
 def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:

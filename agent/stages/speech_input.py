@@ -166,9 +166,12 @@ class SpeechInput:
         configure = partial(self._stream.configure, config, settle_after_s)
         self._spawn(self._jobs.notify_stream(configure))
 
-    def set_language(self, language: str) -> None:
-        """Recognize the next passes in this language."""
-        self._decoder.set_language(language)
+    def set_transcription(self, options: asr.TranscriptionOptions) -> bool:
+        """See `SpeechInputPort.set_transcription`."""
+        check_language(options.language, self._decoder.languages)
+        is_taken = self._decoder.takes_prompts or not options.prompt
+        self._decoder.set_options(options if is_taken else replace(options, prompt=""))
+        return is_taken
 
     async def commit(self) -> int:
         """All audio since the last commit is one utterance. Returns its number.
@@ -257,6 +260,20 @@ class SpeechInput:
             work.close()  # the call has not begun or is over
             return None
         return self._group.create_task(work)
+
+
+def check_language(language: str | None, known: Sequence[str]) -> None:
+    """Raise ClientError for a language of a session that is not one of these; all are taken while
+    these are not known."""
+    if language is None or not known or language in known:
+        return
+    shown = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+    param = "session.audio.input.transcription.language"
+    raise ClientError(
+        f"{param!r} is {language[:20]!r}; the recognizer of this server knows {shown}.",
+        code="invalid_value",
+        param=param,
+    )
 
 
 def levels_of(pcm: npt.NDArray[np.int16], rate_hz: int) -> list[float]:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
@@ -42,12 +43,22 @@ _log = logging.getLogger(__name__)
 class JobDecoder(Protocol):
     """Recognizer of one call, in this process or elsewhere (`remote/remote_recognizer.py`)."""
 
-    async def run(self) -> None:
-        """Do what it does beside its jobs, until cancelled or done."""
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Codes of the languages that `set_options` takes; empty while they are not known."""
         ...
 
-    def set_language(self, language: str) -> None:
-        """Recognize the next jobs in this language, by its code."""
+    @property
+    def takes_prompts(self) -> bool:
+        """Jobs can have a prompt."""
+        ...
+
+    def set_options(self, options: asr.TranscriptionOptions) -> None:
+        """Language and prompt of the next jobs."""
+        ...
+
+    async def run(self) -> None:
+        """Do what it does beside its jobs, until cancelled or done."""
         ...
 
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
@@ -61,43 +72,78 @@ class LocalDecoder:
     def __init__(
         self,
         recognizer: ModelThread[asr.Recognizer],
-        thread_for: Callable[[str], ModelThread[asr.Recognizer]] | None = None,
+        thread_for: Callable[[str | None], ModelThread[asr.Recognizer]] | None = None,
+        known: Callable[[], tuple[str, ...]] | None = None,
     ) -> None:
-        """`thread_for`: the recognizer of a language. None: `recognizer` has them all."""
+        """`thread_for`: the recognizer of a language, `known`: languages of all recognizers. None:
+        `recognizer` is the only one."""
         self._recognizer = recognizer
         self._thread_for = thread_for or (lambda language: recognizer)
-        self._language = ""
-        """Language of the jobs; empty: that of loading."""
+        self._known = known
         self._caller = object()
         """Whose jobs these are, for their order among those of other calls."""
         self._early = asr.FinalReuse()
         """Touched on the recognizer's thread only."""
+        self._options = asr.AS_LOADED
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        if self._known is not None:
+            return self._known()
+        model = self._recognizer.model
+        return () if model is None else model.languages
+
+    @property
+    def takes_prompts(self) -> bool:
+        return True
+
+    def set_options(self, options: asr.TranscriptionOptions) -> None:
+        """See `JobDecoder`. Words of an early pass that is over stay as they are, unless they are
+        of another language."""
+        if options.language != self._options.language:
+            self._recognizer = self._thread_for(options.language)
+            self._early = asr.FinalReuse()
+        self._options = options
 
     async def run(self) -> None:
         """Nothing: the thread has an owner of its own."""
 
-    def set_language(self, language: str) -> None:
-        if language != self._language:
-            self._language = language
-            self._recognizer = self._thread_for(language)
-            self._early = asr.FinalReuse()  # its words are of the other language
-
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
-        early, language = self._early, self._language
+        early, options = self._early, self._options
+
+        def recognized(model: asr.Recognizer) -> asr.Hypothesis:
+            fitting = _options_for(model, options)
+            if fitting == asr.AS_LOADED:
+                return early.recognize(model, job)
+            return early.recognize(_WithOptions(model, fitting), job)
+
         return await self._recognizer.call(
-            lambda model: early.recognize(in_language(model, language), job),
+            recognized,
             timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
             priority=priority,
             caller=self._caller,
         )
 
 
-def in_language(model: asr.Recognizer, language: str) -> asr.Transcriber:
-    """The recognizer in a call's language: as it was loaded where that is its own, or one that it
-    does not know."""
-    if not language or language == model.languages[0] or language not in model.languages:
-        return model
-    return asr.InLanguage(model, language)
+def _options_for(
+    model: asr.Recognizer, options: asr.TranscriptionOptions
+) -> asr.TranscriptionOptions:
+    """Options for one model: without a language where it is the model's own, or one that it does
+    not know, as that of a recognizer which stands in."""
+    if options.language is None or options.language in model.languages[1:]:
+        return options
+    return replace(options, language=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _WithOptions:
+    """A `Transcriber` with the language and the prompt of one session."""
+
+    recognizer: asr.Recognizer
+    options: asr.TranscriptionOptions
+
+    def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
+        return self.recognizer.transcribe(pcm, fallback=fallback, options=self.options)
 
 
 def finite_log_odds(model: asr.EndOfTurnModel, pcm: asr.Pcm) -> float:

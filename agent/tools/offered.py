@@ -36,7 +36,12 @@ def tools_of(
     if choice == "none" or not definitions:
         return None
     named = choice["name"] if isinstance(choice, Mapping) else choice
-    return Tools(definitions, named, settings.echo.get("parallel_tool_calls") is not False)
+    return Tools(definitions, named, _in_parallel(settings, options))
+
+
+def _in_parallel(settings: SessionSettings, options: ResponseOptions) -> bool:
+    asked = options.parallel_tool_calls
+    return (settings.parallel_tool_calls if asked is None else asked) is not False
 
 
 class SessionTools:
@@ -50,9 +55,10 @@ class SessionTools:
 
     def of(self, settings: SessionSettings, options: ResponseOptions) -> Tools | None:
         """The tools of a reply with these options."""
-        if options.tools is not None or options.tool_choice is not None:
+        own = (options.tools, options.tool_choice, options.parallel_tool_calls)
+        if own != (None, None, None):
             return tools_of(settings, options, self._own)
-        parallel = settings.echo.get("parallel_tool_calls")
+        parallel = settings.parallel_tool_calls
         newest = (settings.tools, settings.tool_choice, parallel, self._own.definitions)
         if self._newest is None or newest != self._newest:
             self._tools = tools_of(settings, options, self._own)

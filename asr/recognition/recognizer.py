@@ -44,16 +44,16 @@ class Transcriber(Protocol):
 class Recognizer(Transcriber, Protocol):
     """One loaded model. One thread at a time calls it, and each call blocks."""
 
+    def transcribe(
+        self, pcm: Pcm, *, fallback: bool = True, options: TranscriptionOptions = AS_LOADED
+    ) -> Hypothesis:
+        """See `Transcriber.transcribe`; with the language and prompt of `options`."""
+        ...
+
     @property
     def languages(self) -> tuple[str, ...]:
         """Codes of the languages that `TranscriptionOptions` may name; the first is that of
         loading."""
-        ...
-
-    def transcribe(
-        self, pcm: Pcm, *, fallback: bool = True, options: TranscriptionOptions = AS_LOADED
-    ) -> Hypothesis:
-        """See `Transcriber.transcribe`."""
         ...
 
     def steps(self, pcm: Pcm, options: TranscriptionOptions = AS_LOADED) -> Iterator[Hypothesis]:
@@ -75,15 +75,3 @@ class Recognizer(Transcriber, Protocol):
     def warm(self) -> None:
         """Run every part once, so that the first caller does not pay for it."""
         ...
-
-
-class InLanguage:
-    """A `Transcriber`: a recognizer, asked for one language. As its recognizer, one thread."""
-
-    def __init__(self, recognizer: Recognizer, language: str) -> None:
-        """`language`: one of `recognizer.languages`."""
-        self._recognizer = recognizer
-        self._options = TranscriptionOptions(language)
-
-    def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
-        return self._recognizer.transcribe(pcm, fallback=fallback, options=self._options)

@@ -36,7 +36,7 @@ instructions.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -283,6 +283,9 @@ class WhisperTranscriber:
                 break
             if wider_s > window_s:
                 window_s = wider_s
+                if options.prompt and len(attempts) > 1 and attempts[-1].is_endless:
+                    # It loops on the prompt, or would have ended in a wider window.
+                    prompt = _prompt_tokens(self._tokenizer, replace(options, prompt=""))
                 attempts.append(self._decode(pcm, window_s, prompt))
                 yield self._hypothesis(attempts, pcm, window_s, fallback)
 

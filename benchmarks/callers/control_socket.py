@@ -1,7 +1,7 @@
 """Control of a server's process from the bench that started it, over a Unix socket.
 
 The server runs as `python -m` a module of a bench, which listens here and then runs `halfsec`. The
-service itself has no such door: nothing in the product imports this, and the socket lies in a
+service itself can't be controlled so: nothing in the product imports this, and the socket lies in a
 folder that only the bench's user can enter.
 """
 

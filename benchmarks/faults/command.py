@@ -32,6 +32,7 @@ from benchmarks.callers.server_process import (
 )
 from benchmarks.signals.recordings import TurnRecording, find_recordings
 from benchmarks.soak.command import make_home
+from benchmarks.soak.samples import read_server
 from benchmarks.voice.report import heading, save
 
 from .damaged_models import model_files, start_damaged
@@ -42,6 +43,10 @@ from .witness import Observation, Witness
 
 START_TIMEOUT_S: Final = 180.0
 NUM_RECORDINGS: Final = 20
+REPLY_TOKENS: Final = 24
+"""Longest reply: it is heard to its end."""
+STORED_S: Final = 5.0
+"""Timeout in s of the store's writes after a call."""
 ATTEMPTS: Final = 3
 """Calls in which a stage's fault may hit nothing: a final transcript may be an earlier pass's."""
 
@@ -60,6 +65,8 @@ class FaultyServer:
         self.port = free_port()
         self.home = folder / "home"
         self.log = folder / "server.log"
+        self.was_ready = False
+        """It was ready once: what fails from then on is the row's fault, not the command line's."""
 
     @property
     def control(self) -> Path:
@@ -74,10 +81,12 @@ class FaultyServer:
                 "benchmarks.faults.faulty_server", environment, self.log, self.port
             )
             given = ["--set", "latency_budget.store=true", "--set", "agent.log_level=info"]
+            given += ["--set", f"llm_engine.max_tokens={REPLY_TOKENS}"]
             self._served = await asyncio.to_thread(
                 self._stack.enter_context, own_server([*given, *self._arguments], launch)
             )
             await wait_ready(self._served.url, START_TIMEOUT_S)
+            self.was_ready = True
         return self._served
 
     async def stop(self) -> None:
@@ -108,8 +117,14 @@ async def run_case(
 async def _attempt(
     case: FaultCase, server: FaultyServer, recordings: Sequence[TurnRecording]
 ) -> FaultRow | None:
-    """The row; None where the fault hit nothing, and is disarmed again."""
-    served = await server.running()
+    """The row; None where the fault hit nothing, and is disarmed again. Raises BenchError and
+    ConnectError where the server could not be started even once."""
+    try:
+        served = await server.running()
+    except (BenchError, ConnectError) as error:
+        if not server.was_ready:
+            raise
+        return row_of(case.name, Observation(heard=[str(error)]), keeps_call=case.keeps_call)
     async with contextlib.AsyncExitStack() as stack:
         url, network = served.url, None
         if case.through_network:
@@ -117,16 +132,48 @@ async def _attempt(
             url = f"ws://127.0.0.1:{network.port}{urlsplit(served.url).path}"
         site = FaultSite(served.pid, server.control, server.home, network, server.restart)
         before = await _num_hits(case, server)
+        lost_before = await _num_lost(served.url)
         try:
-            watching = Witness(url, recordings, lambda: case.strike(site), lambda: case.mend(site))
+            watching = Witness(
+                url,
+                recordings,
+                lambda: case.strike(site),
+                lambda: case.mend(site),
+                at_end_of_speech=case.at_end_of_speech,
+            )
             found = await watching.run()
-        except* (ConnectError, OSError, RuntimeError) as errors:
-            found = Observation(heard=[str(errors.exceptions[0])])
+        except* (BenchError, ConnectError, OSError, RuntimeError) as errors:
+            found = Observation(heard=[str(_first(errors))])
         after = await _num_hits(case, server)
         if before is not None and after == before:
             await site.command(stage=case.stage, how="raise", times=0)
             return None
-    return row_of(case.name, found, keeps_call=case.keeps_call)
+        lost = _difference(lost_before, await _num_lost(served.url))
+    return row_of(case.name, found, keeps_call=case.keeps_call, num_lost=lost)
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error in a group, or in groups within."""
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def _num_lost(url: str) -> int | None:
+    """Turns that the server's store has lost so far, once it has written what waits, or after
+    `STORED_S`; None where the server does not say."""
+    for _ in range(round(STORED_S)):
+        values = await read_server(url)
+        if not values.get("store_waiting"):
+            break
+        await asyncio.sleep(1.0)
+    return int(values["store_lost"]) if "store_lost" in values else None
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    """What came to a counter; one of a process that was started anew began at 0."""
+    if before is None or after is None:
+        return None
+    return after - before if after >= before else after
 
 
 async def _num_hits(case: FaultCase, server: FaultyServer) -> int | None:
@@ -163,11 +210,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns 0 if no row failed."""
     options = _parser().parse_args(argv)
     cases = [each for each in CASES if _chosen(each.name, options.only)]
-    known = model_files(halfsec_home() / "models")
     models = options.damaged_model
+    known = model_files(halfsec_home() / "models") if models else {}
     for name in models:
         if name not in known:
-            raise BenchError(f"There is no model {name!r}; there are {', '.join(known)}.")
+            raise BenchError(
+                f"There is no model {name!r}; there are: {', '.join(known) or 'none'}."
+            )
     if models:
         cases = [each for each in cases if options.only]
     if options.list:

@@ -39,6 +39,8 @@ class DamagedStart:
 def model_files(models: Path) -> dict[str, Path]:
     """The largest file of each model, by the model's name."""
     found: dict[str, Path] = {}
+    if not models.is_dir():
+        return found
     for folder in sorted(path for path in models.iterdir() if path.is_dir()):
         files = [path for path in folder.rglob("*") if path.is_file()]
         if files:

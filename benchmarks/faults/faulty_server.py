@@ -84,13 +84,15 @@ class Faults:
 
     def handle(self, request: Json) -> Json:
         """`{"stage", "how", "times"}`, `{"block_s"}` or `{"step_s"}`: arm it. Returns how often
-        each stage was hit."""
+        each stage was hit. Raises ValueError, RuntimeError."""
         if "stage" in request:
             if request["how"] not in HOWS or request["stage"] not in POINTS:
                 raise ValueError(f"no such fault: {request}")
             with self._lock:
                 self._armed[request["stage"]] = request["how"], int(request.get("times", 1))
-        if "block_s" in request and self.loop.loop is not None:
+        if "block_s" in request:
+            if self.loop.loop is None:
+                raise RuntimeError("the server has no event loop")
             self.loop.loop.call_soon_threadsafe(time.sleep, float(request["block_s"]))
         if "step_s" in request:
             self._step_s = float(request["step_s"])

@@ -55,6 +55,9 @@ class FaultCase:
     """The call's history is promised to survive. Not with the end of the process."""
     spoils: bool = False
     """The server is not used for another row."""
+    at_end_of_speech: bool = False
+    """It strikes when the caller's last voiced sample is said. For faults that would be over before
+    the turn's end, where a caller who waits would not notice them."""
     through_network: bool = False
     stage: str | None = None
     """The stage that has to be hit; a fault that hit nothing is not passed."""
@@ -200,10 +203,12 @@ def _stage_cases() -> Iterator[FaultCase]:
 CASES: Final[tuple[FaultCase, ...]] = (
     FaultCase("no fault", nothing),
     *_stage_cases(),
-    FaultCase("event loop blocked for 500 ms", _block_loop),
+    FaultCase("event loop blocked for 500 ms", _block_loop, at_end_of_speech=True),
     FaultCase("clock stepped by +1 h", _step(3600), _step(0)),
     FaultCase("clock stepped by -1 h", _step(-3600), _step(0)),
-    FaultCase("SIGSTOP, SIGCONT after 3 s", _stop_and_continue, not_here=_linux),
+    FaultCase(
+        "SIGSTOP, SIGCONT after 3 s", _stop_and_continue, at_end_of_speech=True, not_here=_linux
+    ),
     FaultCase("one core left", _cores(1), _cores(0), not_here=_two_cores),
     FaultCase(
         "disk full (store, log)",

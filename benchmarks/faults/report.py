@@ -37,9 +37,10 @@ class FaultRow:
 
 
 def row_of(
-    fault: str, found: Observation, *, keeps_call: bool, log: Sequence[str] = ()
+    fault: str, found: Observation, *, keeps_call: bool, num_lost: int | None = None
 ) -> FaultRow:
-    """The row of a call around a fault. `log`: lines of the server's log that tell of a loss."""
+    """The row of a call around a fault. `num_lost`: turns that the store did not keep; None: not
+    known."""
     why: list[str] = []
     lost: list[str] = []
     if found.longest_silence_s > SILENCE_S:
@@ -52,6 +53,10 @@ def row_of(
         lost.append("the call" if found.num_calls > 1 else "the call's history")
         if keeps_call:
             why.append("a call was lost whose state is promised to stay")
+    if num_lost is None:
+        lost.append("the store was not looked at")
+    elif num_lost:
+        lost.append(f"{num_lost} turn(s) not in the store")
     verdict = FAILS if why else PASSES
     return FaultRow(
         fault,
@@ -60,7 +65,7 @@ def row_of(
         found.heard,
         found.longest_silence_s,
         found.next_answer_s,
-        [*lost, *log],
+        lost,
     )
 
 

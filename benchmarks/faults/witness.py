@@ -2,6 +2,10 @@
 
 The caller says one turn that is answered, then another during which the fault strikes, then further
 ones until one is answered. A call that ends is followed by a new one, as a person dials again.
+
+Replies are heard to their end, for only then is it known what they were: a spoken apology sounds
+like an answer until the reply ends as failed. (A caller that cancels a reply after a second cancels
+the apology as well, and its error is never sent.)
 """
 
 import asyncio
@@ -26,8 +30,8 @@ from .silence import Span, longest_silence_ns
 
 PATIENCE_S: Final = 20.0
 """Time in s that the caller waits for an answer before saying something else."""
-HEARD_S: Final = 1.0
-"""Time in s of each answer that is heard."""
+TICK_S: Final = 0.02
+"""Time in s between two looks at whether the caller's speech is over."""
 GIVE_UP_S: Final = 90.0
 """Time in s from the fault after which there is no recovery."""
 HISTORY_S: Final = 5.0
@@ -62,10 +66,13 @@ class Ear:
         """Items of the caller's turns."""
         self.items: set[str] = set()
         """Items that the server has, of those asked for."""
+        self._whole: set[str] = set()
+        """Replies that ended by themselves, with text and without an error."""
         self._dry_ns = 0
 
     def note(self, event: ev.ClientEvent) -> None:
-        self.signs.append(event.at_ns)
+        if not isinstance(event, ev.Waiting):  # most clients, and telephones, have none of it
+            self.signs.append(event.at_ns)
         match event:
             case ev.ReplyAudio():
                 self._play(event)
@@ -73,6 +80,8 @@ class Ear:
                 self._stop(event.at_ns)
             case ev.ReplyDone(status="cancelled"):
                 self._stop(event.at_ns)
+            case ev.ReplyDone(error_message=None, text=text, response_id=response_id) if text:
+                self._whole.add(response_id)
             case ev.Transcript(item_id=item_id):
                 self.item_ids.append(item_id)
             case ev.ItemRetrieved(item_id=item_id):
@@ -80,6 +89,15 @@ class Ear:
         words = in_words(event)
         if words is not None:
             self.heard.append(words)
+
+    def is_answered(self, exchange: SpokenTurn) -> bool:
+        """True if a reply to it was audible and came to its end, and nothing failed: not a spoken
+        apology, nor a sound without words."""
+        return (
+            exchange.answered
+            and not exchange.errors
+            and any(reply in self._whole for reply in exchange.replies)
+        )
 
     def _play(self, event: ev.ReplyAudio) -> None:
         begin_ns = max(event.at_ns, self._dry_ns)
@@ -126,15 +144,18 @@ class Witness:
         strike: Strike,
         mend: Strike,
         *,
+        at_end_of_speech: bool = False,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
-        """`strike` is run while the second turn is said; `mend` after its answer or the caller's
-        patience, where the fault passes by itself in life too."""
+        """`strike` is run while the second turn is said; a fault that is shorter than the turn,
+        `at_end_of_speech`, when its last voiced sample is said. `mend` is run after its answer or
+        the caller's patience, where the fault passes by itself in life too."""
         self.found = Observation()
         self._url = url
         self._recordings = recordings
         self._strike = strike
         self._mend = mend
+        self._at_end_of_speech = at_end_of_speech
         self._give_up_ns = round(give_up_s * NS_PER_S)
         self._clock = SystemClock()
         self._struck_ns: int | None = None
@@ -157,43 +178,54 @@ class Witness:
         entry = entry_at(self._url)
         try:
             async with connect(self._url, api_key=entry.api_key, wait_s=REDIAL_S) as call:
-                caller = Caller(call, on_event=ear.note, record=False, cut_after_s=HEARD_S)
+                caller = Caller(call, on_event=ear.note, record=False)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(caller.run())
                     with contextlib.suppress(CallEndedError):  # the ear has the reason
-                        await self._converse(caller)
+                        await self._converse(caller, ear)
+                    # Before the history is asked for: what that fails by is no turn's error.
+                    _account(self.found, caller, ear, self._struck_ns)
+                    with contextlib.suppress(CallEndedError):
                         await self._check_history(call, caller, ear)
                     caller.stop()
         except ConnectError as error:
             if self._struck_ns is None:
                 raise
             ear.heard.append(f"can't connect: {error}")
-        else:
-            _account(self.found, caller, ear, self._struck_ns)
         self.found.heard += ear.heard
 
-    async def _converse(self, caller: Caller) -> None:
+    async def _converse(self, caller: Caller, ear: Ear) -> None:
         if self._struck_ns is None:
-            first = await self._say(caller)
-            if not first.answered:
+            first = await self._answer(caller, self._say(caller))
+            if not ear.is_answered(first):
                 self.found.heard.append("(the turn before the fault had no answer)")
             self._struck_ns = self._clock.now_ns()
             ended: CallEndedError | None = None
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._strike())
+                exchange = self._say(caller)
+                group.create_task(self._strike_during(exchange, caller))
                 try:
-                    await self._say(caller)
+                    await self._answer(caller, exchange)
                 except CallEndedError as error:  # the strike goes on to its end
                     ended = error
             if ended is not None:
                 raise ended
         await self._mend_once()
-        while _next_answer_ns(caller, self._struck_ns) is None and not self._is_late():
-            await self._say(caller)
+        while _next_answer_ns(caller, ear, self._struck_ns) is None and not self._is_late():
+            await self._answer(caller, self._say(caller))
+
+    async def _strike_during(self, exchange: SpokenTurn, caller: Caller) -> None:
+        if self._at_end_of_speech:
+            while caller.closed is None:
+                if _is_said(exchange, self._clock.now_ns()):
+                    break
+                await asyncio.sleep(TICK_S)
+            self._struck_ns = exchange.last_voiced_ns or self._clock.now_ns()
+        await self._strike()
 
     async def _check_history(self, call: Call, caller: Caller, ear: Ear) -> None:
         """Ask for the first turn of the first call."""
-        if self.found.num_calls > 1 or not ear.item_ids:
+        if self.found.num_calls > 1 or not ear.item_ids or caller.closed is not None:
             return
         item_id = ear.item_ids[0]
         await call.send({"type": "conversation.item.retrieve", "item_id": item_id})
@@ -209,10 +241,21 @@ class Witness:
         struck_ns = self._struck_ns
         return struck_ns is None or self._clock.now_ns() - struck_ns > self._give_up_ns
 
-    async def _say(self, caller: Caller) -> SpokenTurn:
+    def _say(self, caller: Caller) -> SpokenTurn:
         recording = self._recordings[self._num_said % len(self._recordings)]
         self._num_said += 1
-        return await caller.ask(recording.pcm, recording.rate_hz, patience_s=PATIENCE_S)
+        return caller.say(recording.pcm, recording.rate_hz)
+
+    async def _answer(self, caller: Caller, exchange: SpokenTurn) -> SpokenTurn:
+        """Wait until the answer was heard, or for the caller's patience. Raises CallEndedError."""
+        await caller.wait_quiet(len(exchange.pcm) / caller.microphone.rate_hz + PATIENCE_S)
+        return exchange
+
+
+def _is_said(exchange: SpokenTurn, now_ns: int) -> bool:
+    if exchange.last_voiced_ns is None:  # it waits, or has no speech
+        return exchange.started_ns is not None
+    return now_ns >= exchange.last_voiced_ns
 
 
 def _onset_ns(exchange: SpokenTurn) -> int | None:
@@ -221,13 +264,12 @@ def _onset_ns(exchange: SpokenTurn) -> int | None:
     return exchange.last_voiced_ns + round(exchange.e2e_ear_ms * 1e6)
 
 
-def _next_answer_ns(caller: Caller, struck_ns: int | None) -> int | None:
+def _next_answer_ns(caller: Caller, ear: Ear, struck_ns: int) -> int | None:
     """First audible sample of the first answered turn that ended after the fault."""
     for exchange in caller.exchanges:
-        onset_ns = _onset_ns(exchange)
-        after = exchange.last_voiced_ns is not None and exchange.last_voiced_ns > (struck_ns or 0)
-        if after and onset_ns is not None and not exchange.errors:
-            return onset_ns
+        after = exchange.last_voiced_ns is not None and exchange.last_voiced_ns >= struck_ns
+        if after and ear.is_answered(exchange):
+            return _onset_ns(exchange)
     return None
 
 
@@ -243,9 +285,9 @@ def _account(found: Observation, caller: Caller, ear: Ear, struck_ns: int | None
         later = [each.started_ns for each in caller.exchanges[number + 1 :] if each.started_ns]
         end_ns = min(_onset_ns(exchange) or ended_ns, ended_ns, *later[:1])
         waits.append((exchange.last_voiced_ns, max(exchange.last_voiced_ns, end_ns)))
-        found.num_unanswered += not exchange.answered or bool(exchange.errors)
+        found.num_unanswered += not ear.is_answered(exchange)
     silence_ns = longest_silence_ns(waits, ear.signs, ear.sounds)
     found.longest_silence_s = max(found.longest_silence_s, silence_ns / NS_PER_S)
-    onset_ns = _next_answer_ns(caller, struck_ns)
+    onset_ns = _next_answer_ns(caller, ear, struck_ns)
     if onset_ns is not None:
         found.next_answer_s = (onset_ns - struck_ns) / NS_PER_S

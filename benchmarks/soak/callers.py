@@ -35,6 +35,9 @@ VISIT_PATIENCE: Final = 8
 """Timeout of a visit, as a multiple of the timeout of an answer. One that is not over by then is an
 error."""
 
+REFUSALS: Final = (429, 503)
+"""HTTP statuses of a server that takes no more."""
+
 PAUSE_S: Final = 0.7
 """Length of a hesitation."""
 
@@ -59,7 +62,7 @@ class Visit:
     missed: int = 0
     """Turns without an answer."""
     refused: bool = False
-    """The server took no further call: all lines were busy."""
+    """The server took no further call or request (`REFUSALS`)."""
     errors: list[str] = field(default_factory=list)
 
 
@@ -186,7 +189,7 @@ async def _post(context: VisitContext, visit: Visit, path: str, **options: Any) 
         response = await http.post(f"{context.http_url}{path}", **options)
     if response.status_code == httpx.codes.OK and response.content:
         visit.latencies_ms.append((clock.now_ns() - began_ns) / 1e6)
-    elif response.status_code in (429, 503):
+    elif response.status_code in REFUSALS:
         visit.refused = True
     else:
         visit.errors.append(f"{path}: HTTP {response.status_code}: {response.text[:200]}")
@@ -246,7 +249,7 @@ def _note_failure(visit: Visit, error: Exception) -> None:
     if isinstance(error, ExceptionGroup):
         for each in error.exceptions:
             _note_failure(visit, each)
-    elif isinstance(error, ConnectError) and ("429" in str(error) or "503" in str(error)):
+    elif isinstance(error, ConnectError) and error.status in REFUSALS:
         visit.refused = True
     elif isinstance(error, ConnectError | CallEndedError | httpx.HTTPError | OSError):
         visit.errors.append(f"{type(error).__name__}: {error}")

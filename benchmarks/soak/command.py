@@ -3,22 +3,25 @@
 A server is started with a home of its own, and N callers visit it again and again (`callers.py`),
 with pauses that keep it at a share of the machine's capacity (`pacer.py`). Every few seconds the
 server's process is sampled (`samples.py`). At the end lines are fitted (`trends.py`): the exit
-status is 1 where a metric grows, the latency of the last tenth is above that of the first, a turn
-had no answer or a visit failed. Then the rates are carried on to thirty days (`horizon.py`).
+status is 1 where a metric grows, the latency of the last tenth is above that of the first, turns
+had no answer, visits failed or were refused, or where one of these could not be judged. Then the
+rates are carried on to thirty days (`horizon.py`).
 
 A soak that broke off goes on with `--resume DIR`: with a new server, whose memory and threads begin
-at a level of their own.
+at a level of their own. It has its options, its length included.
 """
 
 import argparse
 import asyncio
+import contextlib
+import math
 import os
 import random
 import resource
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,16 +43,17 @@ from latency_budget.account.clock import SystemClock
 from latency_budget.host import memory_mb, usable_cores
 from llm_engine.chat.conversation_pool import MAX_IDLE
 
-from .callers import KINDS, TURNS_A_VISIT, Visit, VisitContext, make_visit
+from .callers import KINDS, TURNS_A_VISIT, VisitContext, make_visit
 from .horizon import rows_of
 from .pacer import Pacer
 from .page import save_page
-from .samples import SampledServer, take_sample
+from .samples import SampledServer, Values, take_sample
 from .state import SoakState
 from .trends import (
     ALLOWANCES,
     HEAP_ALLOWANCE_MB,
     WARM_UP,
+    Drift,
     Trend,
     fit_drift,
     fit_trend,
@@ -57,6 +61,7 @@ from .trends import (
 
 Json = dict[str, Any]
 
+MINUTES: Final = 30.0
 START_TIMEOUT_S: Final = 180.0
 NUM_RECORDINGS: Final = 200
 SAMPLES: Final = 200
@@ -79,7 +84,10 @@ AT_REST: Final = {
 conversations; asyncio's threads for short work are made as they are needed; connections of the
 bench stay open."""
 MAX_FAILED: Final = 0.01
-"""Greatest share of turns without an answer, and of visits that failed."""
+"""Greatest share of turns without an answer, of visits that failed, and of those that were refused:
+the server has a line more than there are callers."""
+MIN_SAMPLED: Final = 0.5
+"""Least share of the samples that have a metric; with fewer it is not judged."""
 MAX_SUBSYSTEMS: Final = 12
 """Subsystems of the heap that are judged: the largest at the end."""
 
@@ -145,16 +153,18 @@ async def soak(
             await asyncio.sleep(max(0.0, min(every_s, end_s - elapsed_s())))
         await asyncio.wait(callers)
     await _rest(sampled, state, part, elapsed_s)
+    state.end(options.minutes)
     print(file=sys.stderr)
 
 
 async def _rest(
     server: SampledServer, state: SoakState, part: int, elapsed_s: Callable[[], float]
 ) -> None:
-    """Take a last sample once no call is in progress, or after `REST_S`."""
+    """Take a last sample once no call is in progress and no turn waits for the store, or after
+    `REST_S`."""
     for _ in range(round(REST_S / SAMPLE_S)):
         sample = await take_sample(server, elapsed_s(), part, heap=False)
-        if not sample.values.get("calls", 0):
+        if not (sample.values.get("calls") or sample.values.get("store_waiting")):
             break
         await asyncio.sleep(SAMPLE_S)
     state.add_rest(sample)
@@ -174,8 +184,8 @@ def _progress(state: SoakState, end_s: float) -> None:
     print(f"{text:<118}", end=end, file=sys.stderr, flush=True)
 
 
-def judged(state: SoakState) -> Json:
-    """Trends, drift, failures and the load of a soak."""
+def judged(state: SoakState, without: Collection[str] = ()) -> Json:
+    """Trends, drift, failures and the load of a soak. `without`: metrics that may go unjudged."""
     trends = [
         fit_trend(
             name,
@@ -192,6 +202,13 @@ def judged(state: SoakState) -> Json:
     missed = sum(visit.missed for visit in state.visits)
     answered = len(latencies)
     failed = [visit for visit in state.visits if visit.errors]
+    verdicts = [
+        *_growth(trends, drift),
+        *_shares(state, missed, answered),
+        *left_behind(state),
+        *_losses(state),
+        *_not_judged(state, trends, drift, without),
+    ]
     others = [s.values["machine_load"] for s in state.samples if "machine_load" in s.values]
     loads = [s.values["load"] for s in state.samples if "load" in s.values]
     kinds: Json = {}
@@ -222,7 +239,7 @@ def judged(state: SoakState) -> Json:
         "kinds": kinds,
         "trends": [asdict(trend) for trend in trends],
         "drift": asdict(drift),
-        "verdicts": _verdicts(trends, asdict(drift), missed, answered, failed, state),
+        "verdicts": verdicts,
     }
 
 
@@ -241,52 +258,100 @@ def _heap_trends(state: SoakState) -> list[Trend]:
     ]
 
 
-def _verdicts(
-    trends: Sequence[Trend],
-    drift: Json,
-    missed: int,
-    answered: int,
-    failed: Sequence[Visit],
-    state: SoakState,
-) -> list[str]:
-    """What the soak failed by, in words."""
-    found = [
-        f"GROWS: {trend.name} by {trend.per_hour:.3g} an hour ({trend.low:.3g} to {trend.high:.3g})"
-        for trend in trends
-        if trend.grows
-    ]
-    if drift["drifts"]:
-        found.append(
-            f"DRIFTS: latency of the last tenth is {drift['ratio']:.2f} times that of the first "
-            f"({drift['low']:.2f} to {drift['high']:.2f})"
+def _growth(trends: Sequence[Trend], drift: Drift) -> Iterator[str]:
+    """What grows, in words."""
+    for trend in trends:
+        if trend.grows:
+            slope = f"{trend.per_hour:.3g} an hour ({trend.low:.3g} to {trend.high:.3g})"
+            yield f"GROWS: {trend.name} by {slope}"
+    if drift.drifts:
+        yield (
+            f"DRIFTS: latency of the last tenth is {drift.ratio:.2f} times that of the first "
+            f"({drift.low:.2f} to {drift.high:.2f})"
         )
+
+
+def _shares(state: SoakState, missed: int, answered: int) -> Iterator[str]:
+    """What failed too often, in words."""
+    num_visits = len(state.visits)
+    failed = sum(bool(visit.errors) for visit in state.visits)
+    refused = sum(visit.refused for visit in state.visits)
     if missed > MAX_FAILED * (answered + missed):
-        found.append(f"MISSED: {missed} of {answered + missed} turns had no answer")
-    if len(failed) > MAX_FAILED * len(state.visits):
-        found.append(f"FAILED: {len(failed)} of {len(state.visits)} visits")
+        yield f"MISSED: {missed} of {answered + missed} turns had no answer"
+    if failed > MAX_FAILED * num_visits:
+        yield f"FAILED: {failed} of {num_visits} visits"
+    if refused > MAX_FAILED * num_visits:
+        yield f"REFUSED: {refused} of {num_visits} visits"
     if not answered:
-        found.append("EMPTY: nothing was answered")
-    found += left_behind(state)
-    values = [sample.values for sample in state.samples]
-    if values and values[-1].get("restarts", 0) > 0:
-        found.append(f"RESTARTED: stages were rebuilt {values[-1]['restarts']:.0f} times")
-    if values and values[-1].get("store_lost", 0) > 0:
-        found.append(f"LOST: {values[-1]['store_lost']:.0f} turns are not in the store")
-    return found
+        yield "EMPTY: nothing was answered"
+
+
+def _losses(state: SoakState) -> Iterator[str]:
+    """What the server itself counted, in words. Each part's process counts from 0."""
+    restarts, lost = _counted(state, "restarts"), _counted(state, "store_lost")
+    if restarts:
+        yield f"RESTARTED: stages were rebuilt {restarts:.0f} times"
+    if lost:
+        yield f"LOST: {lost:.0f} turns are not in the store"
+
+
+def _counted(state: SoakState, name: str) -> float | None:
+    """Sum over the parts of the highest value of a counter; None: never sampled."""
+    highest: dict[int, float] = {}
+    for sample in (*state.samples, *state.rests):
+        if name in sample.values:
+            value = sample.values[name]
+            highest[sample.part] = max(value, highest.get(sample.part, 0.0))
+    return sum(highest.values()) if highest else None
+
+
+def _not_judged(
+    state: SoakState, trends: Sequence[Trend], drift: Drift, without: Collection[str]
+) -> Iterator[str]:
+    """What a soak says nothing of, in words: it is no pass."""
+    for trend in trends:
+        if trend.name in without or trend.name.startswith("heap: "):  # with `heap_mb`
+            continue
+        having = sum(trend.name in sample.values for sample in state.samples)
+        if not trend.is_judged:
+            yield f"NOT JUDGED: {trend.name}: {having} samples are too few"
+        elif trend.name != "heap_mb" and having < MIN_SAMPLED * len(state.samples):
+            yield f"NOT JUDGED: {trend.name}: only {having} of {len(state.samples)} samples have it"
+    if not drift.is_judged:
+        yield f"NOT JUDGED: drift of the latency: {drift.num_tenth} answers in a tenth"
+    for name in ("restarts", "store_lost"):
+        if name not in without and _counted(state, name) is None:
+            yield f"NOT JUDGED: {name}: never sampled"
+    rests = _rests(state, state.part)
+    if rests is None:
+        yield "NOT JUDGED: what is left behind: the soak broke off before its end"
+    else:
+        for name in AT_REST:
+            if name not in without and not all(name in each for each in rests):
+                yield f"NOT JUDGED: what is left behind: {name} was not sampled"
+
+
+def _rests(state: SoakState, part: int) -> tuple[Values, Values] | None:
+    """Values before a part's first call and after its last; None where it broke off."""
+    rests = [sample.values for sample in state.rests if sample.part == part]
+    return (rests[0], rests[-1]) if len(rests) > 1 else None
 
 
 def left_behind(state: SoakState) -> list[str]:
-    """What the newest part's calls did not release, in words."""
-    rests = [sample.values for sample in state.rests if sample.part == state.part]
-    if len(rests) < 2:
-        return []  # broke off before its end
-    before, after = rests[0], rests[-1]
-    return [
-        f"LEFT BEHIND: {name}: {before[name]:.0f} before the first call, {after[name]:.0f} after "
-        "the last"
-        for name, more in AT_REST.items()
-        if name in before and name in after and after[name] > before[name] + more
-    ]
+    """What the calls of each part that came to its end did not release, in words."""
+    found = []
+    for part in sorted({sample.part for sample in state.rests}):
+        rests = _rests(state, part)
+        if rests is None:
+            continue
+        before, after = rests
+        found += [
+            f"LEFT BEHIND: {name}: {before[name]:.0f} before the first call, {after[name]:.0f} "
+            "after the last"
+            for name, more in AT_REST.items()
+            if name in before and name in after and after[name] > before[name] + more
+        ]
+    return found
 
 
 def horizon(state: SoakState, result: Json) -> list[Json]:
@@ -299,18 +364,36 @@ def horizon(state: SoakState, result: Json) -> list[Json]:
     for name in ("store_mb", "log_mb", "recordings_mb"):
         values = [s.values[name] for s in state.samples if name in s.values]
         per_hour[name] = (values[-1] - values[0]) / hours if values else 0.0
-    for trend in result["trends"]:
-        if trend["high"] is not None and trend["name"] in ("rss_mb", "threads", "descriptors"):
-            per_hour[trend["name"]] = trend["high"]
+    slopes = {
+        trend["name"]: (trend["low"], trend["high"])
+        for trend in result["trends"]
+        if trend["high"] is not None and trend["name"] in ("rss_mb", "threads", "descriptors")
+    }
     defaults = LatencySettings()
     settings: dict[str, float] = {
         "store_turns": defaults.store_turns,
         "store_days": defaults.store_days,
         "free_mb": shutil.disk_usage(state.folder).free / (1 << 20),
         "memory_mb": memory_mb(),
-        "soft_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     }
-    return [row.as_json() for row in rows_of(per_hour, settings)]
+    limits = {"soft_files": _soft_limit(resource.RLIMIT_NOFILE), "soft_threads": max_threads()}
+    settings |= {name: limit for name, limit in limits.items() if limit is not None}
+    return [row.as_json() for row in rows_of(per_hour, slopes, settings)]
+
+
+def _soft_limit(kind: int) -> float | None:
+    """A soft limit of this process, which the server inherits; None where there is none."""
+    soft = resource.getrlimit(kind)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def max_threads() -> float | None:
+    """The most threads that this process's user, machine or container allows; None: not known."""
+    found = [_soft_limit(resource.RLIMIT_NPROC)]
+    for path in ("/proc/sys/kernel/threads-max", "/sys/fs/cgroup/pids.max"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            found.append(float(Path(path).read_text()))
+    return min((limit for limit in found if limit is not None), default=None)
 
 
 def show(result: Json) -> None:
@@ -329,7 +412,8 @@ def show(result: Json) -> None:
         )
         counts = f"{row['visits']:>8}{row['answered']:>9}{row['missed']:>8}{row['failed']:>8}"
         print(f"{kind:<16}{counts}{times}")
-    print(f"\n{'':<28}{'level':>10}{'an hour':>10}{'95 % interval':>24}")
+    head = f"{'level':>10}{'an hour':>10}{'95 % interval':>24}{'found from':>12}"
+    print(f"\n{'':<28}{head}")
     for trend in result["trends"]:
         if trend["per_hour"] is None:
             print(f"{trend['name']:<28}{trend['first']:>10.4g}   NOT JUDGED: too few samples")
@@ -337,6 +421,7 @@ def show(result: Json) -> None:
         interval = f"{trend['low']:.3g} to {trend['high']:.3g}"
         mark = "  GROWS" if trend["grows"] else ""
         figures = f"{trend['first']:>10.4g}{trend['per_hour']:>10.3g}{interval:>24}"
+        figures += f"{trend['smallest']:>12.3g}"
         print(f"{trend['name']:<28}{figures}{mark}")
     drift = result["drift"]
     if drift["ratio"] is None:
@@ -366,19 +451,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns 0 if nothing grows, drifts or failed."""
     options = _parser().parse_args(argv)
     state = SoakState(options.resume or options.dir)
+    minutes = options.minutes
     if options.resume:
         for name, value in state.resume().items():
-            if name not in ("resume", "minutes", "json", "page"):
+            if name not in ("resume", "json", "page"):
                 setattr(options, name, value)
-    else:
-        state.begin(heading("soak", vars(options))["options"] | {"recordings": _paths(options)})
+    options.minutes = minutes or options.minutes or MINUTES
+    # Before the folder is begun: a call that is mistyped leaves nothing there.
     recordings = find_recordings(
         [Path(each) for each in options.recordings], NUM_RECORDINGS, options.seed
     )
+    if not options.resume:
+        state.begin(heading("soak", vars(options))["options"] | {"recordings": _paths(options)})
     make_home(state.folder / "home")
-    if state.elapsed_s < options.minutes * 60:
+    if not state.has_ended(options.minutes) and state.elapsed_s < options.minutes * 60:
         _run(state, recordings, options)
-    result = {**heading("soak", vars(options)), "callers": options.callers, **judged(state)}
+    without = {*options.without, *(["heap_mb"] if options.no_heap else [])}
+    result = {
+        **heading("soak", vars(options)),
+        "callers": options.callers,
+        **judged(state, without),
+    }
     result["thirty_days"] = horizon(state, result)
     show(result)
     result["samples"] = [sample.as_json() for sample in state.samples]
@@ -424,6 +517,14 @@ def _share(text: str) -> float:
     return share
 
 
+def _minutes(text: str) -> float:
+    """Parse a length, above 0."""
+    minutes = float(text)
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return minutes
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="halfsec bench soak",
@@ -433,7 +534,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("recordings", nargs="*", type=Path, help="files or folders")
-    add("--minutes", type=float, default=30.0, help="length (%(default)s)")
+    add("--minutes", type=_minutes, help=f"length ({MINUTES:g}; of a resumed soak its own)")
     add("--callers", type=positive, default=3, help="visits at once (%(default)s)")
     add("--load", type=_share, default=0.6, help="share of the processor time (%(default)s)")
     add("--patience", type=float, default=15.0, help="timeout of an answer in s (%(default)s)")
@@ -442,6 +543,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--resume", type=Path, metavar="DIR", help="go on with the soak in this folder")
     add("--record", action="store_true", help="let the server record the calls")
     add("--no-heap", action="store_true", help="leave out the heap by subsystem")
+    add(
+        "--without",
+        action="append",
+        default=[],
+        choices=[*ALLOWANCES, "restarts", "store_lost"],
+        metavar="METRIC",
+        help="one that this server does not have, and that need not be judged; repeatable",
+    )
     add("--serve-args", default="", help='for the server that is started: "--preset cpu"')
     add("--json", type=Path, metavar="FILE", help="save the result here (DIR/soak.json)")
     add("--page", type=Path, metavar="FILE", help="save the page here (DIR/soak.svg)")

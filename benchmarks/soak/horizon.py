@@ -38,11 +38,15 @@ class HorizonRow:
         }
 
 
-def rows_of(per_hour: Mapping[str, float], settings: Mapping[str, float]) -> list[HorizonRow]:
-    """The rows, of rates an hour: "turns", "visits", "store_mb", "log_mb", "recordings_mb",
-    "descriptors", "threads", "rss_mb" (upper end of the interval of the slope; left out where not
-    judged). `settings`: "store_turns", "store_days", "free_mb", "soft_files" (descriptors that the
-    process may have), "memory_mb"."""
+def rows_of(
+    per_hour: Mapping[str, float],
+    slopes: Mapping[str, tuple[float, float]],
+    settings: Mapping[str, float],
+) -> list[HorizonRow]:
+    """The rows, of rates an hour: "turns", "visits", "store_mb", "log_mb", "recordings_mb".
+    `slopes`: intervals of "descriptors", "threads", "rss_mb"; left out where not judged.
+    `settings`: "store_turns", "store_days", "free_mb", "memory_mb", "soft_files", "soft_threads"
+    (descriptors and threads that the process may have; left out where there is no limit)."""
     rows: list[HorizonRow] = []
     turns = per_hour["turns"] * HOURS
     limit = settings["store_turns"]
@@ -87,7 +91,7 @@ def rows_of(per_hour: Mapping[str, float], settings: Mapping[str, float]) -> lis
         ("threads", "soft_threads", ""),
         ("rss_mb", "memory_mb", " MB"),
     ):
-        rows.append(_slope(name, per_hour.get(name), settings.get(limit_name), unit))
+        rows.append(_slope(name, slopes.get(name), settings.get(limit_name), unit))
     rows += [
         HorizonRow(
             "self-signed certificate",
@@ -129,17 +133,20 @@ def _files(what: str, mb_per_hour: float, free_mb: float) -> HorizonRow:
     )
 
 
-def _slope(name: str, high: float | None, limit: float | None, unit: str) -> HorizonRow:
-    """A metric whose slope may be anything up to `high` an hour."""
-    if high is None:
+def _slope(
+    name: str, slope: tuple[float, float] | None, limit: float | None, unit: str
+) -> HorizonRow:
+    """A metric whose slope an hour lies in an interval. It holds where the whole interval does, and
+    does not where none of it does."""
+    if slope is None:
         return HorizonRow(name, None, "not judged: the soak was too short", "", None)
-    most = max(0.0, high) * HOURS
-    bound = "" if limit is None else f"limit {limit:.0f}{unit}"
-    fits = limit is None or most < limit
-    return HorizonRow(
-        name,
-        high,
-        f"at most {most:.0f}{unit} more, by the upper end of the interval",
-        bound if fits else f"{bound}: a longer soak narrows the interval",
-        True if fits else None,
-    )
+    least, most = (max(0.0, end) * HOURS for end in slope)
+    more = f"{least:.0f} to {most:.0f}{unit} more, by the interval"
+    if limit is None:
+        return HorizonRow(name, slope[1], more, "", None)
+    bound = f"limit {limit:.0f}{unit}"
+    if most < limit:
+        return HorizonRow(name, slope[1], more, bound, True)
+    if least > limit:
+        return HorizonRow(name, slope[1], more, bound, False)
+    return HorizonRow(name, slope[1], more, f"{bound}: a longer soak narrows the interval", None)

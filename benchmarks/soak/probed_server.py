@@ -1,4 +1,4 @@
-"""`halfsec serve` with a probe: asyncio tasks, traces and Python heap by subsystem, on request.
+"""`halfsec serve` with a probe: asyncio tasks and Python heap by subsystem, on request.
 
 Run by the bench as `python -m benchmarks.soak.probed_server serve ...`. The heap is traced
 (`tracemalloc`) from the first request on, that is when the models are loaded: what the calls
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.__main__ import main
-from agent.calls.registry import Traces
 from benchmarks.callers.control_socket import Json, RecordedLoop, listen
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -37,26 +36,19 @@ class Probe:
 
     def __init__(self) -> None:
         self.loop = RecordedLoop()
-        self._traces: list[Traces] = []
 
     def install(self) -> None:
-        """Record the server's loop and its traces. Before it starts."""
+        """Record the server's loop. Before it starts."""
         self.loop.install()
-        made = self._traces
-        original = Traces.__init__
-
-        def recorded(self: Traces) -> None:
-            original(self)
-            made.append(self)
-
-        Traces.__init__ = recorded  # type: ignore[method-assign]
 
     def handle(self, request: Json) -> Json:
-        """`{"heap": bool}` -> `{"tasks", "traces", "heap"}`; the heap in bytes by subsystem."""
+        """`{"heap": bool}` -> `{"tasks", "heap"}`; the heap in bytes by subsystem. Raises
+        RuntimeError where there is no loop."""
         loop = self.loop.loop
+        if loop is None:
+            raise RuntimeError("the server has no event loop")
         return {
-            "tasks": 0 if loop is None else len(asyncio.all_tasks(loop)),
-            "traces": sum(each.num_kept for each in self._traces),
+            "tasks": len(asyncio.all_tasks(loop)),
             "heap": self._heap() if request.get("heap") else {},
         }
 

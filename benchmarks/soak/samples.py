@@ -23,6 +23,7 @@ METRICS: Final = {
     "restarts": "halfsec_stage_restarts_total",
     "store_lost": "halfsec_store_turns_lost_total",
     "store_waiting": "halfsec_store_turns_waiting",
+    "traces": "halfsec_traces_kept",
     "evictions": "halfsec_llm_evictions_total",
 }
 """Names in a sample and at `/metrics`; a name with labels is added up over them."""
@@ -71,11 +72,11 @@ async def take_sample(server: SampledServer, at_s: float, part: int, *, heap: bo
     spent_s = cpu_s(server.pid)
     if spent_s is not None:
         values["cpu_s"] = spent_s
-    values |= await _metrics(server.url)
+    values |= await read_server(server.url)
     sizes: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         probed = await asyncio.to_thread(request, server.socket, heap=heap)
-        values["tasks"], values["traces"] = probed["tasks"], probed["traces"]
+        values["tasks"] = probed["tasks"]
         sizes = probed["heap"]
         if sizes:
             values["heap_mb"] = sum(sizes.values()) / (1 << 20)
@@ -93,7 +94,8 @@ def _counts(pid: int) -> Values:
     return found
 
 
-async def _metrics(url: str) -> Values:
+async def read_server(url: str) -> Values:
+    """The values of `METRICS` at a server's `/metrics`; none where it does not answer."""
     address = url.replace("ws", "http", 1).partition("/v1/")[0] + "/metrics"
     try:
         async with httpx.AsyncClient(

@@ -14,12 +14,14 @@ from .samples import Sample
 Json = dict[str, Any]
 
 _OPTIONS: Final = "options.json"
+_ENDED: Final = "ended.json"
+_LINES: Final = ("samples.jsonl", "visits.jsonl", "rest.jsonl")
 
 
 class SoakState:
     """A folder with `options.json`, `samples.jsonl`, `visits.jsonl`, `rest.jsonl`, the server's log
-    and its home.
-    A line is complete when it ends; one that was being written when the soak broke off is ignored.
+    and its home; once the soak has come to its end, also `ended.json`. A line is complete when it
+    ends; one that was being written when the soak broke off is ignored.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,10 +33,13 @@ class SoakState:
         last."""
 
     def begin(self, options: Mapping[str, Any]) -> None:
-        """Begin a soak in a folder that has none. Raises BenchError."""
-        if (self.folder / _OPTIONS).exists():
+        """Begin a soak in a folder that has none, or one whose server never started. Raises
+        BenchError."""
+        if self._lines("samples.jsonl"):
             raise BenchError(f"{self.folder} has a soak already: --resume goes on with it.")
         self.folder.mkdir(parents=True, exist_ok=True)
+        for name in (*_LINES, _ENDED):
+            (self.folder / name).unlink(missing_ok=True)
         (self.folder / _OPTIONS).write_text(json.dumps(options, indent=1), encoding="utf-8")
 
     def resume(self) -> Json:
@@ -48,6 +53,19 @@ class SoakState:
             raise BenchError(f"{self.folder} has no soak that can be resumed: {error}") from None
         return options
 
+    def end(self, minutes: float) -> None:
+        """Note that the soak has come to its end, after so many minutes in all."""
+        text = json.dumps({"minutes": minutes})
+        (self.folder / _ENDED).write_text(text, encoding="utf-8")
+
+    def has_ended(self, minutes: float) -> bool:
+        """True for a soak that came to its end, and was to be no longer than that."""
+        try:
+            ended: Json = json.loads((self.folder / _ENDED).read_text("utf-8"))
+            return float(ended["minutes"]) >= minutes
+        except (OSError, ValueError, KeyError):
+            return False
+
     @property
     def elapsed_s(self) -> float:
         """Time that was sampled."""
@@ -56,7 +74,7 @@ class SoakState:
     @property
     def part(self) -> int:
         """Number of the newest part; 0 before the first."""
-        return self.samples[-1].part if self.samples else 0
+        return max((each[-1].part for each in (self.samples, self.rests) if each), default=0)
 
     def add_sample(self, sample: Sample) -> None:
         self.samples.append(sample)

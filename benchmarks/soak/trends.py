@@ -70,6 +70,9 @@ class Trend:
     """Rise of the line over the time judged."""
     allowance: float
     grows: bool
+    smallest: float | None = None
+    """Slope an hour from which on growth is found: it takes more than the allowance and more than
+    half of the interval. One of just this size is found every other time."""
 
     @property
     def is_judged(self) -> bool:
@@ -123,9 +126,9 @@ def fit_trend(name: str, points: Sequence[Point], allowance: float) -> Trend:
     rise = slope * judged_h
     grows = slope - half > 0 and rise > allowance
     first = level - rise / 2 / max(1, num_parts)
-    return Trend(
-        name, len(judged), first, slope, slope - half, slope + half, rise, allowance, grows
-    )
+    smallest = max(half, allowance / judged_h)
+    low, high = slope - half, slope + half
+    return Trend(name, len(judged), first, slope, low, high, rise, allowance, grows, smallest)
 
 
 def _t(freedom: int) -> float:

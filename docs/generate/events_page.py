@@ -25,7 +25,7 @@ Query of the socket's address: `model` (an agent's name; any other name is serve
 """
 
 CLIENT: Final = {
-    "session.update": "Change the session. Only the fields that are present change; "
+    "session.update": "Change the session ([its fields](fields.md)). Only those present change; "
     "`turn_detection: null` turns voice detection off. Answer: `session.updated` with the whole "
     "session, or `error`.",
     "input_audio_buffer.append": "Audio of the caller, base64, in the session's input format "
@@ -41,8 +41,9 @@ CLIENT: Final = {
     "conversation.item.truncate": "Say how much of a reply was played (`audio_end_ms`); the rest "
     "leaves the conversation. More than was sent is taken as all of it.",
     "conversation.item.delete": "Delete an item.",
-    "response.create": "Ask for a response; `response` may change instructions, tools, voice, "
-    "modality, `input`, `conversation` (`none`: out of band), `metadata`.",
+    "response.create": "Ask for a response; `response` ([its fields](fields.md)) may change "
+    "instructions, tools, voice, modality, `input`, `conversation` (`none`: out of band), "
+    "`metadata`.",
     "response.cancel": "Stop the response.",
     "halfsec.playback": "Extension: `played_ms` of the reply `item_id` have left the loudspeaker.",
 }
@@ -129,15 +130,21 @@ EXTENSIONS: Final = {
         "Play that reply quietly until `halfsec.unduck`, its end, or `speech_started`.",
     ),
     "halfsec.unduck": ("`item_id`", "Play that reply at full volume again."),
+    "halfsec.waiting": (
+        "`stage`, `waited_ms`",
+        "The caller waits for `stage` (null: not known), and nothing was sent for 1.5 s because of "
+        "that: the call is alive. It comes again every 1.5 s.",
+    ),
     "halfsec.context": (
         "`summary`, `messages`, `tokens_before`, `tokens`",
         "The model has this summary in place of so many of the conversation's oldest messages, and "
         "its context fewer tokens. The items stay as they are.",
     ),
     "halfsec.notice": (
-        "`code`, `message`",
-        "Something that does not work in this call as usual. `language_partial`: in the call's "
-        "language there are recognition and a voice only.",
+        "`param`, `message`",
+        "A field that the client set has no effect here, and why: see "
+        "[Fields](fields.md). Once for each time that it is set. Or the call's language is one "
+        "with recognition and a voice only: see [Languages](../how-to/languages.md).",
     ),
     "halfsec.tool": (
         "`item_id`, `name`, `state`, `ms`",

@@ -13,6 +13,7 @@ GENERATED: Final = {
     "reference/commands.md": "commands_page",
     "reference/http.md": "http_page",
     "reference/events.md": "events_page",
+    "reference/fields.md": "fields_page",
     "reference/metrics.md": "metrics_page",
     "reference/limits.md": "limits_page",
 }

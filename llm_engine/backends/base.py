@@ -101,10 +101,14 @@ class SequenceRows:
     """A backend that can't score a row leaves it out of `StepResult.log_probs`."""
 
     @property
-    def num_logits(self) -> int:
-        """Last rows whose logits are needed: those that are sampled, and from the scored one on."""
-        num_scored = 0 if self.scored is None else len(self.token_ids) - self.scored.index
-        return max(self.num_sampled, num_scored)
+    def logit_rows(self) -> tuple[int, ...]:
+        """Indices of the rows whose logits are needed, in order: the sampled ones, and the scored
+        one, which may lie before them."""
+        size = len(self.token_ids)
+        sampled = range(size - self.num_sampled, size)
+        if self.scored is None or self.scored.index in sampled:
+            return tuple(sampled)
+        return self.scored.index, *sampled
 
 
 @dataclass(frozen=True, slots=True)

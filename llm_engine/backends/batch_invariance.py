@@ -83,7 +83,7 @@ def _logits(
     first = 0
     for size in sizes:
         ids = token_ids[first : first + size]
-        work = [SequenceInput(buffers, ids, first, size) for buffers in sequences]
+        work = [SequenceInput(buffers, ids, first, tuple(range(size))) for buffers in sequences]
         parts.append(session.run(work)[-1].copy())
         first += size
     for buffers in sequences:

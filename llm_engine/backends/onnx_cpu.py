@@ -155,8 +155,8 @@ class OnnxBackend:
             for rows, logits in self.read(sub_batch.sequences, interruption):
                 tokens[rows.slot] = choose_tokens(rows, logits)
                 if rows.scored is not None:
-                    row = logits[rows.scored.index - len(rows.token_ids)]
-                    log_probs[rows.slot] = log_prob(rows.scored, row)
+                    row = rows.logit_rows.index(rows.scored.index)
+                    log_probs[rows.slot] = log_prob(rows.scored, logits[row])
         return DoneStep(plan, StepResult(tokens, log_probs))
 
     def collect(self, handle: StepHandle) -> StepResult:
@@ -167,16 +167,15 @@ class OnnxBackend:
         return sum(buffers.num_bytes for buffers in self._slots.values())
 
     def logits(self, rows: SequenceRows) -> Array:
-        """`[num_logits, vocab]` after the last rows, valid until the next run."""
+        """Logits after `rows.logit_rows`, `[rows, vocab]`, valid until the next run."""
         ((_, logits),) = self.read([rows])
         return logits
 
     def read(
         self, sequences: Sequence[SequenceRows], interruption: Interruption | None = None
     ) -> Iterator[tuple[SequenceRows, Array]]:
-        """Run all rows. Yields a sequence when its last row is done, with the logits of its last
-        `num_logits` rows, which are valid until the next is asked for. Raises
-        StepInterruptedError."""
+        """Run all rows. Yields a sequence when its last row is done, with the logits of its
+        `logit_rows`, which are valid until the next is asked for. Raises StepInterruptedError."""
         num_seqs = self._sessions[-1].num_seqs
         for first in range(0, len(sequences), num_seqs):
             yield from self._read_together(sequences[first : first + num_seqs], interruption)
@@ -201,14 +200,13 @@ class OnnxBackend:
     def _chunk(self, rows: SequenceRows, start: int) -> SequenceInput:
         num_rows = len(rows.token_ids)
         end = min(start + self._sessions[0].max_rows, num_rows)
-        first_sampled = max(start, num_rows - rows.num_logits)
         # The second row of a single one needs room as well.
         needed = rows.first_position + num_rows + 1
         return SequenceInput(
             buffers=self._with_room(rows.slot, needed, kept=rows.first_position + start),
             token_ids=rows.token_ids[start:end],
             first_position=rows.first_position + start,
-            num_sampled=max(0, end - first_sampled),
+            sampled=tuple(index - start for index in rows.logit_rows if start <= index < end),
         )
 
     def _with_room(self, slot: Slot, num_tokens: int, kept: int) -> SequenceBuffers:

@@ -13,7 +13,7 @@ import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import onnxruntime as ort
@@ -31,9 +31,9 @@ _MAX_ROWS = 64
 _FATAL_ONLY = 4
 """Log level: errors are raised as well."""
 
-_Shape: TypeAlias = tuple[tuple[int, int], ...]
-"""Shape of a run: for each sequence its rows and how many of them are sampled."""
-_IDLE = 0, 0
+_Shape: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Shape of a run: for each sequence its rows and which of them are sampled."""
+_IDLE: Final[tuple[int, tuple[int, ...]]] = 0, ()
 
 
 class SequenceBuffers:
@@ -78,8 +78,8 @@ class SequenceInput:
     """Buffers with room for these tokens and one more."""
     token_ids: Sequence[int]
     first_position: int
-    num_sampled: int
-    """Last rows whose logits are wanted."""
+    sampled: tuple[int, ...]
+    """Indices of the rows whose logits are wanted, in order."""
 
 
 class DecoderSession:
@@ -121,13 +121,11 @@ class DecoderSession:
     ) -> list[Array]:
         """Extend each sequence by its rows; none may stand in `work` twice.
 
-        Returns for each its logits `[num_sampled, vocab]`, valid until the next run. Raises
+        Returns for each its logits `[sampled rows, vocab]`, valid until the next run. Raises
         StepInterruptedError; the rows may be written in some layers then.
         """
         assigned = self._assign(work)
-        shape = tuple(
-            (len(rows.token_ids), rows.num_sampled) if rows else _IDLE for rows in assigned
-        )
+        shape = tuple((len(rows.token_ids), rows.sampled) if rows else _IDLE for rows in assigned)
         if shape != self._shape:
             self._bind_shape(shape)
         num_rows = num_sampled = 0
@@ -143,8 +141,8 @@ class DecoderSession:
             self._bind_sequence(seq, rows.buffers)
             self._tokens[0, num_rows : num_rows + size] = rows.token_ids
             num_rows += size
-            logits[id(rows)] = self._logits[num_sampled : num_sampled + rows.num_sampled]
-            num_sampled += rows.num_sampled
+            logits[id(rows)] = self._logits[num_sampled : num_sampled + len(rows.sampled)]
+            num_sampled += len(rows.sampled)
         if num_rows % self.row_multiple:
             self._tokens[0, num_rows] = self._tokens[0, 0]
         if interruption is None:
@@ -205,10 +203,10 @@ class DecoderSession:
         seq_sizes: list[int] = []
         num_rows = sum(size for size, _ in shape)
         first = 0
-        for size, num_sampled in shape:
+        for size, wanted in shape:
             own = list(range(first, first + size))
             first += size
-            sampled += own[size - num_sampled :]
+            sampled += [own[index] for index in wanted]
             kept += range(len(attended), len(attended) + len(own))
             # A single row attends twice. An unused attention needs a row as well, any row.
             seen = own if len(own) > 1 else own * 2 or [0]

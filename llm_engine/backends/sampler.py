@@ -77,7 +77,8 @@ def choose(
 
 
 def choose_tokens(rows: SequenceRows, logits: Logits) -> tuple[int, ...]:
-    """Choose a token after each sampled row, from logits `[num_logits, vocab]` float32."""
+    """Choose a token after each sampled row, from the logits of `rows.logit_rows`, `[rows, vocab]`
+    float32."""
     logits = logits[len(logits) - rows.num_sampled :]
     first_sampled = len(rows.token_ids) - rows.num_sampled
     position = rows.first_position + first_sampled + 1

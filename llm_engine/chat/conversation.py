@@ -25,7 +25,7 @@ from llm_engine.structured_output.grammar import Grammar
 from .condensation import Condensation, CondensationLimits, ContextReplacement, OutdatedError
 from .template import ChatMessage, ChatTemplate, Role
 from .thinking import ThoughtReader, WordIds
-from .token_history import ContextTokens, TokenHistory
+from .token_history import ContextTokens, HistoryTruncation, TokenHistory
 from .tool_calls import CallingMessage, Dialect, Tool, ToolCall, ToolUse
 
 OnMark = Callable[[str, int], None]
@@ -198,6 +198,10 @@ class Conversation:
         """Tokens of the context. Takes 1 us a message."""
         length = self._history.context_length
         return self._history.use(_reserve(self._sampling.max_tokens, length))
+
+    def set_truncation(self, truncation: HistoryTruncation) -> None:
+        """Drop the oldest exchanges by this rule from the next prompt on."""
+        self._history.truncation = truncation
 
     def watch_message_end(self, tell: OnMessageEnd) -> None:
         """Call back whenever a preview or the prompt of a reply ends with words of the user that

@@ -55,6 +55,19 @@ class ContextTokens:
     """Kept free for a reply."""
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryTruncation:
+    """Rule by which the oldest exchanges of a conversation are dropped, in place of the default."""
+
+    keeps_all: bool = False
+    """Drop nothing: a prompt for which there is no room is refused."""
+    kept_share: float | None = None
+    """Share of the room for turns that is still filled after some were dropped, 0..1. None:
+    `KEPT_SHARE` of the context."""
+    max_turn_tokens: int | None = None
+    """Most tokens of summary and turns. None: as many as the context holds."""
+
+
 class TokenHistory:
     """System prompt, examples and turns of one conversation. Not thread-safe."""
 
@@ -76,6 +89,7 @@ class TokenHistory:
         self._token_bytes = token_bytes
         self.context_length = context_length
         self._keeps_all = keep_all
+        self.truncation = HistoryTruncation()
         self._system: EncodedMessage | None = None
         self._head: list[EncodedMessage] = []
         """Messages at the front of every prompt: system prompt and examples."""
@@ -211,7 +225,7 @@ class TokenHistory:
         system = messages[0].text if messages and messages[0].role == "system" else None
         turns = messages if system is None else messages[1:]
         fresh = self._encoder.rewritten(turns, [*self._turns, *self._ready])
-        if self._keeps_all and len(fresh) < len(turns):
+        if (self._keeps_all or self.truncation.keeps_all) and len(fresh) < len(turns):
             num_tokens = sum(message.num_tokens for message in fresh)
             raise self._encoder.too_long("user", f"more than {num_tokens} tokens")
         if system is not None:
@@ -263,7 +277,8 @@ class TokenHistory:
         `opened`, where it is an open one, and room for `reserve` more."""
         more = [] if opened is None else [self._encoder.written("user", opened)]
         num_tokens = self._layout(more).num_tokens()
-        return num_tokens + reserve > self.context_length and not self._keeps_all
+        keeps_all = self._keeps_all or self.truncation.keeps_all
+        return num_tokens > self._limits(reserve)[0] and not keeps_all
 
     def condense(self, num_messages: int, summary: tuple[str, ...]) -> None:
         """Replace the oldest messages, and the summary before them, by this summary."""
@@ -351,26 +366,38 @@ class TokenHistory:
         template makes it longer, one more exchange is dropped.
         """
         num_before = len(self._turns)
-        limit = self.context_length
+        keeps_all, has_dropped = self._keeps_all or self.truncation.keeps_all, False
         while True:
             layout = self._layout(more)
             num_tokens = layout.num_tokens()
             ends = ends_of_exchanges(self._turns, is_last_over=bool(more))
-            if num_tokens + reserve <= limit or self._keeps_all:
+            most, kept = self._limits(reserve)
+            if num_tokens <= (kept if has_dropped else most) or keeps_all:
                 break
             if not ends:
                 if not self._summary:
                     break
                 self._summary, self.summary = [], ()
                 continue
-            limit = int(self.context_length * KEPT_SHARE)
-            surplus = num_tokens + reserve - limit
+            has_dropped = True
+            surplus = num_tokens - kept
             first = len(self._head) + len(self._summary)
             dropped = [0, *accumulate(layout.sizes()[first:][: len(self._turns)])]
             del self._turns[: next((end for end in ends if dropped[end] >= surplus), ends[-1])]
         self._count_dropped(num_before - len(self._turns))
-        if num_tokens >= self.context_length:
+        is_refused = self.truncation.keeps_all and num_tokens > most
+        if num_tokens >= self.context_length or is_refused:
             raise self._encoder.too_long("user", f"{num_tokens} tokens")
+
+    def _limits(self, reserve: int) -> tuple[int, int]:
+        """Most tokens of a prompt, and of one from which exchanges were dropped, beside `reserve`
+        for a reply."""
+        most, rule = self.context_length - reserve, self.truncation
+        if rule.max_turn_tokens is not None:
+            most = min(most, self.num_fixed + rule.max_turn_tokens)
+        if rule.kept_share is None:
+            return most, min(most, int(self.context_length * KEPT_SHARE) - reserve)
+        return most, self.num_fixed + int(max(0, most - self.num_fixed) * rule.kept_share)
 
 
 def message_end_ids(token_bytes: Sequence[bytes], end_ids: Iterable[int]) -> tuple[int, ...]:

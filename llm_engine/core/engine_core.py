@@ -113,6 +113,12 @@ class EngineCore:
         """Last outputs of requests that ended outside a step; the next step returns them."""
         self._counters = Counters()
 
+    def release(self) -> None:
+        """Let the backend and the drafters go, with all their memory. The last call of all."""
+        del self._backend
+        self._drafters.clear()
+        self.cache.release()
+
     @property
     def has_work(self) -> bool:
         """True if a step would do anything."""
@@ -285,7 +291,7 @@ class EngineCore:
         """Propose the next tokens. A drafter that raises switches all drafting off."""
         try:
             return active.draft(self._clock)
-        except Exception:
+        except BaseException:  # a panic of Rust's (a forced draft) is no Exception
             _log.exception("drafting failed; the engine goes on without")
             self._drafters.clear()
             for each in self._active.values():
@@ -343,7 +349,7 @@ class EngineCore:
             result = self._backend.collect(self._launch(work, Plan(sub_batches, copies)))
         except StepInterruptedError:
             return []
-        except Exception as error:
+        except BaseException as error:  # `sys.exit` in a library raises SystemExit
             if len(work) > 1 and not isinstance(error, DeviceLostError):
                 # Which request is at fault? Positions make a step repeatable: run them alone.
                 alone = [
@@ -455,7 +461,7 @@ def _num_cacheable(request: Request) -> int:
     return num_cacheable
 
 
-def _failed(active: ActiveRequest, error: Exception) -> Output:
+def _failed(active: ActiveRequest, error: BaseException) -> Output:
     if isinstance(error, DeviceLostError):
         return Output(active.id, error=error)
     failure = EngineError(f"the language model failed: {type(error).__name__}: {error}")

@@ -7,13 +7,19 @@ lock for longer than it takes to append to a list.
 Bounds: at most `MAX_COMMANDS` commands wait, further ones are refused with EngineError (aborting
 and closing are always accepted; there is at most one of each per request). A stream holds at most
 the request's `max_tokens` outputs, so a reader that falls behind costs memory, not the engine.
+
+Nothing that is raised ends the thread, and every request whose work raised gets an EngineError.
+Each `except` is of BaseException: a library that calls `sys.exit` raises SystemExit, and a panic of
+Rust's (tokenizer, grammar) is no Exception either. KeyboardInterrupt goes to the main thread only.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 from llm_engine.errors import DeviceLostError, EngineError, RequestError
@@ -31,6 +37,9 @@ than this in that time are an attack."""
 CHECK_AFTER_S: Final = 1.0
 """Idle time after which the thread runs the cache's integrity check, which takes a millisecond."""
 
+_OWN_NAME: Final = Path("/proc/thread-self/comm")
+"""Native name of the thread that reads or writes it, on Linux."""
+
 Result = TypeVar("Result")
 Payload = TypeVar("Payload")
 
@@ -44,6 +53,14 @@ def call_on_loop(
     except RuntimeError:  # raised by a closed loop
         return False
     return True
+
+
+def _native_name() -> str:
+    """Native name of the calling thread; empty where there is none."""
+    try:
+        return _OWN_NAME.read_text().strip()
+    except OSError:
+        return ""
 
 
 class OutputStream:
@@ -120,6 +137,7 @@ class EngineThread:
         self.health = Health()
         self._changed = threading.Condition()
         self._closing = False
+        self._native_name = _native_name()
         self._thread = threading.Thread(target=self._run, name="llm_engine", daemon=True)
         self._thread.start()
 
@@ -132,9 +150,9 @@ class EngineThread:
                 stream.request_id = self._core.add(request)
             except RequestError as error:
                 stream.send(error)
-            except Exception as error:
+            except BaseException as error:
                 _log.exception("a request could not be started")
-                stream.send(EngineError(f"the engine failed: {error}"))
+                stream.send(_as_engine_error(error))
             else:
                 self._streams[stream.request_id] = stream
 
@@ -157,7 +175,8 @@ class EngineThread:
     ) -> Result:
         """Run a function on the engine's thread between two steps and return its result.
 
-        `undo` runs there with the result if the caller was cancelled or its loop is closed.
+        `undo` runs there with the result if the caller was cancelled or its loop is closed. What
+        the function raises is raised here; EngineError in place of what is no Exception.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
@@ -175,8 +194,8 @@ class EngineThread:
         def run() -> None:
             try:
                 result = function()
-            except Exception as error:
-                call_on_loop(loop, fail, error)
+            except BaseException as error:
+                call_on_loop(loop, fail, _for_future(error))
             else:
                 if not call_on_loop(loop, succeed, result):
                     undo(result)
@@ -242,6 +261,10 @@ class EngineThread:
             self._changed.notify()
 
     def _run(self) -> None:
+        # Inherited where Python does not set it (before 3.14): the name by which its supervisor
+        # knows a model's threads, those of the backend among them.
+        with contextlib.suppress(OSError):
+            _OWN_NAME.write_text(self._native_name)
         is_checked = True
         while True:
             with self._changed:
@@ -259,17 +282,20 @@ class EngineThread:
             for command in commands:
                 try:
                     command.run()
-                except Exception:
+                except BaseException:
                     # Only clean-up gets here; no caller waits for its result.
                     _log.exception("the engine could not clean up after a request")
             if closing:
                 self._fail_all(EngineError("the engine is closed"))
+                # An engine is part of cycles of references. Where it was abandoned because it hung,
+                # the memory of its model must not wait for the garbage collector.
+                self._core.release()
                 return
             try:
                 self._step()
-            except BaseException as error:  # SystemExit would end the thread, and nothing be said
+            except BaseException as error:
                 _log.exception("the engine's step failed")
-                self._fail_all(EngineError(f"the engine failed: {error}"))
+                self._fail_all(_as_engine_error(error))
 
     def _step(self) -> None:
         for request_id, stream in self._streams.items():
@@ -283,11 +309,14 @@ class EngineThread:
         better than to serve wrong keys."""
         try:
             self._core.cache.check()
-        except AssertionError:
+        except BaseException:
             _log.exception(
                 "the cache's integrity check failed; all conversations are computed anew"
             )
-            self._core.cache.forget_everything()
+            try:
+                self._core.cache.forget_everything()
+            except BaseException:
+                _log.exception("the cache could not be forgotten")
 
     def _deliver(self, output: Output) -> None:
         if isinstance(output.error, DeviceLostError):
@@ -300,7 +329,24 @@ class EngineThread:
             self._core.abort(output.request_id)
 
     def _fail_all(self, error: EngineError) -> None:
-        for request_id, stream in self._streams.items():
-            self._core.abort(request_id)
+        failed, self._streams = self._streams, {}
+        for request_id, stream in failed.items():
             stream.send(error)
-        self._streams.clear()
+            try:
+                self._core.abort(request_id)
+            except BaseException:
+                _log.exception("the engine could not clean up after a request")
+
+
+def _for_future(error: BaseException) -> Exception:
+    """The error itself where a future may have it: StopIteration it refuses, and what is no
+    Exception would go through the event loop and end the service."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return _as_engine_error(error)
+
+
+def _as_engine_error(error: BaseException) -> EngineError:
+    failure = EngineError(f"the engine failed: {str(error) or type(error).__name__}")
+    failure.__cause__ = error
+    return failure

@@ -166,6 +166,10 @@ class KvCache:
         """Tokens in a page."""
         return self._layout.page_size
 
+    def release(self) -> None:
+        """Let the backend go. No other method may be called afterwards that needs it."""
+        del self._backend
+
     def check(self) -> None:
         """Integrity check: raise AssertionError unless every page and token is accounted for."""
         everything = [*self.sequences.values(), *self._pinned.values()]

@@ -5,9 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tts
+from asr.audio.conversion import Resampler
 from asr.audio.files import read_file
-from asr.audio.samples import RATE_HZ
+from asr.audio.samples import RATE_HZ, Pcm
 from asr.errors import ModelError
+from asr.recognition.recognizer import TranscriptionOptions
 from asr.recognition.whisper import (
     FULL_WINDOW,
     MAX_PIECE_S,
@@ -186,3 +189,24 @@ def test_a_model_of_another_kind(tmp_path: Path) -> None:
     shutil.copy(model_path("silero-vad") / "silero_vad.onnx", folder / "model.bin")
     with pytest.raises(ModelError, match=r"model\.bin cannot be read"):
         WhisperTranscriber.load(folder)
+
+
+# --- prompts ---
+
+
+def spoken(text: str) -> Pcm:
+    """A text in the default voice, at 16 kHz."""
+    voice = tts.load_voice("hibari", Path("nowhere"))
+    chunks = list(voice.synthesize(tts.SpeakablePiece(text, (0, len(text)), 0)))
+    resampler = Resampler(voice.rate_hz)
+    pcm = resampler.push(np.concatenate([chunk.pcm for chunk in chunks]))
+    return np.concatenate([pcm, resampler.flush()])
+
+
+def test_a_prompt_says_how_a_name_is_written(whisper: WhisperTranscriber) -> None:
+    pcm = spoken("Please call Anja Kaczmarek at Halfsec.")
+    assert "Halfsec" not in whisper.transcribe(pcm).text
+    options = TranscriptionOptions(prompt="Anja Kaczmarek, Halfsec.")
+    found = whisper.transcribe(pcm, options=options).text
+    assert "Kaczmarek" in found
+    assert "Halfsec" in found

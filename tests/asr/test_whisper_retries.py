@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from asr.audio.samples import RATE_HZ
+from asr.recognition.recognizer import TranscriptionOptions
 from asr.recognition.whisper import WhisperTranscriber, WindowPolicy
 
 
@@ -35,6 +36,7 @@ class Runtime:
     windows_s: list[float] = field(default_factory=list)
     audio: list[npt.NDArray[np.float32]] = field(default_factory=list)
     max_tokens: int = 0
+    prompts: list[list[int]] = field(default_factory=list)
     sot_sequence: tuple[int, ...] = (1, 2)
     no_timestamps: int = 3
 
@@ -48,7 +50,20 @@ class Runtime:
 
     def generate(self, encoded: object, prompts: list[list[int]], **options: int) -> list[Answer]:
         self.max_tokens = options["max_length"] // 2  # the rest is for the prompt
+        self.prompts += prompts
         return [self.answers.pop(0)]
+
+    def decode(self, tokens: list[int]) -> str:
+        return " ".join(f"w{token}" for token in tokens)
+
+
+class PromptTokenizer:
+    """A tokenizer whose tokens of a prompt are the lengths of its words."""
+
+    language_code, sot_prev, sot_sequence, no_timestamps = "en", 9, (1, 2), 3
+
+    def encode(self, text: str) -> list[int]:
+        return [100 + len(word) for word in text.split()]
 
     def decode(self, tokens: list[int]) -> str:
         return " ".join(f"w{token}" for token in tokens)
@@ -110,3 +125,19 @@ def test_an_answer_to_noise_is_dropped() -> None:
     assert transcribed(Answer([1, 2], score=-1.1, no_speech_prob=0.9))[0] == ""
     assert transcribed(Answer([1, 2], score=-1.1, no_speech_prob=0.3))[0] == "w1 w2"
     assert transcribed(Answer([1, 2], score=-0.3, no_speech_prob=0.9))[0] == "w1 w2"
+
+
+def test_the_last_try_at_a_loop_is_made_without_the_prompt() -> None:
+    """It may be what the text loops on."""
+    runtime = Runtime([LOOP, LOOP, GOOD])
+    tokenizer = PromptTokenizer()
+    whisper = WhisperTranscriber(runtime, tokenizer, runtime)
+    pcm = np.ones(2 * RATE_HZ, np.float32)
+    found = whisper.transcribe(pcm, options=TranscriptionOptions(prompt="one three"))
+    assert found.text == "w1 w2 w3"
+    prompted = [9, 103, 105, 1, 2, 3]
+    assert runtime.prompts == [prompted, prompted, [1, 2, 3]]
+    unsure = Runtime([UNLIKELY] * 3)
+    again = WhisperTranscriber(unsure, tokenizer, unsure)
+    again.transcribe(pcm, options=TranscriptionOptions(prompt="one three"))
+    assert unsure.prompts == [prompted] * 3, "a style that is unlikely stays asked for"

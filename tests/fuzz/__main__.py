@@ -126,6 +126,11 @@ def _note_death(noted: FindingsFolder, findings: Path, name: str, status: int, s
         noted.add_other(b"", "crash", f"exit status {status}\n{text}")
 
 
+def seconds_of_each(minutes: float, num_targets: int) -> int:
+    """Whole seconds of each target, at least one: 0 would be no limit. 0 without `minutes`."""
+    return max(1, round(60 * minutes / num_targets)) if minutes > 0 else 0
+
+
 def table(results: Sequence[Result]) -> str:
     """One line a target."""
     head = f"{'target':<22}{'inputs':>12}{'seconds':>9}{'a second':>10}{'edges':>8}  findings"
@@ -156,14 +161,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = options.targets.split(",")
     if unknown := set(names) - set(TARGETS):
         parser.error(f"no target is called {', '.join(sorted(unknown))}; see --help")
-    if not options.minutes and not options.inputs:
+    if options.minutes <= 0 and options.inputs <= 0:
         parser.error("say for how long: --minutes or --inputs")
     if importlib.util.find_spec("atheris") is None:
         parser.error("atheris is not installed; it has wheels for Linux and Python below 3.14")
     began = iso_of(unix_ns())
     results = []
     for name in names:
-        seconds = round(60 * options.minutes / len(names))
+        seconds = seconds_of_each(options.minutes, len(names))
         result = fuzz(
             name, options.folder, inputs=options.inputs, seconds=seconds, seed=options.seed
         )

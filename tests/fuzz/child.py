@@ -22,7 +22,9 @@ from typing import Final
 
 import atheris
 
+from latency_budget.account.clock import SystemClock
 from tests.fuzz.findings import MEMORY_STATUS, FindingsFolder
+from tests.fuzz.memory_growth import SETTLED_INPUTS, MemoryGrowth
 from tests.fuzz.target import Target
 from tests.fuzz.targets import PLANTED, TARGETS
 
@@ -30,7 +32,8 @@ MAX_ALLOCATION_BYTES: Final = 2 << 30
 """Memory that the process may ask for beyond what it has when it begins: an input of 20 kB that
 needs it all makes an attack. What is refused to it raises MemoryError, or aborts native code."""
 
-CHECK_EVERY: Final = 256
+CHECK_EVERY: Final = 32
+"""Inputs between two looks at the memory: slow targets have some hundred in a run."""
 
 
 class _Formatted(logging.Handler):
@@ -49,17 +52,17 @@ class _Run:
         findings: FindingsFolder,
         count: Path,
         max_growth_mib: int,
-        settled: int,
+        growth: MemoryGrowth,
     ) -> None:
-        """`settled`: number of the input from which the memory must not grow by more."""
         self._target = target
         self._findings = findings
         self._max_growth_mib = max_growth_mib
-        self._num_settled = settled
+        self._growth = growth
+        self._clock = SystemClock()
+        self._began_ns = self._clock.now_ns()
         with count.open("r+b") as file:
             self._count = mmap.mmap(file.fileno(), 8)
         self._num_inputs = 0
-        self._settled_bytes = 0
 
     def examine(self, data: bytes) -> None:
         self._num_inputs += 1
@@ -75,10 +78,9 @@ class _Run:
 
     def _check_memory(self, data: bytes) -> None:
         resident = _pages(1) * resource.getpagesize()
-        grown = (resident - self._settled_bytes) >> 20
-        if self._num_inputs <= self._num_settled:
-            self._settled_bytes = resident
-        elif grown > self._max_growth_mib:
+        elapsed_s = (self._clock.now_ns() - self._began_ns) / 1e9
+        grown = self._growth.grown_bytes(self._num_inputs, elapsed_s, resident) >> 20
+        if grown > self._max_growth_mib:
             said = f"{grown} MiB more after {self._num_inputs} inputs"
             self._findings.add_other(data, "memory", said)
             os._exit(MEMORY_STATUS)
@@ -101,7 +103,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--input-seconds", type=int, default=10, help="longest time of one input")
     parser.add_argument("--growth-mib", type=int, default=256, help="most memory gained by a run")
-    parser.add_argument("--settled", type=int, default=5000, help="inputs before that is counted")
+    parser.add_argument(
+        "--settled",
+        type=int,
+        default=SETTLED_INPUTS,
+        help="inputs before that is counted; of a short run a tenth (%(default)s)",
+    )
     options = parser.parse_args(argv)
     guides = TARGETS.get(options.name, ("tests",))
     with atheris.instrument_imports(include=list(guides)):
@@ -112,7 +119,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     used = _pages(0) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MAX_ALLOCATION_BYTES, resource.RLIM_INFINITY))
     findings = FindingsFolder(options.findings, options.name)
-    run = _Run(target, findings, options.count, options.growth_mib, options.settled)
+    growth = MemoryGrowth.of_run(options.inputs, options.seconds, options.settled)
+    run = _Run(target, findings, options.count, options.growth_mib, growth)
     for number, data in enumerate(target.seeds()):
         (options.corpus / f"seed-{number}").write_bytes(data)
     words = options.findings / f"{options.name}.dict"

@@ -1,4 +1,5 @@
-"""Findings: inputs at which a target broke a promise, one for each place in the code."""
+"""Findings: inputs at which a target broke a promise, one for each place in the code, or of a
+process that ended (which names no place) one for each input."""
 
 import hashlib
 import traceback
@@ -42,16 +43,18 @@ class FindingsFolder:
             for frame in frames
             if Path(frame.filename).is_relative_to(_OURS)
         ]
-        self._keep(data, type(error).__name__, places[-2:], "".join(_text_of(error)))
+        kind, where = type(error).__name__, " < ".join(reversed(places[-2:]))
+        self._keep(data, kind, where, "".join(_text_of(error)), key=where)
 
     def add_other(self, data: bytes, kind: str, said: str) -> None:
-        """Note a crash, a hang, or growth of memory."""
-        self._keep(data, kind, [], said)
+        """Note a crash, a hang, or growth of memory. Growth is one finding, whatever the input: the
+        one at which it was noticed has not caused it."""
+        key = "" if kind == "memory" else hashlib.sha256(data or said.encode()).hexdigest()
+        self._keep(data, kind, "", said, key=key)
 
-    def _keep(self, data: bytes, kind: str, places: list[str], text: str) -> None:
-        where = " < ".join(reversed(places))
-        key = hashlib.sha256(f"{kind} {where}".encode()).hexdigest()[:12]
-        path = self._folder / f"{self._target}-{key}.input"
+    def _keep(self, data: bytes, kind: str, where: str, text: str, *, key: str) -> None:
+        name = hashlib.sha256(f"{kind} {key}".encode()).hexdigest()[:12]
+        path = self._folder / f"{self._target}-{name}.input"
         if not path.exists() or path.stat().st_size > len(data):
             path.write_bytes(data)
             path.with_suffix(".txt").write_text(f"{kind}\n{where}\n{text}", errors="replace")

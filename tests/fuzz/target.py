@@ -16,6 +16,9 @@ INTERESTING: Final = (
 )
 """Bytes at which readers stumble: bounds of integers, ends of lines, brackets."""
 
+MAX_MESSAGE_CHARS: Final = 1000
+"""Longest message of a refusal: it goes into a log."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

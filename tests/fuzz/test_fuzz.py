@@ -10,10 +10,11 @@ from typing import Final
 import pytest
 
 from tests.fuzz import corpus
-from tests.fuzz.__main__ import fuzz
+from tests.fuzz.__main__ import fuzz, main, seconds_of_each
 from tests.fuzz.corpus import read_corpus, read_findings
 from tests.fuzz.findings import FindingsFolder
 from tests.fuzz.keep import keep
+from tests.fuzz.memory_growth import MemoryGrowth
 from tests.fuzz.target import JsonGrammar, Target, changed_bytes
 from tests.fuzz.targets import PLANTED, TARGETS
 
@@ -85,6 +86,36 @@ def test_a_runs_corpus_and_findings_are_kept(
     for path in (tmp_path / "run" / "findings").iterdir():
         path.unlink()
     assert keep("sound_files", tmp_path / "run") == (2, 2)  # earlier findings stay
+
+
+def test_two_crashes_are_two_findings(tmp_path: Path) -> None:
+    noted = FindingsFolder(tmp_path, "sound_files")
+    for data in (b"one", b"other", b"one"):
+        noted.add_other(data, "crash", "libFuzzer says this much")
+    for said in ("exit status 1", "exit status 2"):
+        noted.add_other(b"", "crash", said)  # of which no input is left
+    found = noted.all()
+    assert [each.kind for each in found] == ["crash"] * 4
+    assert sorted(each.path.read_bytes() for each in found) == [b"", b"", b"one", b"other"]
+
+
+def test_memory_is_judged_from_a_tenth_of_a_short_run_on() -> None:
+    def grown(growth: MemoryGrowth) -> list[int]:
+        """A byte more with each of 100 inputs, of a second each."""
+        return [growth.grown_bytes(n, float(n), 1000 + n) for n in range(1, 101)]
+
+    assert grown(MemoryGrowth.of_run(100, 0)) == [0] * 10 + list(range(1, 91))
+    assert grown(MemoryGrowth.of_run(-1, 100)) == [0] * 10 + list(range(1, 91))
+    assert grown(MemoryGrowth.of_run(10**6, 0, 50)) == [0] * 50 + list(range(1, 51))
+    assert grown(MemoryGrowth.of_run(-1, 0)) == [0] * 100
+
+
+def test_a_short_time_is_no_endless_one() -> None:
+    assert seconds_of_each(0.1, 13) == 1
+    assert seconds_of_each(60, 13) == 277
+    assert seconds_of_each(0, 13) == 0
+    with pytest.raises(SystemExit):
+        main(["--minutes", "-1"])
 
 
 @pytest.mark.slow

@@ -1,6 +1,9 @@
 """Engine and its thread: streams, cancellation, failures, closing."""
 
 import asyncio
+import gc
+import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -14,6 +17,7 @@ from latency_budget.account.turn import TurnId
 from llm_engine.chat.template import ChatMessage
 from llm_engine.checkpoints.huggingface_tokenizer import load_tokenizer
 from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.core import engine_thread
 from llm_engine.core.output import FinishReason, TokenChunk
 from llm_engine.engine import Engine, Vocabulary, read_vocabulary
 from llm_engine.errors import DeviceLostError, EngineError, ModelError, RequestError
@@ -222,19 +226,77 @@ async def test_trouble_outside_the_backends_step_does_not_stop_the_engine(
         engine.close()
 
 
-async def test_a_step_that_exits_does_not_end_the_engines_thread(vocabulary: Vocabulary) -> None:
-    def leave(*_: object) -> None:
-        raise SystemExit("the library gives up")
+def leave(*_: object) -> None:
+    raise SystemExit("the library gives up")
 
+
+@pytest.mark.parametrize("part", ["step", "add"])
+async def test_what_exits_does_not_end_the_engines_thread(
+    part: str, vocabulary: Vocabulary
+) -> None:
     engine = start(ScriptedBackend(lambda held: END if len(held) > 4 else 11), vocabulary)
     try:
         with pytest.MonkeyPatch.context() as broken:
-            broken.setattr(engine._core, "step", leave)
+            broken.setattr(engine._core, part, leave)
             with pytest.raises(EngineError, match="the library gives up"):
                 await take_all(engine.generate([8, 8]))
             await idle(engine)
         chunks = await take_all(engine.generate([8, 8]))
         assert chunks[-1].finish_reason is FinishReason.STOP
+    finally:
+        engine.close()
+
+
+async def test_a_call_clean_up_or_check_that_exits_does_not_end_the_engines_thread(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = start(ScriptedBackend(lambda held: END if len(held) > 4 else 11), vocabulary)
+    thread = engine._thread
+    try:
+        with pytest.raises(EngineError, match="the library gives up"):
+            await thread.call(leave, undo=leave)
+        with pytest.raises(EngineError, match="the engine failed"):
+            await thread.call(lambda: next(iter(())), undo=leave)  # StopIteration
+        with pytest.raises(ZeroDivisionError):
+            await thread.call(lambda: 1 / 0, undo=leave)
+        thread.post(lambda: leave())
+        await idle(engine)
+        assert caplog.text.count("could not clean up") == 1
+        checked = threading.Event()
+
+        def forget() -> None:
+            checked.set()
+            leave()
+
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(engine_thread, "CHECK_AFTER_S", 0.01)
+            broken.setattr(engine._core.cache, "check", leave)
+            broken.setattr(engine._core.cache, "forget_everything", forget)
+            await idle(engine)
+            assert await asyncio.to_thread(checked.wait, 60)
+            await idle(engine)
+        assert "integrity check failed" in caplog.text
+        chunks = await take_all(engine.generate([8, 8]))
+        assert chunks[-1].finish_reason is FinishReason.STOP
+    finally:
+        engine.close()
+
+
+async def test_a_backend_that_exits_fails_the_request_at_fault_only(
+    vocabulary: Vocabulary,
+) -> None:
+    def next_token(held: list[int]) -> int:
+        if held[0] == 9:
+            raise SystemExit("the library gives up")
+        return END if len(held) > 4 else 11
+
+    engine = start(ScriptedBackend(next_token), vocabulary)
+    try:
+        async with asyncio.TaskGroup() as group:
+            good = group.create_task(take_all(engine.generate([8, 8])))
+            with pytest.raises(EngineError, match="SystemExit: the library gives up"):
+                await take_all(engine.generate([9, 9]))
+        assert good.result()[-1].finish_reason is FinishReason.STOP
     finally:
         engine.close()
 
@@ -297,6 +359,31 @@ async def test_a_closed_engine(vocabulary: Vocabulary) -> None:
     with pytest.raises(EngineError, match="the engine is closed"):
         await take_all(engine.generate([5]))
     engine.close()
+
+
+async def test_an_engine_that_was_given_up_lets_its_model_go_when_its_thread_returns(
+    vocabulary: Vocabulary,
+) -> None:
+    """Others refer to the engine for long, itself among them."""
+    backend = GatedBackend()
+    gate, reached, held = backend.gate, backend.reached, weakref.ref(backend)
+    engine = start(backend, vocabulary)
+    del backend
+    stream = engine.generate([5])
+    gate.release(1)
+    await anext(stream)
+    await asyncio.to_thread(reached.acquire)
+    engine.stop()
+    assert held() is not None
+    gate.release(1)
+    gc.disable()
+    try:
+        with pytest.raises(EngineError, match="the engine is closed"):
+            await take_all(stream)
+        await asyncio.to_thread(engine.close)
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 async def test_warm_needs_no_template(gated: tuple[Engine, GatedBackend]) -> None:

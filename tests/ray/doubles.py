@@ -42,7 +42,7 @@ class ModelFreeStages(Stages):
         version = next((word for word in instructions.split() if word.startswith("v")), "")
         return FakeChat([f"{replica} {version}"] * 100)
 
-    def open_voice(self, name: str, rate_hz: int) -> Any:
+    def open_voice(self, name: str, rate_hz: int, speed: float = 1.0) -> Any:
         return FakeVoice()
 
     async def prepare_language(self, language: str, voice: str) -> str:

@@ -121,6 +121,8 @@ class Metrics:
         yield _gauge("calls_capacity", text, calls.capacity())
         text = "From the start of the process until calls were taken; missing until then."
         yield _gauge("start_seconds", text, calls.ready_after_s)
+        text = "Traces in memory: those of calls in progress, and of the newest that are over."
+        yield _gauge("traces_kept", text, calls.traces.num_kept)
         waiting_calls = calls.waiting
         yield _gauge("calls_waiting", "Calls of which the client is lost.", len(waiting_calls))
         for name, text, value in (

@@ -7,7 +7,6 @@ begins from its own defaults. `null` there is push-to-talk.
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
-import languages
 from agent.errors import ClientError
 from agent.session.api.settings import (
     WIRE_RATE_HZ,
@@ -19,24 +18,40 @@ from agent.session.api.settings import (
     TurnDetection,
 )
 
+from .field_support import (
+    DELAY,
+    NO_REPLIES,
+    NOISE,
+    RECOGNIZER,
+    TRANSCRIPTS,
+)
 from .fields import Fields, invalid, wrong_type
 from .session_json import ENCODINGS
 
 _BETA_FORMATS: Final = ("pcm16", "g711_ulaw", "g711_alaw")
+_DELAYS: Final = ("minimal", "low", "medium", "high", "xhigh")
+MAX_PROMPT_CHARS: Final = 10_000
+"""Longest prompt of the recognizer, and all keywords together. It reads the last 223 tokens."""
+MAX_KEYWORDS: Final = 100
 
 
-def merge_audio(settings: SessionSettings, audio: Fields) -> dict[str, Any]:
-    """The changed fields of `SessionSettings`. Raises ClientError."""
+def merge_audio(
+    settings: SessionSettings, audio: Fields, ignored: dict[str, str], *, transcribes_only: bool
+) -> dict[str, Any]:
+    """The changed fields of `SessionSettings`; those without effect are added to `ignored`, with
+    the reason. Raises ClientError."""
     changes: dict[str, Any] = {}
     if (heard := audio.inside("input")) is not None:
         if "format" in heard:
             changes["input_encoding"] = read_format(heard)
         if "transcription" in heard:
-            changes["transcription"] = _read_transcription(heard, settings.transcription)
+            changes["transcription"] = _read_transcription(heard, settings.transcription, ignored)
         if "turn_detection" in heard:
             changes["turn_detection"] = _read_turn_detection(heard, settings.turn_detection)
+            if transcribes_only:
+                _note_fields_of_replies(heard, ignored)
         if "noise_reduction" in heard:
-            changes["echo"] = {"noise_reduction": _read_noise_reduction(heard)}
+            _read_noise_reduction(heard, ignored)
         heard.finish()
     if (spoken := audio.inside("output")) is not None:
         if "format" in spoken:
@@ -119,36 +134,58 @@ def _read_server_vad(detection: Fields, vad: ServerVad) -> ServerVad:
     return replace(vad, **changes)
 
 
-def _read_transcription(heard: Fields, before: dict[str, Any] | None) -> dict[str, Any] | None:
+def _note_fields_of_replies(heard: Fields, ignored: dict[str, str]) -> None:
+    """Note the fields of turn detection that only replies have a use for."""
+    detection = heard.raw("turn_detection") or {}
+    for name in ("create_response", "interrupt_response", "idle_timeout_ms"):
+        if detection.get(name) is not None:
+            ignored[f"{heard.at('turn_detection')}.{name}"] = NO_REPLIES
+
+
+def _read_transcription(
+    heard: Fields, before: dict[str, Any] | None, ignored: dict[str, str]
+) -> dict[str, Any] | None:
     if heard.is_null("transcription"):
+        ignored[heard.at("transcription")] = TRANSCRIPTS
         return None
     asked = Fields(heard.required("transcription"), heard.at("transcription"))
     after = dict(before or {})
-    for name in ("model", "language", "prompt", "delay"):
+    for name in ("model", "language", "prompt"):
         if name in asked:
-            after[name] = asked.optional_text(name, max_chars=10_000)
-    asked_language = after.get("language")
-    if asked_language and not languages.is_known(languages.code_of(asked_language)):
-        raise invalid(
-            asked.at("language"),
-            f"is no language that is recognized here; complete are {languages.complete_names()}",
-        )
+            after[name] = asked.optional_text(name, max_chars=MAX_PROMPT_CHARS)
+    if "delay" in asked:
+        after["delay"] = None if asked.raw("delay") is None else asked.choice("delay", _DELAYS)
     for name in ("languages", "keywords"):
-        if name in asked:
-            after[name] = [_string(path, value) for path, value in asked.array(name, max_items=100)]
+        if name not in asked:
+            continue
+        if asked.is_null(name):
+            after[name] = None
+            continue
+        values = asked.array(name, max_items=MAX_KEYWORDS)
+        after[name] = [_string(path, value) for path, value in values]
+    if len(set(asked.raw("languages") or ())) > 1:
+        raise invalid(
+            asked.at("languages"), "names several; a session is recognized in one, by 'language'"
+        )
+    if sum(map(len, asked.raw("keywords") or ())) > MAX_PROMPT_CHARS:
+        raise invalid(asked.at("keywords"), f"has more than {MAX_PROMPT_CHARS} characters")
     asked.finish()
+    for name, reason in (("model", RECOGNIZER), ("delay", DELAY)):
+        if asked.raw(name) is not None:
+            ignored[asked.at(name)] = reason
     return after
 
 
-def _read_noise_reduction(heard: Fields) -> dict[str, Any] | None:
+def _read_noise_reduction(heard: Fields, ignored: dict[str, str]) -> None:
     if heard.is_null("noise_reduction"):
-        return None
+        return
     asked = Fields(heard.required("noise_reduction"), heard.at("noise_reduction"))
-    kept: dict[str, Any] = {"type": asked.choice("type", ("near_field", "far_field"))}
+    if asked.raw("type") is not None:
+        asked.choice("type", ("near_field", "far_field"))
     if asked.raw("strength") is not None:
-        kept["strength"] = asked.number("strength", 0.0, 1.0)
+        asked.number("strength", 0.0, 1.0)
     asked.finish()
-    return kept
+    ignored[heard.at("noise_reduction")] = NOISE
 
 
 def _string(path: str, value: object) -> str:

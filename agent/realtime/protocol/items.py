@@ -20,6 +20,7 @@ from agent.session.api.conversation import (
     Modality,
 )
 
+from .field_support import IMAGE, MCP
 from .fields import MAX_ID_CHARS, MAX_TEXT_CHARS, Fields, invalid
 
 MAX_PARTS: Final = 100
@@ -38,6 +39,12 @@ NewId = Callable[[str], str]
 
 def read_item(item: Fields, new_id: NewId) -> Item:
     """The item a client made, under its own id where it gave one. Raises ClientError."""
+    if str(item.raw("type")).startswith("mcp_"):
+        raise ClientError(
+            f"{item.at('type')!r} is {item.raw('type')[:60]!r}. {MCP}",
+            code="invalid_value",
+            param=item.at("type"),
+        )
     kind = item.choice("type", ("message", "function_call", "function_call_output"))
     item_id = item.optional_text("id", max_chars=MAX_ID_CHARS)
     if item_id in ("", ROOT):
@@ -90,7 +97,11 @@ def _read_message(item: Fields, item_id: ItemId, _new_id: NewId) -> Item:
 
 def _read_part(part: Fields, kind: str) -> str:
     if kind == "input_image":
-        raise invalid(part.at("type"), "is an image, and nothing here looks at images")
+        raise ClientError(
+            f"{part.at('type')!r} is an image. {IMAGE}",
+            code="invalid_value",
+            param=part.at("type"),
+        )
     if kind.endswith("_text"):
         text = part.text("text")
     else:
@@ -105,6 +116,15 @@ def _read_part(part: Fields, kind: str) -> str:
         text = transcript
     part.finish()
     return text
+
+
+def audio_of_parts(item: Fields) -> list[str]:
+    """Paths of audio in the parts of a message that was read: its transcript was taken."""
+    return [
+        f"{item.at('content')}[{index}].audio"
+        for index, part in enumerate(item.raw("content") or ())
+        if isinstance(part, dict) and part.get("audio") is not None
+    ]
 
 
 def _read_function_call(item: Fields, item_id: ItemId, new_id: NewId) -> Item:

@@ -36,8 +36,9 @@ from agent.session.api.settings import (
     SessionSettings,
 )
 
+from .field_support import OTHER_MODEL, PART_AUDIO, with_ignored
 from .fields import MAX_ID_CHARS, Fields, invalid
-from .items import NewId, read_item
+from .items import NewId, audio_of_parts, read_item
 from .response_create import read_options
 from .session_update import merge_session
 
@@ -56,6 +57,8 @@ class Context:
     """Settings as the client asked for them last, accepted or not."""
     new_id: NewId
     extensions: bool
+    model: str = ""
+    """Name that the session shows as its model."""
     holds_audio: bool = False
     """The server holds the agent's audio and sends it in real time (WebRTC)."""
 
@@ -92,7 +95,10 @@ def read_event(event: Fields, context: Context) -> Request | None:
 
 def _update(event: Fields, context: Context) -> Request:
     session = Fields(event.required("session"), "session")
-    settings = context.settings
+    settings = context.settings.changed(ignored=())  # of earlier changes the client has been told
+    if session.raw("model") not in (None, context.model):
+        ignored = with_ignored((), {session.at("model"): OTHER_MODEL})
+        settings = settings.changed(ignored=ignored)
     own = session.inside("halfsec") if context.extensions else None
     if own is not None:
         if "pace_ms" in own:
@@ -134,8 +140,10 @@ def _clear_output(event: Fields, context: Context) -> Request:
 
 def _create_item(event: Fields, context: Context) -> Request:
     after = event.optional_text("previous_item_id", max_chars=MAX_ID_CHARS)
-    item = read_item(Fields(event.required("item"), "item"), context.new_id)
-    return CreateItem(item, ItemId(after) if after else None, _event_id(event))
+    fields = Fields(event.required("item"), "item")
+    item = read_item(fields, context.new_id)
+    ignored = with_ignored((), dict.fromkeys(audio_of_parts(fields), PART_AUDIO))
+    return CreateItem(item, ItemId(after) if after else None, _event_id(event), ignored)
 
 
 def _retrieve_item(event: Fields, _: Context) -> Request:

@@ -156,7 +156,7 @@ class RealtimeProtocol:
         return self._pending[-1].settings if self._pending else self._settings
 
     def _context(self) -> Context:
-        return Context(self._asked, self._new_id, self._extensions, self._holds_audio)
+        return Context(self._asked, self._new_id, self._extensions, self._model, self._holds_audio)
 
     def _conversation_id(self) -> str:
         """A session has one conversation, so they share a stem."""

@@ -1,5 +1,6 @@
 """Parser of `response.create`: settings of one response that differ from the session's."""
 
+from dataclasses import replace
 from typing import Final, cast
 
 from agent.errors import ClientError
@@ -7,16 +8,20 @@ from agent.session.api.conversation import Item, ItemId, ItemReference, Modality
 from agent.session.api.settings import AudioEncoding, ResponseOptions
 
 from .audio_update import read_format, read_voice
+from .field_support import PART_AUDIO, with_ignored
 from .fields import MAX_ID_CHARS, Fields, invalid, wrong_type
-from .items import NewId, read_item
+from .items import NewId, audio_of_parts, read_item
 from .session_update import (
     MAX_INSTRUCTIONS_CHARS,
     MAX_OUTPUT_TOKENS,
     read_max_tokens,
     read_modality,
+    read_parallel_tool_calls,
+    read_reasoning,
     read_tool_choice,
     read_tools,
     refuse_beta_fields,
+    refuse_prompt,
 )
 
 MAX_INPUT_ITEMS: Final = 200
@@ -25,14 +30,13 @@ MAX_METADATA_KEY_CHARS: Final = 64
 MAX_METADATA_VALUE_CHARS: Final = 512
 """The dialect's own limits."""
 
-_WITHOUT_EFFECT: Final = ("prompt", "reasoning", "parallel_tool_calls")
-
 
 def read_options(response: Fields, new_id: NewId) -> ResponseOptions:
     """Raises ClientError."""
     refuse_beta_fields(response)
-    for name in _WITHOUT_EFFECT:
-        response.raw(name)
+    refuse_prompt(response)
+    ignored: dict[str, str] = {}
+    read_reasoning(response, ignored)
     voice, encoding = _read_output(response)
     options = ResponseOptions(
         instructions=response.optional_text("instructions", max_chars=MAX_INSTRUCTIONS_CHARS),
@@ -42,20 +46,21 @@ def read_options(response: Fields, new_id: NewId) -> ResponseOptions:
         max_output_tokens=_read_max_tokens(response),
         tools=None if response.raw("tools") is None else read_tools(response),
         tool_choice=None if response.raw("tool_choice") is None else read_tool_choice(response),
+        parallel_tool_calls=read_parallel_tool_calls(response),
         voice=voice,
         output_encoding=encoding,
         metadata=_read_metadata(response),
         out_of_band=response.raw("conversation") is not None
         and response.choice("conversation", ("auto", "none")) == "none",
         input=tuple(
-            _read_input(Fields(value, path), new_id)
+            _read_input(Fields(value, path), new_id, ignored)
             for path, value in response.array("input", max_items=MAX_INPUT_ITEMS)
         )
         if response.raw("input") is not None
         else None,
     )
     response.finish()
-    return options
+    return replace(options, ignored=with_ignored((), ignored)) if ignored else options
 
 
 def _read_max_tokens(response: Fields) -> int | None:
@@ -79,9 +84,11 @@ def _read_output(response: Fields) -> tuple[str | None, AudioEncoding | None]:
     return voice, encoding
 
 
-def _read_input(item: Fields, new_id: NewId) -> Item | ItemReference:
+def _read_input(item: Fields, new_id: NewId, ignored: dict[str, str]) -> Item | ItemReference:
     if item.raw("type") != "item_reference":
-        return read_item(item, new_id)
+        read = read_item(item, new_id)
+        ignored |= dict.fromkeys(audio_of_parts(item), PART_AUDIO)
+        return read
     item_id = item.text("id", max_chars=MAX_ID_CHARS)
     item.finish()
     return ItemReference(ItemId(item_id))

@@ -12,6 +12,7 @@ from agent.session.api.settings import (
     AudioEncoding,
     ServerVad,
     SessionSettings,
+    Truncation,
     TurnDetection,
 )
 
@@ -22,12 +23,8 @@ FORMAT_NAMES: Final[dict[AudioEncoding, str]] = {
 }
 ENCODINGS: Final = {name: encoding for encoding, name in FORMAT_NAMES.items()}
 
-_ECHO_DEFAULTS: Final[dict[str, Any]] = {
-    "include": None,
-    "prompt": None,
-    "tracing": None,
-    "truncation": "auto",
-}
+_WITHOUT_EFFECT: Final[dict[str, Any]] = {"include": None, "prompt": None, "tracing": None}
+"""Fields that hold nothing here, whatever the client sets (`field_support.py`)."""
 
 
 def session_json(
@@ -39,11 +36,10 @@ def session_json(
     extensions: bool = False,
 ) -> dict[str, Any]:
     """The full effective session; with `extensions` also what only `halfsec.v1` knows."""
-    echo = _ECHO_DEFAULTS | settings.echo
     heard = {
         "format": format_json(settings.input_encoding),
         "transcription": settings.transcription,
-        "noise_reduction": echo.pop("noise_reduction", None),
+        "noise_reduction": None,
         "turn_detection": turn_detection_json(settings.turn_detection),
     }
     if settings.transcribes_only:
@@ -53,8 +49,9 @@ def session_json(
             "id": session_id,
             "expires_at": expires_at_unix_s,
             "audio": {"input": heard},
-            "include": echo["include"],
+            "include": None,
         }
+    parallel = settings.parallel_tool_calls
     return {
         "type": "realtime",
         "object": "realtime.session",
@@ -74,8 +71,10 @@ def session_json(
                 "speed": settings.speed,
             },
         },
+        "truncation": truncation_json(settings.truncation),
+        **({} if parallel is None else {"parallel_tool_calls": parallel}),
         **({"halfsec": own_json(settings)} if extensions else {}),
-        **echo,
+        **_WITHOUT_EFFECT,
     }
 
 
@@ -91,6 +90,17 @@ def format_json(encoding: AudioEncoding) -> dict[str, Any]:
 
 def max_tokens_json(max_output_tokens: int | None) -> int | str:
     return "inf" if max_output_tokens is None else max_output_tokens
+
+
+def truncation_json(truncation: Truncation) -> dict[str, Any] | str:
+    if truncation.retention_ratio is None:
+        return "disabled" if truncation.is_disabled else "auto"
+    most = truncation.post_instructions_tokens
+    return {
+        "type": "retention_ratio",
+        "retention_ratio": truncation.retention_ratio,
+        **({} if most is None else {"token_limits": {"post_instructions": most}}),
+    }
 
 
 def turn_detection_json(detection: TurnDetection | None) -> dict[str, Any] | None:

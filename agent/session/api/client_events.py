@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .conversation import Item, ItemId
-from .settings import ResponseOptions, SessionSettings
+from .settings import IgnoredField, ResponseOptions, SessionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class CreateItem:
     item: Item
     previous_item_id: ItemId | None = None
     event_id: str | None = None
+    ignored: tuple[IgnoredField, ...] = ()
+    """Fields without effect that the client set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,33 @@ TurnDetection = ServerVad | SemanticVad
 
 
 @dataclass(frozen=True, slots=True)
+class Truncation:
+    """Rule by which the oldest messages leave the model's context. The default: they are condensed
+    to a summary while nobody waits, and dropped where the context is full nevertheless."""
+
+    is_disabled: bool = False
+    """Nothing leaves: a response for which the context has no room fails."""
+    retention_ratio: float | None = None
+    """Share of the room for messages, 0..1, that is still filled after some were dropped. None: the
+    default rule."""
+    post_instructions_tokens: int | None = None
+    """Most tokens of messages, behind instructions and tools. None: as many as fit."""
+
+
+AUTO_TRUNCATION: Final = Truncation()
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoredField:
+    """A field that the client set and that has no effect here."""
+
+    param: str
+    """Its path, as `error.param` says it: "session.tracing"."""
+    reason: str
+    """What holds instead, for the client's author."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSettings:
     """The effective settings of a session. A client changes single fields."""
 
@@ -68,7 +95,7 @@ class SessionSettings:
     """Sample rate of a telephone line, where it differs from the encoding's own."""
     turn_detection: TurnDetection | None = field(default_factory=SemanticVad)
     transcription: dict[str, Any] | None = None
-    """The client's `audio.input.transcription`, echoed as set. Transcripts are sent always."""
+    """The client's `audio.input.transcription`, shown as set. Transcripts are sent always."""
     agent_language: str = languages.ENGLISH.code
     """Language of the agent's calls, where the client asks for no other."""
     max_output_tokens: int | None = None
@@ -79,8 +106,11 @@ class SessionSettings:
     """Latency budget from the caller's last word to the first audible answer, in ms."""
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str | dict[str, Any] = "auto"
-    echo: dict[str, Any] = field(default_factory=dict)
-    """Fields without effect here that the client set and that are echoed (tracing, ...)."""
+    parallel_tool_calls: bool | None = None
+    """False: a response calls one tool at most. None: the client has not said."""
+    truncation: Truncation = AUTO_TRUNCATION
+    ignored: tuple[IgnoredField, ...] = ()
+    """Fields without effect that the newest change set; the client is told of them once."""
 
     @property
     def output_rate_hz(self) -> int:
@@ -90,8 +120,9 @@ class SessionSettings:
     @property
     def language(self) -> str:
         """Language of the call: the one that the client asks for transcripts in, or the agent's."""
-        asked = (self.transcription or {}).get("language")
-        return languages.code_of(asked) if isinstance(asked, str) and asked else self.agent_language
+        asked = self.transcription or {}
+        tag = asked.get("language") or next(iter(asked.get("languages") or ()), "")
+        return languages.code_of(tag) or self.agent_language
 
     def changed(self, **changes: Any) -> "SessionSettings":
         """A copy with these fields changed."""
@@ -107,6 +138,7 @@ class ResponseOptions:
     max_output_tokens: int | None = None
     tools: tuple[dict[str, Any], ...] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     voice: str | None = None
     output_encoding: AudioEncoding | None = None
     metadata: dict[str, str] | None = None
@@ -114,6 +146,8 @@ class ResponseOptions:
     """`conversation: "none"`: the reply does not join the conversation."""
     input: tuple[Item | ItemReference, ...] | None = None
     """Items to answer in place of the conversation."""
+    ignored: tuple[IgnoredField, ...] = ()
+    """Fields without effect that the client set."""
 
     def applied(self, settings: SessionSettings) -> SessionSettings:
         """The session's settings with this response's voice and encoding."""

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from agent.errors import StageError
 from agent.session.api.conversation import MAX_ITEMS, ConversationItems, Item, ItemId
+from agent.session.api.settings import AUTO_TRUNCATION, Truncation
 from agent.session.ports.stage_ports import (
     ChatMessage,
     ChatPort,
@@ -70,6 +71,7 @@ class ChatContext:
         """The session's instructions; and those that the model was given last."""
         self.tools: tuple[str, ...] = ()
         """The session's tools, as `Tools.definitions`."""
+        self._truncation = AUTO_TRUNCATION
         self._given_tools: tuple[str, ...] = ()
         self._pending: deque[_Change] = deque()
         self._supposed: str | None = None
@@ -97,6 +99,16 @@ class ChatContext:
         self._max_cut: int | None = None
         """Character up to which the model's last reply can be cut; None: anywhere. What was cut off
         is gone, and behind another message of the agent it is not the last any more."""
+
+    @property
+    def truncation(self) -> Truncation:
+        """Rule by which the oldest messages leave the model's context."""
+        return self._truncation
+
+    @truncation.setter
+    def truncation(self, truncation: Truncation) -> None:
+        self._truncation = truncation
+        self.chat.set_truncation(truncation)
 
     def said(self, text: str, *, goes_on: bool = False) -> None:
         """Add the user's next message, or the rest of the open one. One without words is none."""
@@ -231,8 +243,11 @@ class ChatContext:
     # --- condensing ---
 
     def use(self) -> ContextUse | None:
-        """Tokens of the model's context; None where nothing can be condensed now."""
-        return None if self._misses or self._edited else self.chat.context_use()
+        """Tokens of the model's context; None where nothing can be condensed now, or the client has
+        a rule of its own for the oldest messages."""
+        if self._misses or self._edited or self._truncation != AUTO_TRUNCATION:
+            return None
+        return self.chat.context_use()
 
     @property
     def is_edited(self) -> bool:
@@ -317,7 +332,8 @@ class ChatContext:
         try:
             await self.chat.reset(rest, self.summary)
         except BaseException as error:
-            if not (isinstance(error, StageError) and error.refused):
+            is_refused = isinstance(error, StageError) and error.refused
+            if not is_refused or self._truncation.is_disabled:  # then it fails until it is shorter
                 self.edited()
             raise
         self._misses = False

@@ -15,8 +15,9 @@ import languages
 from agent.errors import ClientError
 from agent.session.api.conversation import ItemId, ModelCall
 from agent.session.api.server_events import Usage
-from agent.session.api.settings import TurnDetection
+from agent.session.api.settings import Truncation, TurnDetection
 from agent.turn_taking import events as ev
+from asr.recognition.recognizer import TranscriptionOptions
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 from tts.text_chunker import SpeakablePiece
@@ -189,8 +190,12 @@ class SpeechInputPort(Protocol):
         """Follow the client's turn detection from the next frame on."""
         ...
 
-    def set_language(self, language: str) -> None:
-        """Recognize the next passes in this language, by its code."""
+    def set_transcription(self, options: TranscriptionOptions) -> bool:
+        """Recognize in this language and with this prompt from the next pass on.
+
+        False: the recognizer takes no prompt, so there is none. Raises ClientError for a language
+        that it does not know; then nothing has changed.
+        """
         ...
 
     async def commit(self) -> int:
@@ -267,6 +272,10 @@ class ChatPort(Protocol):
         `deadline_ns` is when the first sound is due: requests to the model are ordered by it.
         `tools`: those of `set_tools` that the reply may call.
         """
+        ...
+
+    def set_truncation(self, truncation: Truncation) -> None:
+        """Rule by which the oldest messages leave the context, from the next prompt on."""
         ...
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:

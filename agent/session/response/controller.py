@@ -33,7 +33,7 @@ from latency_budget.account.turn import TurnId
 
 from .budget_actions import BudgetActions
 from .dependencies import SessionOptions, SessionOutputs, SessionStages, SharedState
-from .first_audio import FirstAudioGate
+from .first_audio import FirstAudioGate, HoldingPhrase
 from .items import ReplyItems
 from .response import Reply
 from .task import ResponseCallbacks, ResponseTask, ScriptedText
@@ -86,7 +86,13 @@ class ResponseController:
         self._emit = emit
         self._tools = SessionTools(stages.tools)
         self._first_audio = FirstAudioGate(
-            group, shared.clock, emit, outputs.log, self._openers_in, budget_actions
+            group,
+            shared.clock,
+            emit,
+            outputs.log,
+            self._openers_in,
+            budget_actions,
+            HoldingPhrase(self._tool_wait_in, stages.is_troubled),
         )
         self._callbacks = ResponseCallbacks(
             notify=outputs.notify,
@@ -286,17 +292,20 @@ class ResponseController:
         )
         return ResponseTask(
             reply,
-            self._stages.open_voice(settings.voice, rate_hz),
+            self._stages.open_voice(settings.voice, rate_hz, settings.speed),
             self._clock,
             self._callbacks,
             self._stages.tools,
             chunking=partial(self._budget_actions.cutting, turn, chunking),
             piece_due_ns=partial(self._budget_actions.piece_due_ns, turn),
-            filler=self._options.said_in(settings.language).tool_wait,
+            filler=self._tool_wait_in(settings.language),
         )
 
     def _openers_in(self, language: str) -> Sequence[str]:
         return self._options.said_in(language).openers
+
+    def _tool_wait_in(self, language: str) -> str:
+        return self._options.said_in(language).tool_wait
 
     # --- what a response reports ---
 
@@ -394,6 +403,7 @@ class ResponseController:
             if (options.instructions, options.tools, options.tool_choice) != (None, None, None):
                 self._prefill.changed()  # the next response has the session's own again
         else:
+            chat.set_truncation(reply.settings.truncation)
             if tools:
                 await chat.set_tools(tools)
             await chat.reset(messages_of(response_input(options, self._context.conversation)))

@@ -30,8 +30,9 @@ OpenChat = Callable[[str, Sequence[ChatMessage]], ChatPort]
 """Opens a conversation in the language model, with these instructions and examples. Raises
 StageError where there is no model."""
 
-OpenVoice = Callable[[str, int], VoicePort]
-"""Opens a voice by its name, at a sample rate in Hz. Raises ClientError for an unknown name."""
+OpenVoice = Callable[[str, int, float], VoicePort]
+"""Opens a voice by its name, at a sample rate in Hz and a speed (1: its own). Raises ClientError
+for an unknown name."""
 
 
 PrepareLanguage = Callable[[str, str], Awaitable[str]]
@@ -52,6 +53,10 @@ class SessionStages:
     open_voice: OpenVoice
     tools: ToolsPort = NO_TOOLS
     """Tools that run on the server."""
+    speaking_voice: Callable[[str], str] = lambda name: name
+    """Returns the name of the voice that speaks where a client names this one."""
+    is_troubled: Callable[[], bool] = lambda: False
+    """True while a model is being rebuilt, or lasts unduly long over its job."""
     prepare_language: PrepareLanguage = _keep_voice
 
 
@@ -81,7 +86,8 @@ class SessionOptions:
     idle_prompt: str = ""
     """Words of that prompt."""
     tool_wait: str = ""
-    """Words spoken while server tools take too long."""
+    """Words spoken while server tools take too long, or in front of a response that is late because
+    a model is in trouble."""
     expires_at_unix_s: int | None = None
     """Time at which the call is ended, in s since 1970; None: never."""
 

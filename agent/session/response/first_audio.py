@@ -14,12 +14,18 @@ stand in the transcript and in the history; the model, which did not generate th
 the response is over (`items.py`). A response that is nearly ready gets no opener: the words would
 only delay it.
 
-Neither applies to a greeting, an apology, or a response that a client asked for: no caller has just
-stopped speaking there, or something else decides when to speak.
+*Holding phrase*: a model that hangs, or is being rebuilt after it did, makes a response later than
+any budget. Where nothing of it is ready after `HOLD_NS`, and a model is in trouble, the caller
+hears a cached phrase in the same way; the response follows, or the apology. A response that is only
+slow gets none: it would be later still.
+
+Pace and openers do not apply to a greeting, an apology, or a response that a client asked for: no
+caller has just stopped speaking there, or something else decides when to speak.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from agent.observability.turn_recorder import TurnRecorder
@@ -44,6 +50,24 @@ longer. One that was prepared in the pause and lacks its last steps is there by 
 front of it would make it later."""
 
 
+HOLD_NS: Final = 1_500 * NS_PER_MS
+"""From the caller's last voiced sample, or from where a response begins that no caller caused.
+Lower delays the apology for hangs that are found by then; higher is more than 2 s of silence."""
+
+LOOK_S: Final = 0.2
+"""Time until another look at a response that is late, whether a model is in trouble by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingPhrase:
+    """Words in front of a response that is late because a model is in trouble."""
+
+    text_in: Callable[[str], str]
+    """The words in calls of a language, by its code. Empty: none."""
+    is_due: Callable[[], bool]
+    """True while a model is in trouble."""
+
+
 class FirstAudioGate:
     """Decides when the first audio of a session's current response may sound. One response at a
     time; its tasks live in the session's group."""
@@ -56,6 +80,7 @@ class FirstAudioGate:
         log: TurnRecorder,
         openers: Callable[[str], Sequence[str]],
         budget_actions: BudgetActions,
+        holding: HoldingPhrase,
     ) -> None:
         """`emit` feeds the turn-taking machine. `openers` are those of a language. `log` has the
         budget: what may lie between the caller's last voiced sample and the first sound."""
@@ -71,6 +96,9 @@ class FirstAudioGate:
         """The response that got an opener, and when (ns)."""
         self._task: asyncio.Task[None] | None = None
         """Waits until the response may sound, or until it is late."""
+        self._holding = holding
+        self._holding_task: asyncio.Task[None] | None = None
+        """Waits until the response is so late that something is wrong."""
 
     def expect(self, run: ResponseTask, voiced_ns: int | None) -> None:
         """A response begins; emit `ReplyAudible` once when it may sound. `voiced_ns`: when the
@@ -79,14 +107,20 @@ class FirstAudioGate:
         self._expected = run, voiced_ns if run.reply.speaks else None
         if run.is_ready:
             self.ready(run)
-        elif self._expected[1] is not None and self._openers(run.reply.settings.language):
+            return
+        language = run.reply.settings.language
+        if self._holding.text_in(language) and run.reply.speaks:
+            since_ns = self._clock.now_ns() if voiced_ns is None else voiced_ns
+            self._holding_task = self._group.create_task(self._hold_line(run, since_ns))
+        if self._expected[1] is not None and self._openers(language):
             self._task = self._group.create_task(self._open(run, self._expected[1]))
 
     def cancel(self) -> None:
-        """Stop waiting for the pace or for the opener."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        """Stop waiting for the pace, the opener or the holding phrase."""
+        for task in (self._task, self._holding_task):
+            if task is not None:
+                task.cancel()
+        self._task = self._holding_task = None
 
     def ready(self, run: ResponseTask) -> None:
         """The first of a response could be heard. A preemptive one is not expected yet."""
@@ -134,6 +168,18 @@ class FirstAudioGate:
         self._budget_actions.opened(turn, taken)
         self._opened = run, taken, self._clock.now_ns()
         run.become_ready()
+
+    async def _hold_line(self, run: ResponseTask, since_ns: int) -> None:
+        """Speak the holding phrase if nothing of the response is ready, and a model in trouble."""
+        text = self._holding.text_in(run.reply.settings.language)
+        speech = await run.voice.opener(text)
+        await self._sleep_until(since_ns + HOLD_NS)
+        while not self._holding.is_due():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(LOOK_S)
+        self._holding_task = None  # this can't be stopped half way from here on
+        if speech is not None and not (run.is_ready or run.reply.has_speech):
+            run.open_with(text, speech)
+            run.become_ready()
 
     def _is_far(self, turn: TurnId) -> bool:
         """True if the response is predicted to take longer than the grace."""

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 import llm_engine
 from agent.errors import StageError
 from agent.session.api.server_events import Usage
+from agent.session.api.settings import Truncation
 from agent.session.ports.stage_ports import (
     ChatMessage,
     ChatPort,
@@ -190,6 +191,9 @@ class RemoteChat:
                 self._record(recorder, token)
                 yield token
 
+    def set_truncation(self, truncation: Truncation) -> None:
+        self._history.truncation = truncation
+
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         if self._small_chat is not None:
             self._small_chat.played_until(turn, at_ns)
@@ -204,6 +208,8 @@ class RemoteChat:
         if not self._server.caches_prefix or self._server.problem is not None:
             return
         began_ns = self._clock.now_ns()
+        if self._history.truncation.retention_ratio is not None:
+            self._history.drop_to_fit(self._max_tokens(None))  # a limit of the client's is for cost
         body = self._request(1, None, opened=text)
         with contextlib.suppress(ServerError):  # a reply would fail too, and handles that
             await self._server.read_ahead(body)
@@ -262,7 +268,15 @@ class RemoteChat:
         small: SmallModel | None,
     ) -> AsyncGenerator[ReplyToken, None]:
         """Raises ServerError."""
-        self._history.drop_to_fit(self._max_tokens(max_tokens))
+        history, reserved = self._history, self._max_tokens(max_tokens)
+        if history.truncation.is_disabled and history.is_over(reserved):
+            raise StageError(
+                "llm",
+                "The language model can't take this: the conversation is longer than "
+                'llm_engine.context, and session.truncation is "disabled".',
+                refused=True,
+            )
+        history.drop_to_fit(reserved)
         while True:
             tokens = self._tried(deadline_ns, max_tokens, on_mark, tools, small)
             try:
@@ -272,7 +286,8 @@ class RemoteChat:
                 return
             except ServerError as error:  # one that rejects a prompt has said nothing
                 is_long = error.kind == "rejected" and _TOO_LONG.search(error.reason)
-                if not (is_long and self._history.drop_half()):
+                may_drop = is_long and not self._history.truncation.is_disabled
+                if not (may_drop and self._history.drop_half()):
                     raise
 
     async def _tried(
@@ -384,6 +399,7 @@ class RemoteChat:
             self._small_chat = small.open_chat(history.instructions, history.examples)
             self._small_setting = history.instructions, ()
         chat, (instructions, tools) = self._small_chat, self._small_setting
+        chat.set_truncation(history.truncation)
         if instructions != history.instructions:
             await chat.set_system(history.instructions)
         if tools != self._definitions:

@@ -14,7 +14,7 @@ which fails tries once more.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -50,13 +50,20 @@ class LocalRecognizer:
 
     decode: Callable[[asr.DecodeJob, int], Awaitable[asr.Hypothesis | None]]
     is_ready: Callable[[], bool]
-    set_language: Callable[[str], None] = lambda language: None
+    set_options: Callable[[asr.TranscriptionOptions], None] = lambda options: None
 
 
 class RemoteRecognizer:
     """A `JobDecoder` (`agent/stages/transcription_jobs.py`) of one call. One event loop."""
 
-    def __init__(self, server: TranscriptionServer, local: LocalRecognizer | None = None) -> None:
+    def __init__(
+        self,
+        server: TranscriptionServer,
+        local: LocalRecognizer | None = None,
+        languages: Sequence[str] = (),
+    ) -> None:
+        """`languages`: those that the server is asked for; empty: only its own."""
+        self.languages = tuple(languages) or (server.language,)
         self._server = server
         self._local = local
         self._language = server.language
@@ -67,19 +74,26 @@ class RemoteRecognizer:
         self._told = ""
         """Words of the last partial."""
 
-    async def run(self) -> None:
-        """Keep the call's session open until cancelled."""
-        await self._session.run()
+    @property
+    def takes_prompts(self) -> bool:
+        """No: a server that refuses one would count as failing for all calls."""
+        return False
 
-    def set_language(self, language: str) -> None:
-        """See `JobDecoder.set_language`. An open session is given up for one in this language."""
+    def set_options(self, options: asr.TranscriptionOptions) -> None:
+        """See `JobDecoder`. An open session is given up for one in another language; there is no
+        prompt."""
+        language = options.language or self._server.language
         if language == self._language:
             return
         self._language = language
         self._reuse = asr.FinalReuse()
         self._session.set_language(language)
         if self._local is not None:
-            self._local.set_language(language)
+            self._local.set_options(options)
+
+    async def run(self) -> None:
+        """Keep the call's session open until cancelled."""
+        await self._session.run()
 
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
         """See `JobDecoder.decode`."""

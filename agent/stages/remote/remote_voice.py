@@ -32,8 +32,8 @@ KEPT_RATE_HZ: Final = 24_000
 class LocalVoice:
     """The voice of this process that speaks where the server does not."""
 
-    speak: Callable[[tts.SpeakablePiece, int], AsyncGenerator[Speech, None]]
-    """Speech of a piece at an output rate. Raises StageError."""
+    speak: Callable[[tts.SpeakablePiece, int, float], AsyncGenerator[Speech, None]]
+    """Speech of a piece at an output rate and a speed. Raises StageError."""
     is_ready: Callable[[], bool]
     kept_speech: Callable[[str], Sequence[tts.SpeechChunk]]
 
@@ -96,8 +96,10 @@ class RemoteVoice:
             return self._kept.get(text, ())
         return self._local.kept_speech(text)
 
-    async def speak(self, piece: tts.SpeakablePiece, rate_hz: int) -> AsyncGenerator[Speech, None]:
-        """Speak a piece at an output rate. Raises StageError."""
+    async def speak(
+        self, piece: tts.SpeakablePiece, rate_hz: int, speed: float = 1.0
+    ) -> AsyncGenerator[Speech, None]:
+        """Speak a piece at an output rate and a speed. Raises StageError."""
         if not any(map(str.isalnum, piece.text)):
             return
         local = self._local if self._local is not None and self._local.is_ready() else None
@@ -105,7 +107,7 @@ class RemoteVoice:
         if local is None or self._server.problem is None:  # it is watched, and may recover
             has_begun = False
             try:
-                spoken = self._by_server(piece, rate_hz, is_last_resort=local is None)
+                spoken = self._by_server(piece, rate_hz, speed, is_last_resort=local is None)
                 async with aclosing(spoken):
                     async for speech in spoken:
                         yield speech
@@ -115,16 +117,16 @@ class RemoteVoice:
                 failure = error
             if has_begun or local is None:
                 raise StageError("tts", f"The speech server {failure.reason}.") from failure
-        async with aclosing(local.speak(piece, rate_hz)) as spoken:
+        async with aclosing(local.speak(piece, rate_hz, speed)) as spoken:
             async for speech in spoken:
                 yield speech
 
     async def _by_server(
-        self, piece: tts.SpeakablePiece, rate_hz: int, *, is_last_resort: bool
+        self, piece: tts.SpeakablePiece, rate_hz: int, speed: float, *, is_last_resort: bool
     ) -> AsyncGenerator[Speech, None]:
         """Raises ServerError."""
-        streamed = StreamedSpeech(piece.text, piece.span[0], rate_hz, self._pace)
-        sounds = self._server.speak(piece.text.strip(), is_last_resort=is_last_resort)
+        streamed = StreamedSpeech(piece.text, piece.span[0], rate_hz, self._pace, speed)
+        sounds = self._server.speak(piece.text.strip(), speed, is_last_resort=is_last_resort)
         async with aclosing(sounds):
             async for samples, its_rate_hz in sounds:
                 if (speech := streamed.push(samples, its_rate_hz)) is not None:
@@ -136,7 +138,7 @@ class RemoteVoice:
     async def _synthesized(self, text: str) -> Sequence[tts.SpeechChunk]:
         """A text as one chunk. Raises ServerError."""
         piece = tts.SpeakablePiece(text, (0, len(text)), 0)
-        spoken = self._by_server(piece, KEPT_RATE_HZ, is_last_resort=True)
+        spoken = self._by_server(piece, KEPT_RATE_HZ, 1.0, is_last_resort=True)
         async with aclosing(spoken):
             parts = [speech async for speech in spoken]
         words: list[WordTime] = []

@@ -66,15 +66,18 @@ class SpeechServer:
     async def close(self) -> None:
         await self._api.close()
 
-    async def speak(self, text: str, *, is_last_resort: bool) -> AsyncGenerator[Samples, None]:
-        """Stream the speech of a text; each item has samples.
+    async def speak(
+        self, text: str, speed: float = 1.0, *, is_last_resort: bool
+    ) -> AsyncGenerator[Samples, None]:
+        """Stream the speech of a text; each item has samples. `speed` is OpenAI's, and sent only
+        where it is not 1.
 
         Raises ServerError. `is_last_resort` False: another voice can speak instead, so there is no
         waiting for a server that is full.
         """
 
         async def attempt() -> tuple[AsyncGenerator[Samples, None], Samples]:
-            stream = self._stream(text)
+            stream = self._stream(text, speed)
             first = await anext(stream, None)
             if first is None:
                 raise ServerError("sent no audio", "passing")
@@ -109,9 +112,11 @@ class SpeechServer:
         self._api.failed(error)
         return error
 
-    async def _stream(self, text: str) -> AsyncGenerator[Samples, None]:
+    async def _stream(self, text: str, speed: float = 1.0) -> AsyncGenerator[Samples, None]:
         """One try. Raises ServerError."""
-        fields = {**self._fields, "input": text}
+        fields: dict[str, object] = {**self._fields, "input": text}
+        if speed != 1.0:
+            fields["speed"] = speed
         async with self._api.answer(SPEECH_PATH, KINDS, json=fields) as response:
             said = _RATE.search(response.headers.get("content-type", ""))
             reader = PcmReader(int(said[1]) if said else self._rate_hz)

@@ -54,12 +54,16 @@ class Pace:
 class StreamedSpeech:
     """Chunks of one piece. The spans are contiguous and cover the piece."""
 
-    def __init__(self, text: str, first_char: int, rate_hz: int, pace: Pace) -> None:
-        """`first_char`: the piece's first character in the reply; `rate_hz`: rate of the output."""
+    def __init__(
+        self, text: str, first_char: int, rate_hz: int, pace: Pace, speed: float = 1.0
+    ) -> None:
+        """`first_char`: the piece's first character in the reply; `rate_hz`: rate of the output;
+        `speed`: what the server was asked for, 1 being the pace's own."""
         self._text = text
         self._first_char = first_char
         self._rate_hz = rate_hz
         self._pace = pace
+        self._speed = speed
         self._resampler: StreamResampler | None = None
         self._silence: list[Int16] | None = []
         """Samples before the first sound, at the server's rate; None after it."""
@@ -92,7 +96,7 @@ class StreamedSpeech:
         if self._resampler is not None:
             self._pcm = np.concatenate([self._pcm, self._resampler.flush()])
         seconds = (self._num_sent + len(self._pcm)) / self._rate_hz
-        self._pace.spoke(len(self._text), seconds)
+        self._pace.spoke(len(self._text), seconds * self._speed)
         return self._chunk(len(self._pcm), is_last=True)
 
     def _trimmed(self, silence: list[Int16], samples: Int16, rate_hz: int) -> Int16:
@@ -110,8 +114,9 @@ class StreamedSpeech:
     def _chunk(self, num_samples: int, *, is_last: bool = False) -> Speech:
         pcm, self._pcm = self._pcm[:num_samples], self._pcm[num_samples:]
         begins, self._num_sent = self._num_sent, self._num_sent + num_samples
+        chars_per_s = self._pace.chars_per_s * self._speed
         ends = [
-            (found.end(), round(found.end() / self._pace.chars_per_s * self._rate_hz))
+            (found.end(), round(found.end() / chars_per_s * self._rate_hz))
             for found in _TOKEN.finditer(self._text)
             if found.end() > self._num_chars
         ]

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from agent.session.api.conversation import ModelCall
+from agent.session.api.settings import AUTO_TRUNCATION
 from agent.session.ports.stage_ports import ChatMessage
 from llm_engine.chat.summary import KEPT, TOLD
 
@@ -52,6 +53,8 @@ class TextHistory:
         """Messages since the last `reset` that were dropped or condensed."""
         self.context_tokens = context_tokens
         self.examples = tuple(examples)
+        self.truncation = AUTO_TRUNCATION
+        """Rule by which the oldest exchanges are dropped."""
         self._chars_per_token = FIRST_CHARS_PER_TOKEN
         self._reply: ChatMessage | None = None
         """The last reply."""
@@ -125,10 +128,23 @@ class TextHistory:
         """Drop the oldest exchanges where a reply of so many tokens would not fit; returns how many
         messages went. The last one stays, whatever its length: what is too long for the server it
         refuses itself."""
-        if self._tokens(self.num_chars()) + num_reserved <= self.context_tokens:
+        if self.truncation.is_disabled or not self.is_over(num_reserved):
             return 0
+        if self.truncation.retention_ratio is not None:
+            kept = int(self._room(num_reserved) * self.truncation.retention_ratio)
+            return self._drop(self.num_turns() - kept)
         limit = int(self.context_tokens * KEPT_SHARE)
         return self._drop(self._tokens(self.num_chars()) + num_reserved - limit)
+
+    def is_over(self, num_reserved: int) -> bool:
+        """True if the turns have more tokens than there is room for, beside a reply of so many."""
+        return self.num_turns() > self._room(num_reserved)
+
+    def _room(self, num_reserved: int) -> int:
+        """Most tokens of summary and turns."""
+        room = self.context_tokens - num_reserved - self.num_fixed()
+        most = self.truncation.post_instructions_tokens
+        return room if most is None else min(room, most)
 
     def drop_half(self) -> int:
         """Drop about half of the turns: the server says that the prompt is too long. Returns how

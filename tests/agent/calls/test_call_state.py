@@ -25,7 +25,13 @@ from agent.session.api.conversation import (
     ToolRound,
 )
 from agent.session.api.session_state import ReplyState, SessionState, SpokenChunk
-from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings, TurnDetection
+from agent.session.api.settings import (
+    SemanticVad,
+    ServerVad,
+    SessionSettings,
+    Truncation,
+    TurnDetection,
+)
 
 ROUND = ToolRound(4, 9, (ModelCall("book", '{"seat": "4A"}'),), ("done",))
 ITEMS: tuple[Item, ...] = (
@@ -70,7 +76,8 @@ def state_with(
         transcription={"model": "whisper-1"},
         tools=({"type": "function", "name": "weather", "parameters": {"x": [1, 2.5, None]}},),
         tool_choice={"type": "function", "name": "weather"},
-        echo={"tracing": {"workflow_name": "w"}},
+        parallel_tool_calls=False,
+        truncation=Truncation(retention_ratio=0.5, post_instructions_tokens=900),
     )
     tokens = (SavedToken("0123456789ab", "00" * 32), SavedToken("ba9876543210", "ff" * 32))
     head = CallHead(

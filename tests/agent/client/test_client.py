@@ -90,12 +90,13 @@ async def test_everything_that_happens_in_a_turn_becomes_an_event() -> None:
                 "halfsec.context",
                 {"summary": "Ada.", "messages": 2, "tokens_before": 30, "tokens": 20},
             ),
+            Extension("halfsec.waiting", {"stage": "asr", "waited_ms": 1500}),
             ItemRetrieved(Message(a, "assistant", "audio", "Hi", "incomplete")),
             Problem("No.", "invalid_value", param="p", event_id="e"),
             TranscriptFailed(u, "Gone."),
             Extension("halfsec.unheard_of", {}),
         )
-        events = await take(call, 16)
+        events = await take(call, 17)
     audio = events[9]
     assert isinstance(audio, ev.ReplyAudio)
     assert (audio.response_id, audio.item_id, audio.rate_hz, audio.at_ns) == (r, a, 8000, 7)
@@ -117,6 +118,7 @@ async def test_everything_that_happens_in_a_turn_becomes_an_event() -> None:
         ev.ReplyText(r, a, "Hi.", 7),
         ev.TurnReport({"turn": 1}, 7),
         ev.ContextCondensed("Ada.", 2, 30, 20, 7),
+        ev.Waiting("asr", 1500, 7),
         ev.ItemRetrieved(a, "Hi", 7),
         ev.ServerError("No.", "invalid_value", "p", "e", 7),
         ev.ServerError("Gone.", "transcription_failed", None, None, 7),

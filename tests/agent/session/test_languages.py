@@ -1,8 +1,14 @@
 """A session's language: what follows it, at the start and when the client changes it."""
 
+from dataclasses import replace
+from typing import Any
+
+from agent.errors import ClientError
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
+from agent.session.api.settings import SessionSettings
 from agent.session.ports.stage_ports import APOLOGY, apology_in
+from asr.recognition.recognizer import TranscriptionOptions
 from languages import PROFILES
 from tests.support.session.session_call import Call, call_with
 
@@ -15,17 +21,17 @@ def notices(call: Call) -> list[say.Extension]:
     ]
 
 
-async def change(call: Call, language: str) -> None:
-    settings = call.session.settings.changed(transcription={"language": language})
+async def change(call: Call, language: str, **changes: Any) -> None:
+    settings = call.session.settings.changed(transcription={"language": language}, **changes)
     await call.session.handle(ask.UpdateSession(settings))
 
 
 async def test_a_client_changes_the_language_of_its_call() -> None:
     async with call_with("Hallo.") as call:
-        assert (call.ears.language, call.session.settings.language) == ("en", "en")
+        assert call.ears.transcription == TranscriptionOptions("en")
         await change(call, "de")
         await call.until(say.SessionUpdated)
-        assert (call.ears.language, call.session.settings.language) == ("de", "de")
+        assert call.ears.transcription == TranscriptionOptions("de")
         assert call.session._machine._state.rules.language == "de"
         assert notices(call) == []
 
@@ -34,7 +40,55 @@ async def test_a_language_that_is_not_complete_is_told() -> None:
     async with call_with("Ola.") as call:
         await change(call, "pt")
         await call.until(say.SessionUpdated)
-        assert [each.fields["code"] for each in notices(call)] == ["language_partial"]
+        (notice,) = notices(call)
+        assert notice.fields["param"] == "session.audio.input.transcription.language"
+        assert "recognition and a voice only" in notice.fields["message"]
+
+
+async def test_a_call_begins_in_its_agents_language() -> None:
+    async with call_with("Hallo.", settings=SessionSettings(agent_language="de")) as call:
+        assert call.ears.transcription == TranscriptionOptions("de")
+        assert notices(call) == []
+    async with call_with("Ola.", settings=SessionSettings(agent_language="pt")) as call:
+        assert call.ears.transcription == TranscriptionOptions("pt")
+        assert len(notices(call)) == 1
+
+
+async def test_a_client_is_told_that_its_voice_does_not_speak_the_language() -> None:
+    prepared: list[tuple[str, str]] = []
+
+    async def prepare(language: str, voice: str) -> str:
+        prepared.append((language, voice))
+        return {"de": "marin"}.get(language, voice)
+
+    async with call_with("Hallo.") as call:
+        stages = replace(call.session._stages, prepare_language=prepare)
+        call.session._stages = replace(stages, speaking_voice=lambda name: name)
+        await change(call, "de")
+        assert call.session.settings.voice == "marin"
+        assert notices(call) == [], "the client has named no voice"
+        await change(call, "de", voice="hibari")
+        (notice,) = notices(call)
+        assert notice.fields["param"] == "session.audio.output.voice"
+        assert "'hibari' does not speak 'de': 'marin'" in notice.fields["message"]
+        assert call.session.settings.voice == "marin"
+        assert prepared == [("de", "hibari")] * 2
+
+
+async def test_a_language_that_calls_cannot_have_changes_nothing() -> None:
+    async def prepare(language: str, voice: str) -> str:
+        raise ClientError("The model is missing.", code="invalid_value")
+
+    async with call_with("Hello.") as call:
+        call.session._stages = replace(call.session._stages, prepare_language=prepare)
+        before = call.session.settings
+        await change(call, "de")
+        (problem,) = call.of(say.Problem)
+        assert isinstance(problem, say.Problem)
+        assert problem.message == "The model is missing."
+        assert call.session.settings is before
+        assert call.ears.transcription == TranscriptionOptions("en")
+        assert not call.of(say.SessionUpdated)
 
 
 def test_the_apology_of_a_language() -> None:

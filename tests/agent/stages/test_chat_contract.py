@@ -10,6 +10,7 @@ import pytest
 
 from agent.errors import StageError
 from agent.session.api.server_events import Usage
+from agent.session.api.settings import AUTO_TRUNCATION, Truncation
 from agent.session.ports.stage_ports import (
     ChatMessage,
     ChatPort,
@@ -101,6 +102,8 @@ class EchoChat:
     def played_until(self, turn: TurnId, at_ns: int) -> None: ...
 
     async def preview(self, text: str) -> None: ...
+
+    def set_truncation(self, truncation: Truncation) -> None: ...
 
     def context_use(self) -> ContextUse | None:
         return ContextUse(1000, 0, self._num_words, 10)
@@ -290,3 +293,34 @@ async def test_the_oldest_messages_give_way_to_a_summary(open_chat: ChatFactory)
     assert text_of(await reply(chat)) == text_of(await reply(other))
     await chat.close()
     await other.close()
+
+
+@pytest.mark.parametrize("open_chat", ["engine", "remote", "plugin"], indirect=True)
+async def test_a_clients_rule_of_truncation(open_chat: ChatFactory) -> None:
+    """Set before the conversation is there, and after."""
+    sizes = []
+    for rule in (AUTO_TRUNCATION, Truncation(retention_ratio=0.5, post_instructions_tokens=120)):
+        chat = open_chat("Be brief.", ())
+        chat.set_truncation(rule)
+        for number in range(8):
+            await chat.commit(ChatMessage("user", f"This is what I say as number {number}."))
+            await chat.commit(ChatMessage("assistant", f"That is what I answer to {number}."))
+        await chat.commit(HELLO)
+        await reply(chat, max_tokens=4)
+        use = chat.context_use()
+        assert use is not None
+        sizes.append(use.num_turns)
+        await chat.close()
+    assert sizes[0] > 120 > sizes[1]
+    chat = open_chat("Be brief.", ())
+    for number in range(60):
+        await chat.commit(ChatMessage("user", f"{number} words {'and more of them ' * 40}"))
+        await chat.commit(ChatMessage("assistant", "Yes."))
+    await chat.commit(HELLO)
+    chat.set_truncation(Truncation(is_disabled=True))
+    with pytest.raises(StageError) as refused:
+        await reply(chat, max_tokens=4)
+    assert refused.value.refused
+    chat.set_truncation(AUTO_TRUNCATION)
+    assert await reply(chat, max_tokens=4)
+    await chat.close()

@@ -11,7 +11,7 @@ import pytest
 import asr
 import tts
 from agent.config.layers import load_config
-from agent.errors import ClientError
+from agent.errors import ClientError, StageError
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
@@ -101,9 +101,85 @@ async def test_the_first_call_loads_what_its_language_needs_and_the_others_share
         assert stages.voice_stage("pico-de").name == "pico-de"
         for number, language in enumerate(("de", "en", "fr"), 1):
             decoder = LocalDecoder(stages.recognizer, stages._recognizer_of)
-            decoder.set_language(language)
+            decoder.set_options(asr.TranscriptionOptions(language))
             await decoder.decode(job(number), 0)
         assert (english.asked, other.asked) == ([None], ["de", "fr"])
+
+
+async def test_what_nobody_recognizes_is_refused_and_loads_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = Listening("en", "de")
+    async with staged(monkeypatch, tmp_path, Listening("en"), lambda: other) as (stages, loaded):
+        for language in ("de", "pt"):  # of Whisper's languages, as long as it is not loaded
+            stages.check_language(asr.TranscriptionOptions(language))
+        with pytest.raises(ClientError, match="knows en"):
+            stages.check_language(asr.TranscriptionOptions("tlh"))
+        with pytest.raises(ClientError, match="knows en"):
+            await stages.prepare_language("tlh", "hibari")
+        assert loaded == []
+        with pytest.raises(ClientError, match="knows en, de") as refused:
+            await stages.prepare_language("pt", "hibari")
+        assert refused.value.param == "session.audio.input.transcription.language"
+        assert loaded == ["multilingual"]
+        with pytest.raises(ClientError, match="knows en, de"):
+            stages.check_language(asr.TranscriptionOptions("pt"))
+
+
+def test_without_a_multilingual_recognizer_there_is_one_language(tmp_path: Path) -> None:
+    config = load_config({"agent.preset": "embedded", "asr.multilingual_model": ""})
+    stages = Stages(config, ModelStore(tmp_path, {}), SystemClock())
+    assert stages.known_languages() == (), "not known before the recognizer is loaded"
+    stages.recognizer.model = Listening("en")
+    assert stages.known_languages() == ("en",)
+
+
+def test_another_server_is_asked_for_the_languages_of_the_settings(tmp_path: Path) -> None:
+    config = load_config(
+        {"asr.model": "openai:http://127.0.0.1:9/v1#whisper", "agents.paris.language": "fr"}
+    )
+    stages = Stages(config, ModelStore(tmp_path, {}), SystemClock())
+    assert stages.known_languages() == stages._decoder().languages == ("en", "fr")
+
+
+async def test_trouble_of_what_a_language_needs_is_seen_and_refuses_no_other_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    builds = iter((Listening("en", "de"),))
+
+    def build() -> Listening:
+        if (built := next(builds, None)) is None:
+            raise asr.ModelError("it is gone")
+        return built
+
+    def fail(model: object) -> None:
+        raise RuntimeError("damaged")
+
+    async with staged(monkeypatch, tmp_path, Listening("en"), build) as (stages, _):
+        await stages.prepare_language("de", "hibari")
+        for name in ("asr languages", "voice pico-de"):
+            assert stages.threads()[name].only_computes, "sleeping threads would be a hang"
+        stages._progress = dict.fromkeys(("vad", "asr", "turn", "llm", "voice hibari"), "ready")
+        assert (stages.is_troubled, stages.status) == (False, "ready")
+        with pytest.raises(StageError):
+            await stages.multilingual.call(fail, timeout_s=30)
+        while stages.multilingual.broken is None:  # noqa: ASYNC110 - a thread builds it
+            await asyncio.sleep(0.01)
+        assert (stages.is_troubled, stages.status) == (True, "ready")
+        assert await stages.prepare_language("de", "hibari") == "pico-de"
+        assert "pt" in stages.known_languages(), "while it is built anew, nothing is refused"
+
+
+async def test_a_recognizer_that_stands_in_hears_its_own_language(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = Listening("en")
+    async with staged(monkeypatch, tmp_path, own, Listening) as (stages, _):
+        decoder = LocalDecoder(stages.recognizer)
+        for number, language in enumerate(("de", "en"), 1):
+            decoder.set_options(asr.TranscriptionOptions(language))
+            await decoder.decode(job(number), 0)
+        assert own.asked == [None, None]
 
 
 async def test_a_recognizer_that_knows_the_language_hears_it(
@@ -113,7 +189,7 @@ async def test_a_recognizer_that_knows_the_language_hears_it(
     async with staged(monkeypatch, tmp_path, own, Listening) as (stages, loaded):
         assert await stages.prepare_language("de", "my-own-voice") == "my-own-voice"
         decoder = LocalDecoder(stages.recognizer, stages._recognizer_of)
-        decoder.set_language("de")
+        decoder.set_options(asr.TranscriptionOptions("de"))
         await decoder.decode(job(1), 0)
         assert (own.asked, loaded) == (["de"], [])
 
@@ -160,5 +236,5 @@ def test_the_words_of_another_language_are_not_taken_over() -> None:
     recognizer = Listening("en", "de")
     decoder = LocalDecoder(recognizer)  # type: ignore[arg-type]
     before = decoder._early
-    decoder.set_language("de")
+    decoder.set_options(asr.TranscriptionOptions("de"))
     assert decoder._early is not before

@@ -12,7 +12,7 @@ from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
 from agent.session.ports.stage_ports import ChatMessage, Tools
-from agent.stages import llm_chat
+from agent.stages import idle_threads, llm_chat
 from agent.stages.llm_chat import EngineChat
 from agent.stages.model_thread import ModelThread
 from agent.stages.tool_call_adapter import ToolLimits, tool_use
@@ -94,8 +94,20 @@ class StubEngine:
         self.stopped = True
 
 
+class AsleepAtOnce:
+    """Threads that are found asleep at the first look."""
+
+    def look(self) -> bool:
+        return True
+
+
 class StubStage:
     """Lends an engine, and counts those that were given up."""
+
+    only_computes = False
+
+    def idle_check(self, num_checks: int) -> AsleepAtOnce:
+        return AsleepAtOnce()
 
     def __init__(self) -> None:
         self.engine = StubEngine()
@@ -154,6 +166,62 @@ async def test_a_token_may_take_its_time_as_long_as_the_engine_takes_steps(
     with pytest.raises(StageError, match="too long"):
         await read()
     assert (stage.restarts, stage.engine.stopped) == (1, True)
+
+
+@pytest.fixture
+def sleeping(monkeypatch: pytest.MonkeyPatch) -> StubStage:
+    """A stage that only computes, whose threads sleep; the clock is no help."""
+    monkeypatch.setattr(llm_chat, "CHECK_S", 0.0005)
+    monkeypatch.setattr(idle_threads, "CHECK_S", 0.0)
+    monkeypatch.setattr(llm_chat, "HANGS_S", 3600.0)
+    stage = StubStage()
+    stage.only_computes = True
+    return stage
+
+
+async def test_an_engine_that_sleeps_and_does_not_wake_to_answer_is_given_up(
+    sleeping: StubStage,
+) -> None:
+    chat = chat_with(sleeping)
+    await chat.commit(ChatMessage("user", "Hello"))
+    sleeping.engine.hangs = True
+    tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
+    with pytest.raises(StageError, match="too long"):
+        await anext(tokens)
+    assert (sleeping.restarts, sleeping.engine.stopped) == (1, True)
+
+
+async def test_an_engine_that_hangs_is_given_up_while_the_caller_speaks(
+    sleeping: StubStage,
+) -> None:
+    chat = chat_with(sleeping)
+    await chat.commit(ChatMessage("user", "Hello"))
+    sleeping.engine.hangs = True
+    await chat.preview("What ti")
+    assert (sleeping.restarts, sleeping.engine.stopped) == (1, True)
+
+
+async def test_an_engine_that_sleeps_because_it_owes_nothing_yet_stays(
+    sleeping: StubStage,
+) -> None:
+    chat = chat_with(sleeping)
+    await chat.commit(ChatMessage("user", "Hello"))
+    asked = 0
+    enough = asyncio.Event()
+
+    async def stats() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 10:
+            enough.set()
+
+    sleeping.engine.stats = stats  # type: ignore[method-assign]
+    async with asyncio.TaskGroup() as group:
+        previewing = group.create_task(chat.preview("What ti"))
+        await enough.wait()
+        sleeping.engine.opened[0].warming.set()
+    assert previewing.done()
+    assert (sleeping.restarts, sleeping.engine.stopped) == (0, False)
 
 
 async def test_after_the_last_tool_round_the_model_has_to_answer() -> None:

@@ -1,6 +1,7 @@
 """Owner threads: order, faults, hangs and recovery."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 
@@ -160,6 +161,116 @@ async def test_a_stage_that_hangs_is_replaced_and_its_queue_goes_on(
         await hanging
     assert await behind == 2
     release.set()
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="counted by Linux")
+
+
+class Computing:
+    """A stage that only computes, checked as often as a test is patient."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, only_computes: bool = True) -> None:
+        self.num_checks = 0
+        self.checked = asyncio.Event()
+        """20 checks have been made: four times as many as a hang takes."""
+        monkeypatch.setattr(model_thread, "CHECK_S", 0.01)
+        Model.built = 0
+        self.stage: ModelThread[Model] = ModelThread("test", Model, only_computes=only_computes)
+        check = self.stage._check
+
+        def counted() -> None:
+            check()
+            self.num_checks += 1
+            if self.num_checks == 20:
+                self.checked.set()
+
+        monkeypatch.setattr(self.stage, "_check", counted)
+
+
+@linux
+async def test_a_job_that_sleeps_is_given_up_long_before_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Computing(monkeypatch).stage
+    await stage.start()
+    release, hanging = await hold(stage)
+    behind = asyncio.get_running_loop().create_task(
+        stage.call(lambda model: model.number, timeout_s=3600)
+    )
+    with pytest.raises(StageError, match="too long"):
+        await hanging
+    assert await behind == 2
+    assert stage.restarts == 1
+    release.set()
+    await stage.close()
+
+
+@linux
+async def test_the_hang_of_a_job_whose_caller_is_gone_is_found_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Computing(monkeypatch).stage
+    await stage.start()
+    release, hanging = await hold(stage)
+    hanging.cancel()
+    assert await stage.call(lambda model: model.number, timeout_s=3600) == 2
+    release.set()
+    await stage.close()
+
+
+async def test_a_job_that_computes_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    computing = Computing(monkeypatch)
+    end = threading.Event()
+
+    def compute(model: Model) -> int:
+        while not end.is_set():
+            sum(range(1000))
+        return model.number
+
+    await computing.stage.start()
+    job = asyncio.get_running_loop().create_task(computing.stage.call(compute, timeout_s=3600))
+    await computing.checked.wait()
+    assert computing.stage.is_troubled  # it takes long, whatever it does
+    end.set()
+    assert await job == 1
+    await computing.stage.close()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python names its own threads")
+async def test_a_job_that_other_threads_compute_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    computing = Computing(monkeypatch)
+    end = threading.Event()
+
+    def compute() -> None:
+        while not end.is_set():
+            sum(range(1000))
+
+    def wait(model: Model) -> int:
+        helper = threading.Thread(target=compute)
+        helper.start()
+        helper.join()
+        return model.number
+
+    await computing.stage.start()
+    job = asyncio.get_running_loop().create_task(computing.stage.call(wait, timeout_s=3600))
+    await computing.checked.wait()
+    end.set()
+    assert await job == 1
+    await computing.stage.close()
+
+
+async def test_a_job_that_may_sleep_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    computing = Computing(monkeypatch, only_computes=False)
+    await computing.stage.start()
+    release, job = await hold(computing.stage)
+    await computing.checked.wait()
+    assert (computing.stage.restarts, computing.stage.is_troubled) == (0, True)
+    release.set()
+    await job
+    assert await computing.stage.call(lambda model: model.number, timeout_s=30) == 1
+    await computing.stage.close()
 
 
 async def test_too_many_jobs_are_refused(stage: ModelThread[Model]) -> None:

@@ -43,6 +43,27 @@ async def test_openers_are_kept_with_the_time_of_each_word(rate_hz: int) -> None
         await stage.thread.close()
 
 
+async def test_a_faster_voice_says_the_same_words_in_less_time() -> None:
+    stage = VoiceStage("hibari", load)
+    await stage.start()
+    text = "Please call Anna at half past four, will you?"
+    piece = tts.SpeakablePiece(text, (0, len(text)), 0)
+    try:
+        lengths = []
+        for speed in (0.5, 1.0, 1.5):
+            spoken = [each async for each in VoiceStream(stage, 8_000, speed).speak(piece)]
+            words = [word for each in spoken for word in each.words]
+            assert [word.char_end for word in words][-1] == len(text) - 1
+            ends = [word.end_sample for word in words]
+            assert ends == sorted(ends)
+            num_samples = sum(len(each.pcm) for each in spoken)
+            assert num_samples // 2 < ends[-1] <= num_samples
+            lengths.append(num_samples)
+        assert lengths[0] > 1.5 * lengths[1] > 1.5 * 1.2 * lengths[2]
+    finally:
+        await stage.thread.close()
+
+
 class Recited:
     """A voice that says when it may, and notes what it said."""
 

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import asr
+from agent.errors import ClientError
 from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import SpeechResult
 from agent.stages.model_thread import ModelThread
@@ -134,3 +136,34 @@ async def test_continued_speech_is_transcribed_again() -> None:
             await made.hear(quiet(0.096))
             assert await made.final() == f"pass {number}"
         assert model.begun == [False, False]
+
+
+class Prompted(Recognizer):
+    """Hears its own options."""
+
+    languages = ("en", "de")
+
+    def transcribe(
+        self,
+        pcm: npt.NDArray[np.float32],
+        *,
+        fallback: bool,
+        options: asr.TranscriptionOptions = asr.AS_LOADED,
+    ) -> asr.Hypothesis:
+        return asr.Hypothesis(f"{options.language} {options.prompt}".strip())
+
+
+async def test_a_sessions_language_and_prompt_go_with_every_pass() -> None:
+    async with call(Prompted()) as made:
+        hearing = made.hearing
+        assert hearing.set_transcription(asr.TranscriptionOptions("de", "Anna."))
+        await made.hear(said(0.6), quiet(0.2))
+        assert await made.final() == "de Anna."
+        with pytest.raises(ClientError, match="knows en, de") as refused:
+            hearing.set_transcription(asr.TranscriptionOptions("fr"))
+        assert refused.value.param == "session.audio.input.transcription.language"
+        await made.hear(said(0.6), quiet(0.2))
+        assert await made.final() == "de Anna.", "what was refused has changed nothing"
+        assert hearing.set_transcription(asr.AS_LOADED)
+        await made.hear(said(0.6), quiet(0.2))
+        assert await made.final() == "None"

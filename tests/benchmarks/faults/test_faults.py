@@ -3,14 +3,19 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from agent.client import events as ev
+from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.errors import BenchError
 from benchmarks.callers import control_socket
 from benchmarks.callers.control_socket import request
+from benchmarks.callers.server_process import OwnServer, ServerFigures
 from benchmarks.faults import command, faulty_server
 from benchmarks.faults.damaged_models import DamagedStart, damage, home_with_copy, model_files
 from benchmarks.faults.faulty_server import FaultPoint, Faults, InjectedError
@@ -26,7 +31,8 @@ from benchmarks.faults.report import (
     row_of_start,
 )
 from benchmarks.faults.silence import longest_silence_ns
-from benchmarks.faults.witness import Ear, Observation, in_words
+from benchmarks.faults.witness import Ear, Observation, Witness, in_words
+from latency_budget.account.clock import SystemClock
 
 
 @pytest.mark.parametrize(
@@ -88,6 +94,11 @@ def test_other_ways_to_fail(faults: Faults) -> None:
         model.answer(final=True)
     faults.handle({"stage": "model", "how": "hang"})
     assert model.answer(final=True) == 0.5  # after its time
+
+
+def test_a_loop_that_is_not_there_cannot_be_blocked(faults: Faults) -> None:
+    with pytest.raises(RuntimeError, match="no event loop"):
+        faults.handle({"block_s": 0.5})
 
 
 def test_unknown_faults_are_refused(faults: Faults) -> None:
@@ -152,6 +163,55 @@ def test_the_ear_counts_audible_sound_and_forgets_what_was_not_played() -> None:
     assert ear.signs == [0, 10, 20, 500_000_000]
 
 
+def reply(response_id: str, status: str, text: str, error: str | None = None) -> ev.ReplyDone:
+    return ev.ReplyDone(response_id, status, None, text, error, {}, 0)
+
+
+def test_an_apology_or_a_sound_without_words_is_no_answer() -> None:
+    ear = Ear()
+    for done in (
+        reply("whole", "completed", "Yes."),
+        reply("long", "incomplete", "Yes, and"),
+        reply("apology", "failed", "Sorry, something went wrong.", "asr failed"),
+        reply("cancelled apology", "cancelled", ""),
+        reply("wordless", "completed", ""),
+    ):
+        ear.note(done)
+    answered = {
+        name: ear.is_answered(SpokenTurn(1, np.zeros(1, np.int16), 1, replies=[name], e2e_ear_ms=9))
+        for name in ("whole", "long", "apology", "cancelled apology", "wordless", "none")
+    }
+    assert [name for name in answered if answered[name]] == ["whole", "long"]
+    later = SpokenTurn(1, np.zeros(1, np.int16), 1, replies=["whole"], e2e_ear_ms=9, errors=["x"])
+    assert not ear.is_answered(later)
+    silent = SpokenTurn(1, np.zeros(1, np.int16), 1, replies=["whole"])
+    assert not ear.is_answered(silent)
+
+
+async def test_a_short_fault_strikes_at_the_end_of_speech() -> None:
+    struck_ns = []
+
+    async def strike() -> None:
+        struck_ns.append(SystemClock().now_ns())
+
+    said_ns = SystemClock().now_ns() + 100_000_000
+    exchange = SpokenTurn(1, np.zeros(1, np.int16), 1, last_voiced_ns=said_ns)
+    caller = cast("Caller", SimpleNamespace(closed=None))
+    witness = Witness("", [], strike, strike, at_end_of_speech=True)
+    await witness._strike_during(exchange, caller)
+    assert struck_ns[0] >= said_ns
+    assert witness._struck_ns == said_ns  # so that this turn counts as one of after the fault
+    short = {case.name for case in CASES if case.at_end_of_speech}
+    assert short == {"event loop blocked for 500 ms", "SIGSTOP, SIGCONT after 3 s"}
+
+
+def test_an_event_that_says_that_nothing_comes_is_no_sign_of_life() -> None:
+    ear = Ear()
+    ear.note(ev.Waiting("asr", 1500, 5))
+    ear.note(ev.SpeechStopped("i", 0, 7))
+    assert ear.signs == [7]
+
+
 def test_events_in_words() -> None:
     assert in_words(ev.Closed(1012, "stopped", 0)) == "close: 1012 stopped"
     failed = ev.ReplyDone("r", "failed", None, "Sorry.", "hung", {}, 0)
@@ -169,8 +229,24 @@ def test_verdicts() -> None:
         replace(good, history_kept=False),
     ):
         assert row_of("x", bad, keeps_call=True).verdict == FAILS
-    lost = row_of("x", replace(good, num_calls=2), keeps_call=False)
+    lost = row_of("x", replace(good, num_calls=2), keeps_call=False, num_lost=0)
     assert (lost.verdict, lost.lost) == (PASSES, ["the call"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost"),
+    [
+        (2, 2, []),
+        (2, 5, ["3 turn(s) not in the store"]),
+        (5, 1, ["1 turn(s) not in the store"]),  # of a process that was started anew
+        (None, 1, ["the store was not looked at"]),
+        (1, None, ["the store was not looked at"]),
+    ],
+)
+def test_losses_of_the_store(before: int | None, after: int | None, lost: list[str]) -> None:
+    good = Observation(["answer: 'Yes.'"], 1.9, 3.0, history_kept=True)
+    num_lost = command._difference(before, after)
+    assert row_of("x", good, keeps_call=True, num_lost=num_lost).lost == lost
 
 
 def test_verdicts_of_starts() -> None:
@@ -200,7 +276,45 @@ async def test_what_cannot_be_run_here_is_not_passed(tmp_path: Path) -> None:
     assert (row.verdict, row.why) == (NOT_RUN, ["needs root"])
 
 
-def test_the_plan_names_each_fault_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_server_that_does_not_come_back_fails_the_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = command.FaultyServer(tmp_path, [])
+
+    async def gone() -> OwnServer:
+        raise BenchError("The server did not start")
+
+    monkeypatch.setattr(server, "running", gone)
+    with pytest.raises(BenchError):
+        await command.run_case(FaultCase("x", nothing), server, [])
+    server.was_ready = True
+    row = await command.run_case(FaultCase("x", nothing), server, [])
+    assert (row.verdict, row.heard) == (FAILS, ["The server did not start"])
+
+    async def there() -> OwnServer:
+        return OwnServer("ws://127.0.0.1:1/v1/realtime", 0, ServerFigures())
+
+    class Interrupted:
+        """A witness during whose call the server does not come back."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        async def run(self) -> Observation:
+            async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+                inner.create_task(gone())
+            raise AssertionError(outer)
+
+    monkeypatch.setattr(server, "running", there)
+    monkeypatch.setattr(command, "Witness", Interrupted)
+    row = await command.run_case(FaultCase("x", nothing), server, [])
+    assert (row.verdict, row.heard) == (FAILS, ["The server did not start"])
+
+
+def test_the_plan_names_each_fault_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))  # without models
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names)
     assert command.main(["--list"]) == 0
@@ -244,7 +358,6 @@ async def test_hits_are_counted_for_stages_only(tmp_path: Path) -> None:
 
 
 def test_an_unknown_model_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
-    with pytest.raises(BenchError, match="no model 'nothing'"):
+    with pytest.raises(BenchError, match="no model 'nothing'; there are: none"):
         command.main(["--damaged-model", "nothing"])

@@ -7,10 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agent.client.errors import ConnectError
 from agent.errors import BenchError
 from benchmarks.signals.recordings import find_recordings
 from benchmarks.soak import command
-from benchmarks.soak.callers import KINDS, Visit, VisitContext, make_visit, wav_bytes, with_pause
+from benchmarks.soak.callers import (
+    KINDS,
+    Visit,
+    VisitContext,
+    _note_failure,
+    make_visit,
+    wav_bytes,
+    with_pause,
+)
 from benchmarks.soak.horizon import rows_of
 from benchmarks.soak.pacer import MAX_S, MIN_S, Pacer
 from benchmarks.soak.page import svg_page
@@ -25,14 +34,20 @@ RECORDINGS = Path(__file__).parents[2] / "recordings"
 def soaked(folder: Path, *, leak_mb: float = 0.0, minutes: int = 30) -> SoakState:
     """A soak that was held; its memory grows by so much an hour."""
     state = SoakState(folder)
-    state.begin({"recordings": [str(RECORDINGS)], "callers": 2, "seed": 1})
+    state.begin({"recordings": [str(RECORDINGS)], "callers": 2, "seed": 1, "minutes": minutes})
     rng = np.random.default_rng(1)
+    rest = dict.fromkeys(command.AT_REST, 0.0)
+    state.add_rest(Sample(0.0, 1, rest))
     for number in range(120):
         at_s = number * minutes / 2
-        rss_mb = 900.0 + leak_mb * at_s / 3600 + float(rng.normal(0, 1))
-        values = {"rss_mb": rss_mb, "threads": 17.0, "store_mb": 1.0 + at_s / 3600, "turns": at_s}
+        values = dict.fromkeys((*ALLOWANCES, "restarts", "store_lost"), 0.0) | {
+            "rss_mb": 900.0 + leak_mb * at_s / 3600 + float(rng.normal(0, 1)),
+            "store_mb": 1.0 + at_s / 3600,
+            "turns": at_s,
+        }
         state.add_sample(Sample(at_s, 1, values, {"agent/session": 1 << 20}))
         state.add_visit(Visit("recordings", at_s, [500.0 + float(rng.normal(0, 20))]))
+    state.add_rest(Sample(at_s, 1, rest))
     return state
 
 
@@ -55,13 +70,15 @@ def test_missed_and_failed_and_left_behind_are_named(tmp_path: Path) -> None:
     state = soaked(tmp_path)
     for number in range(5):
         state.add_visit(Visit("typed", 1800.0 + number, [], missed=1, errors=["broken"]))
-    state.add_rest(Sample(0.0, 1, {"tasks": 7.0, "calls": 0.0}))
-    state.add_rest(Sample(1900.0, 1, {"tasks": 12.0, "calls": 0.0}))
+    for _ in range(2):
+        state.add_visit(Visit("typed", 1800.0, refused=True))
+    state.add_rest(Sample(1900.0, 1, state.rests[0].values | {"tasks": 5.0}))
     result = judged(state)
-    assert result["verdicts"][-1].startswith("LEFT BEHIND: tasks: 7 ")
+    assert result["verdicts"][-1].startswith("LEFT BEHIND: tasks: 0 ")
     assert [text.split(":")[0] for text in result["verdicts"]] == [
         "MISSED",
         "FAILED",
+        "REFUSED",
         "LEFT BEHIND",
     ]
     assert result["errors"] == {"broken": 5}
@@ -70,7 +87,56 @@ def test_missed_and_failed_and_left_behind_are_named(tmp_path: Path) -> None:
 def test_a_soak_without_answers_fails(tmp_path: Path) -> None:
     state = SoakState(tmp_path)
     state.begin({})
-    assert judged(state)["verdicts"] == ["EMPTY: nothing was answered"]
+    assert judged(state)["verdicts"][0] == "EMPTY: nothing was answered"
+
+
+def test_counters_are_added_over_the_parts(tmp_path: Path) -> None:
+    """Each part's process begins at 0, and the newest sample may lack them."""
+    state = soaked(tmp_path)
+    values = state.samples[-1].values
+    state.add_sample(Sample(1795.0, 1, values | {"restarts": 2.0, "store_lost": 3.0}))
+    state.add_sample(Sample(1796.0, 2, values | {"restarts": 1.0}))
+    state.add_sample(Sample(1797.0, 2, {"rss_mb": 900.0}))
+    for at_s in (1795.0, 1798.0):
+        state.add_rest(Sample(at_s, 2, state.rests[0].values))
+    assert judged(state)["verdicts"] == [
+        "RESTARTED: stages were rebuilt 3 times",
+        "LOST: 3 turns are not in the store",
+    ]
+
+
+def test_every_part_that_ended_is_judged_by_what_it_leaves(tmp_path: Path) -> None:
+    state = soaked(tmp_path)
+    rest = state.rests[0].values
+    state.add_rest(Sample(1800.0, 1, rest | {"calls": 1.0}))
+    state.add_sample(Sample(1801.0, 2, state.samples[-1].values))
+    state.add_rest(Sample(1801.0, 2, rest))
+    left, broke_off = judged(state)["verdicts"]
+    assert left.startswith("LEFT BEHIND: calls: 0 ")
+    assert "broke off" in broke_off
+    state.add_rest(Sample(1802.0, 2, rest))
+    assert judged(state)["verdicts"] == [left]
+
+
+def test_what_could_not_be_judged_is_no_pass(tmp_path: Path) -> None:
+    state = soaked(tmp_path)
+    for sample in state.samples:
+        for name in ("traces", "restarts"):
+            del sample.values[name]
+    for sample in state.samples[:61]:
+        del sample.values["tasks"]
+    for sample in state.rests:
+        sample.values.pop("tasks", None)  # one and the same dict
+    state.visits[79:] = []
+    assert judged(state)["verdicts"] == [
+        "NOT JUDGED: tasks: only 59 of 120 samples have it",
+        "NOT JUDGED: traces: 0 samples are too few",
+        "NOT JUDGED: drift of the latency: 6 answers in a tenth",
+        "NOT JUDGED: restarts: never sampled",
+        "NOT JUDGED: what is left behind: tasks was not sampled",
+    ]
+    (verdict,) = command.judged(state, {"tasks", "traces", "restarts"})["verdicts"]
+    assert "drift" in verdict
 
 
 def test_a_soak_is_resumed_from_its_lines(tmp_path: Path) -> None:
@@ -87,6 +153,24 @@ def test_a_soak_is_resumed_from_its_lines(tmp_path: Path) -> None:
     assert again.visits == after.visits
 
 
+def test_a_mistyped_call_leaves_its_folder_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "night"
+    with pytest.raises(BenchError, match="no recording"):
+        command.main([str(tmp_path / "none"), "--dir", str(folder)])
+    assert not folder.exists()
+    state = SoakState(folder)
+    state.begin({"callers": 1})
+    state.add_rest(Sample(0.0, 1))  # its server ended before the first sample
+    state = SoakState(folder)
+    state.begin({"callers": 2})
+    state = SoakState(folder)
+    assert state.resume() == {"callers": 2}
+    assert state.rests == []
+    for minutes in ("0", "-1", "inf", "nan"):
+        with pytest.raises(SystemExit):
+            command.main(["--minutes", minutes])
+
+
 def test_a_folder_has_one_soak(tmp_path: Path) -> None:
     soaked(tmp_path)
     with pytest.raises(BenchError, match="--resume"):
@@ -98,8 +182,12 @@ def test_a_folder_has_one_soak(tmp_path: Path) -> None:
 def test_a_finished_soak_is_only_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    soaked(tmp_path, leak_mb=300.0)
-    assert command.main(["--resume", str(tmp_path), "--minutes", "29"]) == 1
+    state = soaked(tmp_path, leak_mb=300.0)
+    assert not state.has_ended(30)
+    state.end(30)  # a second after the last sample: nothing is left to be done
+    assert state.has_ended(30)
+    assert not state.has_ended(31)
+    assert command.main(["--resume", str(tmp_path)]) == 1
     assert "GROWS: rss_mb" in capsys.readouterr().out
     assert (tmp_path / "soak.json").exists()
     ElementTree.fromstring((tmp_path / "soak.svg").read_text("utf-8"))
@@ -139,8 +227,9 @@ def test_metrics_are_read_and_added_over_labels() -> None:
         "# HELP halfsec_calls Calls.\nhalfsec_calls 2.0\n"
         'halfsec_stage_restarts_total{stage="asr"} 1.0\n'
         'halfsec_stage_restarts_total{stage="llm"} 2.0\nhalfsec_unknown 7\n'
+        "halfsec_traces_kept 4.0\n"
     )
-    assert read_metrics(text) == {"calls": 2.0, "restarts": 3.0}
+    assert read_metrics(text) == {"calls": 2.0, "restarts": 3.0, "traces": 4.0}
 
 
 def test_subsystems() -> None:
@@ -169,12 +258,31 @@ async def test_a_visit_to_nowhere_is_an_error(unused_tcp_port: int) -> None:
     assert len(KINDS) == 9
 
 
+@pytest.mark.parametrize(("status", "is_refusal"), [(503, True), (429, True), (401, False)])
+def test_a_refusal_is_known_by_its_status(status: int, is_refusal: bool) -> None:
+    visit = Visit("recordings", 0.0)
+    text = "ws://127.0.0.1:45030/v1/realtime refuses the call"  # 503 is part of the port
+    _note_failure(visit, ExceptionGroup("", [ConnectError(text, status=status)]))
+    assert (visit.refused, bool(visit.errors)) == (is_refusal, not is_refusal)
+    other = Visit("recordings", 0.0)
+    _note_failure(other, ConnectError(text))
+    assert (other.refused, len(other.errors)) == (False, 1)
+
+
 def test_thirty_days() -> None:
-    rates = {"turns": 1000.0, "visits": 400.0, "store_mb": 1.3, "log_mb": 1000.0, "rss_mb": 1e-3}
+    rates = {"turns": 1000.0, "visits": 400.0, "store_mb": 1.3, "log_mb": 1000.0}
+    slopes = {"rss_mb": (-1.0, 1e-3), "threads": (1.0, 2.0), "descriptors": (0.0, 2.0)}
     settings = {"store_turns": 200_000.0, "store_days": 90.0, "free_mb": 1000.0, "memory_mb": 8e3}
-    rows = {row.what: row for row in rows_of(rates, settings)}
+    settings |= {"soft_threads": 700.0, "soft_files": 700.0}
+    rows = {row.what: row for row in rows_of(rates, slopes, settings)}
     assert rows["turns in the store"].holds
     assert rows["volume of the log"].holds is False
     assert rows["rss_mb"].holds
+    assert rows["threads"].holds is False  # the whole interval is above the limit
+    assert rows["descriptors"].holds is None  # a part of it is
+    rows = {row.what: row for row in rows_of(rates, {"rss_mb": (12.0, 20.0)}, settings)}
+    assert rows["rss_mb"].holds is False
     assert rows["threads"].holds is None  # not judged
+    limit = command.max_threads()
+    assert limit is None or limit > 100
     assert rows["certificate that was given"].holds is None

@@ -30,6 +30,15 @@ def test_growth_is_found_with_its_slope(parts: int) -> None:
     assert trend.grows
 
 
+def test_the_smallest_slope_that_is_found_is_named() -> None:
+    sure = fit_trend("rss_mb", samples(0.0, noise=0.01), allowance=24.0)
+    assert sure.smallest == pytest.approx(24.0 / (0.7 * 0.5), rel=0.02)  # of half an hour 70 %
+    unsure = fit_trend("rss_mb", samples(0.0, noise=500.0), allowance=24.0)
+    assert unsure.low is not None
+    assert unsure.high is not None
+    assert unsure.smallest == pytest.approx((unsure.high - unsure.low) / 2)
+
+
 def test_noise_does_not_grow() -> None:
     trend = fit_trend("rss_mb", samples(0.0, noise=20.0), allowance=1.0)
     assert trend.is_judged

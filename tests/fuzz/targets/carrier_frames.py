@@ -25,11 +25,9 @@ from agent.session.api.settings import SessionSettings
 from agent.telephony.carriers.media_stream import Frame, StreamError
 from agent.telephony.carriers.table import CARRIERS
 from agent.telephony.media_session import HungUp, PhoneLine
-from tests.fuzz.target import JsonGrammar, Target
+from tests.fuzz.target import MAX_MESSAGE_CHARS, JsonGrammar, Target
 
 MAX_FRAMES: Final = 6
-MAX_MESSAGE_CHARS: Final = 1000
-"""Longest refusal: it goes into a log."""
 
 KEYS: Final = tuple(CARRIERS)
 AUDIO: Final = "f39/f39/f39/fw=="

@@ -26,7 +26,7 @@ from agent.telephony.carriers.webhook import (
     WebhookError,
     WebhookRequest,
 )
-from tests.fuzz.target import JsonGrammar, Target
+from tests.fuzz.target import MAX_MESSAGE_CHARS, JsonGrammar, Target
 
 NOW: Final = 1_780_000_000
 SECRET: Final = "0123456789abcdef0123456789abcdef"
@@ -35,7 +35,6 @@ TELNYX_PUBLIC: Final = base64.b64encode(_TELNYX.public_key().public_bytes_raw())
 STREAM: Final = "wss://voice.example.org/telephony/x/stream"
 FORM: Final = b"application/x-www-form-urlencoded"
 JSON: Final = b"application/json"
-MAX_MESSAGE_CHARS: Final = 1000
 
 CARRIERS_WITH_WEBHOOKS: Final = [each for each in CARRIERS.values() if each.webhook is not None]
 SIGNED: Final = 0x80

@@ -14,8 +14,8 @@ from llm_engine.checkpoints.tokenizer import Detokenizer
 from llm_engine.engine import read_vocabulary
 from llm_engine.errors import MAX_MODEL_ERROR_CHARS, ModelError
 from tests.fuzz.scratch import file_of
-from tests.fuzz.small_model import GGUF_TENSORS, GGUF_TYPES, gguf_file, gguf_metadata
 from tests.fuzz.target import JsonGrammar, Target
+from tests.support.fakes.small_model_files import GGUF_TENSORS, GGUF_TYPES, gguf_file, gguf_metadata
 
 TEXT: Final = "the cat\nhé \U0001f600"
 

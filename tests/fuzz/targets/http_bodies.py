@@ -30,10 +30,8 @@ from llm_engine.config import SamplingParams
 from llm_engine.errors import RequestError
 from llm_engine.structured_output.compiler import GrammarCompiler
 from tests.fuzz.connections import FuzzLoop
-from tests.fuzz.small_model import SPECIAL, tokens, whole_tokenizer_json
-from tests.fuzz.target import JsonGrammar, Target
-
-MAX_MESSAGE_CHARS: Final = 1000
+from tests.fuzz.target import MAX_MESSAGE_CHARS, JsonGrammar, Target
+from tests.support.fakes.small_model_files import SPECIAL, tokens, whole_tokenizer_json
 
 _PARAMETERS: Final = {
     "type": "object", "additionalProperties": False, "required": ["city"],

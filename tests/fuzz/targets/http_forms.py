@@ -13,10 +13,9 @@ from agent.http.multipart import MAX_FIELD_BYTES, read_form
 from agent.http.openai.transcription_request import parse_transcription
 from llm_engine.errors import RequestError
 from tests.fuzz.connections import FuzzLoop
-from tests.fuzz.target import Target
+from tests.fuzz.target import MAX_MESSAGE_CHARS, Target
 from tests.fuzz.targets.http_bodies import request_with
 
-MAX_MESSAGE_CHARS: Final = 1000
 KIND: Final = b"multipart/form-data; boundary=x"
 LOOP: Final = FuzzLoop()
 

@@ -12,9 +12,15 @@ from typing import Any, Final
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.errors import ModelError
 from tests.fuzz.scratch import directory_of
-from tests.fuzz.small_model import CONFIG, SETTINGS, TENSORS, safetensors_file, tokenizer_json
 from tests.fuzz.target import JsonGrammar, Target
 from tests.fuzz.targets.gguf_files import check_checkpoint, check_refusal
+from tests.support.fakes.small_model_files import (
+    CONFIG,
+    SETTINGS,
+    TENSORS,
+    safetensors_file,
+    tokenizer_json,
+)
 
 NAMES: Final = (
     "config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",

@@ -27,7 +27,8 @@ _TOOL = {"type": "function", "name": "f", "description": "d", "parameters": {"ty
 _AUDIO = {
     "input": {
         "format": {"type": "audio/pcm", "rate": 24000},
-        "transcription": {"model": "whisper-1", "language": "en", "prompt": "x"},
+        "transcription": {"model": "whisper-1", "language": "en", "prompt": "x", "keywords": ["y"],
+            "languages": ["en"], "delay": "low"},
         "noise_reduction": {"type": "near_field"},
         "turn_detection": {
             "type": "server_vad", "threshold": 0.5, "prefix_padding_ms": 300,
@@ -40,7 +41,10 @@ _AUDIO = {
 _SESSION = {
     "type": "realtime", "instructions": "x", "output_modalities": ["text"], "tools": [_TOOL],
     "tool_choice": {"type": "function", "name": "f"}, "max_output_tokens": "inf", "audio": _AUDIO,
-    "tracing": "auto", "truncation": "disabled", "include": [], "prompt": {"id": "p"},
+    "tracing": {"workflow_name": "w"}, "include": [], "prompt": None,
+    "parallel_tool_calls": False, "reasoning": {"effort": "low"}, "truncation": {
+        "type": "retention_ratio", "retention_ratio": 0.8,
+        "token_limits": {"post_instructions": 500}},
     "halfsec": {"pace_ms": 100, "budget_ms": 500},
 }  # fmt: skip
 SEEDS: Final[Sequence[dict[str, Any]]] = (

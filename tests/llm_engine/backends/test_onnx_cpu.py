@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from llm_engine.backends import batch_invariance, int8_saturation, onnx_cpu, onnx_graph
-from llm_engine.backends.base import Backend, Plan, SequenceRows, Slot, SubBatch
+from llm_engine.backends.base import Backend, Plan, ScoredRow, SequenceRows, Slot, SubBatch
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.factory import make_backend
 from llm_engine.backends.onnx_cpu import OnnxBackend
@@ -114,6 +114,26 @@ def test_nor_on_how_many_rows_are_sampled(backend: OnnxBackend, whole: Tensor) -
         assert got.shape == (num_sampled, 320)
         assert torch.equal(got, whole[200 - num_sampled : 200])
         backend.close_slot(slot)
+
+
+@pytest.mark.parametrize("index", [0, MAX_ROWS - 1, MAX_ROWS, 63, 70, 76, 78, 79])
+@pytest.mark.parametrize("num_sampled", [0, 1, 3])
+def test_a_scored_row_costs_no_logits_of_the_rows_after_it(
+    backend: OnnxBackend, whole: Tensor, index: int, num_sampled: int
+) -> None:
+    slot = backend.open_slot()
+    scored = ScoredRow(index, (5,))
+    rows = SequenceRows(
+        slot, PROMPT[:80], 0, num_sampled, SamplingParams(), 0, pages=PAGES, scored=scored
+    )
+    wanted = sorted({index, *range(80 - num_sampled, 80)})
+    assert rows.logit_rows == tuple(wanted)
+    assert torch.equal(torch.tensor(backend.logits(rows)), whole[wanted])
+    result = backend.collect(backend.launch(Plan((SubBatch((rows,)),))))
+    assert result.tokens[slot] == tuple(int(row.argmax()) for row in whole[80 - num_sampled : 80])
+    expected = whole[index].double().log_softmax(-1)[5]
+    assert result.log_probs[slot] == pytest.approx(float(expected), abs=1e-5)
+    backend.close_slot(slot)
 
 
 def test_a_sequence_is_cut_back_by_going_on_from_there(backend: OnnxBackend, whole: Tensor) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llm_engine.chat.template import ChatMessage, ChatTemplate, Gap
-from llm_engine.chat.token_history import KEPT_SHARE, TokenHistory
+from llm_engine.chat.token_history import KEPT_SHARE, HistoryTruncation, TokenHistory
 from llm_engine.errors import RequestError
 from tests.support.fakes.llm_models import CHATML
 
@@ -287,3 +287,71 @@ def test_instructions_leave_room_for_a_turn() -> None:
         talk.set_system("x" * 320)
     assert text_of(talk.open_prompt("", 10)).startswith(block("system", "S"))
     talk.set_system("x" * 200)
+
+
+def long_dialogue(
+    rule: HistoryTruncation, *, num_turns: int = 12, context: int = 4000
+) -> TokenHistory:
+    """Exchanges of the same length, and a question."""
+    talk = dialogue(context=context, examples=1)
+    talk.truncation = rule
+    for index in range(num_turns):
+        talk.append("user", f"question {index:02}")
+        reply(talk, f"answer {index:02}")
+    talk.append("user", "question 99")
+    return talk
+
+
+EXCHANGE = len(block("user", "question 00") + block("assistant", "answer 00"))
+
+
+def test_a_limit_behind_the_instructions_is_kept() -> None:
+    limit = 5 * EXCHANGE
+    talk = long_dialogue(HistoryTruncation(kept_share=1.0, max_turn_tokens=limit))
+    talk.prompt(50)
+    assert talk.use(50).num_turns <= limit < talk.use(50).num_turns + EXCHANGE
+    left = [message.text for message in talk.messages()]
+    assert left[0] == f"question {12 - (len(left) - 1) // 2:02}"
+    assert left[-1] == "question 99"
+
+
+def test_a_ratio_says_how_much_stays_once_something_goes() -> None:
+    limit = 8 * EXCHANGE
+    kept = long_dialogue(HistoryTruncation(kept_share=0.5, max_turn_tokens=limit), num_turns=7)
+    num_before = len(kept.messages())
+    kept.prompt(50)
+    assert len(kept.messages()) == num_before, "it fits"
+    talk = long_dialogue(HistoryTruncation(kept_share=0.5, max_turn_tokens=limit))
+    talk.prompt(50)
+    assert talk.use(50).num_turns <= limit // 2 < talk.use(50).num_turns + EXCHANGE
+    assert long_dialogue(HistoryTruncation(kept_share=0.5)).prompt(50) == long_dialogue(
+        HistoryTruncation()
+    ).prompt(50), "without a limit nothing goes before the context is full"
+
+
+def test_a_ratio_of_nothing_keeps_the_question() -> None:
+    talk = long_dialogue(HistoryTruncation(kept_share=0.0, max_turn_tokens=EXCHANGE))
+    talk.prompt(50)
+    assert [message.text for message in talk.messages()] == ["question 99"]
+
+
+def test_a_ratio_counts_of_the_room_in_the_context() -> None:
+    talk = long_dialogue(HistoryTruncation(kept_share=0.5), context=600)
+    talk.prompt(50)
+    use = talk.use(50)
+    room = use.length - use.num_fixed - use.num_reserved
+    assert use.num_turns <= room // 2 < use.num_turns + EXCHANGE
+
+
+def test_disabled_truncation_refuses_what_does_not_fit_and_drops_nothing() -> None:
+    talk = long_dialogue(HistoryTruncation(keeps_all=True), context=600)
+    num_messages = len(talk.messages())
+    with pytest.raises(RequestError, match="tokens"):
+        talk.prompt(50)
+    with pytest.raises(RequestError, match="tokens"):
+        talk.open_prompt("And", 50)
+    assert len(talk.messages()) == num_messages
+    assert not talk.is_full(None, 50), "nothing is replaced by a summary either"
+    talk.truncation = HistoryTruncation()
+    talk.prompt(50)
+    assert len(talk.messages()) < num_messages

@@ -21,10 +21,10 @@ from llm_engine.config import DivisorScaling
 from llm_engine.errors import ModelError
 from llm_engine.models.rope import inverse_frequencies
 from llm_engine.models.tensors import tensor
-from tests.fuzz.small_model import GGUF_TENSORS, gguf_file, gguf_metadata
 from tests.support.fakes.k_quants import K_QUANTS, SIZE, pack
 from tests.support.fakes.llm_decoding import greedy
 from tests.support.fakes.llm_models import greedy_oracle, save_tiny_gguf, save_tiny_model
+from tests.support.fakes.small_model_files import GGUF_TENSORS, gguf_file, gguf_metadata
 from tests.support.models import model_path
 
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -65,16 +65,16 @@ def test_the_cache_holds_back_the_row_that_is_scored() -> None:
     assert last.usage.cached_tokens == score.num_before - 1
 
 
-def test_rows_ask_for_the_logits_from_the_scored_one_on() -> None:
+def test_rows_ask_for_the_logits_of_the_scored_one_and_the_sampled_ones() -> None:
     bench = scoring_bench(prefill_chunk=100)
     bench.add("0123456789", 2, score=TokenScore(7, FULL_STOP))
     bench.step()
     (rows,) = bench.backend.steps[0]
     assert rows.scored == ScoredRow(6, FULL_STOP)
-    assert (rows.num_sampled, rows.num_logits) == (1, 4)
+    assert (rows.num_sampled, rows.logit_rows) == (1, (6, 9))
     bench.step()
     (rows,) = bench.backend.steps[1]
-    assert (rows.scored, rows.num_logits) == (None, 1)
+    assert (rows.scored, rows.logit_rows) == (None, (0,))
 
 
 def test_a_backend_without_scores_answers_all_the_same() -> None:

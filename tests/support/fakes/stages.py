@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from agent.errors import StageError
+from agent.errors import ClientError, StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
-from agent.session.api.settings import TurnDetection
+from agent.session.api.settings import AUTO_TRUNCATION, Truncation, TurnDetection
 from agent.session.ports.playback import HeardWord
 from agent.session.ports.stage_ports import (
     APOLOGY,
@@ -27,6 +27,7 @@ from agent.session.ports.stage_ports import (
     Tools,
 )
 from agent.turn_taking import events as ev
+from asr.recognition.recognizer import AS_LOADED, TranscriptionOptions
 from latency_budget.account.turn import TurnId
 from tts.text_chunker import SpeakablePiece
 
@@ -70,6 +71,9 @@ class FakeChat:
         """Raised in place of what is committed next."""
         self.played_until_ns: list[int] = []
         self.closed = False
+        self.truncation = AUTO_TRUNCATION
+        self.max_tokens: list[int | None] = []
+        """Limits of the replies that were asked for."""
         self.use: ContextUse | None = None
         """What is in the context."""
         self.condensing: asyncio.Event | None = None
@@ -106,6 +110,9 @@ class FakeChat:
         if summary:
             self.calls.append(("summary", summary))
 
+    def set_truncation(self, truncation: Truncation) -> None:
+        self.truncation = truncation
+
     def context_use(self) -> ContextUse | None:
         return self.use
 
@@ -135,6 +142,7 @@ class FakeChat:
         tools: Tools | None = None,
     ) -> AsyncGenerator[ReplyToken, None]:
         self.calls.append(("generate", turn))
+        self.max_tokens.append(max_tokens)
         self.deadlines_ns.append(deadline_ns)
         self.may_call.append(tools)
         self.generating.set()
@@ -231,7 +239,8 @@ class FakeEars(_DeafEars):
         self.closed: list[int] = []
         self.fed: list[int] = []
         self.detection: TurnDetection | None = None
-        self.language = ""
+        self.transcription = AS_LOADED
+        self.takes_prompts = True
         self._tell: Callable[[SpeechResult], None] = lambda heard: None
         self.effort = FULL_EFFORT
         self.running = asyncio.Event()
@@ -258,8 +267,12 @@ class FakeEars(_DeafEars):
         self.detection = detection
         self.effort = effort
 
-    def set_language(self, language: str) -> None:
-        self.language = language
+    def set_transcription(self, options: TranscriptionOptions) -> bool:
+        if options.language not in (None, "en", "de", "pt"):
+            param = "session.audio.input.transcription.language"
+            raise ClientError(f"{param!r} can be en, de, pt.", code="invalid_value", param=param)
+        self.transcription = options
+        return self.takes_prompts or not options.prompt
 
     async def commit(self) -> int:
         if not self._pauses == self.utterance > 0:

@@ -79,6 +79,8 @@ async def service(
     environment.pop("PORT", None)
     if home is not None:
         environment["HALFSEC_HOME"] = str(home)
+    # Under `nohup` SIGHUP is ignored, and the service would inherit that.
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "agent", "serve", "--port", "0"),
         *("--set", f"agent.log_level={log_level}", "--set", f"latency_budget.store={kept}"),
@@ -89,6 +91,7 @@ async def service(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+    signal.signal(signal.SIGHUP, inherited)
     running = ServiceProcess(process)
     try:
         yield running

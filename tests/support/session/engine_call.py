@@ -28,6 +28,8 @@ NEVER_NS: Final = 1 << 60
 class UnthreadedStage:
     """A model stage that runs each job at once, without a thread or a timeout."""
 
+    only_computes = False
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 

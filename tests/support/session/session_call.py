@@ -1,7 +1,7 @@
 """A whole session on fake stages, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from agent.config.schema import AgentProfile
@@ -62,14 +62,18 @@ class Call:
         recording: RecordingPort = NO_RECORDING,
         told_marks: bool = False,
         restored: SessionState | None = None,
+        settings: SessionSettings | None = None,
+        is_troubled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`restored`: state of the session at another server.
+        """`restored`: state of the session at another server. `settings`: those of the start.
 
         `ahead`: with guesses and previews. `ducks`: the client turns replies down. `hearing`: in
         place of the fake ears. `told_marks`: the client hears of marks as they become known."""
         self.chat = chat
         self.ears = FakeEars()
         self.voice = voice
+        self.opened_voices: list[tuple[str, int, float]] = []
+        """Voices that were asked for: name, rate and speed."""
         self.notices: list[Notice] = []
         self.turns: list[TurnEntry] = []
         self.states: list[tuple[str, Stage | None]] = []
@@ -88,6 +92,8 @@ class Call:
             open_chat=lambda instructions, examples: self.chat,
             open_voice=self._open_voice,
             tools=tools,
+            speaking_voice=lambda name: "hibari" if name == "marin" else name,
+            is_troubled=is_troubled,
         )
         options = SessionOptions(
             lead_ms=400,
@@ -108,16 +114,17 @@ class Call:
             on_state=lambda state, stage: self.states.append((state, stage)),
         )
         shared = SharedState(clock, policy or Policy({Action.OPENER}), self.counts)
-        settings = SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
+        settings = settings or SessionSettings(instructions="Be brief.", pace_ms=pace_ms)
         if restored is not None:
             settings = restored.settings
         self.session = Session(session_id, profile, settings, stages, options, outputs, shared)
         if restored is not None:
             self.session.restore(restored)
 
-    def _open_voice(self, name: str, rate_hz: int) -> VoicePort:
-        if name != "hibari":
+    def _open_voice(self, name: str, rate_hz: int, speed: float) -> VoicePort:
+        if name not in ("hibari", "marin"):
             raise ClientError(f"There is no voice {name!r}.", code="invalid_value")
+        self.opened_voices.append((name, rate_hz, speed))
         return self.voice
 
     def _notify(self, notice: Notice) -> None:
@@ -166,6 +173,8 @@ async def call_with(  # noqa: PLR0913
     recording: RecordingPort = NO_RECORDING,
     told_marks: bool = False,
     restored: SessionState | None = None,
+    settings: SessionSettings | None = None,
+    is_troubled: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -183,6 +192,8 @@ async def call_with(  # noqa: PLR0913
         recording=recording,
         told_marks=told_marks,
         restored=restored,
+        settings=settings,
+        is_troubled=is_troubled,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:

@@ -44,6 +44,7 @@ class FakeStages:
 
     status = "ready"
     remote_llm = None
+    is_troubled = False
 
     def __init__(self, replies: Sequence[str | Exception | Calling]) -> None:
         self.chat = FakeChat(replies)
@@ -54,11 +55,14 @@ class FakeStages:
     def open_chat(self, instructions: str, examples: object) -> FakeChat:
         return self.chat
 
-    def open_voice(self, name: str, rate_hz: int) -> VoicePort:
+    def open_voice(self, name: str, rate_hz: int, speed: float = 1.0) -> VoicePort:
         return FakeVoice()
 
     async def prepare_language(self, language: str, voice: str) -> str:
         return voice
+
+    def speaking_voice(self, name: str) -> str:
+        return name
 
     async def new_ears(self, detection: object) -> FakeEars:
         if self.fault is not None:

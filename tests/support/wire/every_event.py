@@ -36,7 +36,7 @@ from agent.session.api.server_events import (
     TranscriptFailed,
     Usage,
 )
-from agent.session.api.settings import ServerVad, SessionSettings
+from agent.session.api.settings import ServerVad, SessionSettings, Truncation
 
 KINDS = frozenset(
     ["session.created", "session.updated", "error", "rate_limits.updated",
@@ -68,7 +68,8 @@ SETTINGS = (
         transcription={"model": "gpt-4o-mini-transcribe", "language": "en"},
         tools=({"type": "function", "name": "f", "parameters": {"type": "object"}},),
         tool_choice="required",
-        echo={"tracing": "auto", "truncation": "auto", "noise_reduction": {"type": "near_field"}},
+        parallel_tool_calls=True,
+        truncation=Truncation(retention_ratio=0.8),
     ),
 )
 

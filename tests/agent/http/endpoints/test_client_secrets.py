@@ -9,14 +9,19 @@ import pytest
 from openai.types.realtime import ClientSecretCreateResponse
 from openai.types.realtime.realtime_session_create_response import RealtimeSessionCreateResponse
 
+from agent.calls.session_check import check_session
 from agent.config.layers import load_config
+from agent.errors import ClientError
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import KeyLimits
 from agent.server.app import create_app
+from agent.session.api.settings import SessionSettings
 from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.model_thread import ModelThread
 from agent.stages.registry import Stages
 from latency_budget.account.clock import ManualClock, SystemClock, unix_ns
+from tests.support.fakes.recognizer import ScriptedRecognizer
 
 PATH = "/v1/realtime/client_secrets"
 PIRATE = '[agents.pirate]\ninstructions = "Say arr."\n'
@@ -124,11 +129,33 @@ async def test_client_secret_lifetime(made: Made, body: dict[str, Any], seconds:
             {"session": {"type": "realtime", "audio": {"output": {"voice": "nobody"}}}},
             "session.audio.output.voice",
         ),
+        ({"session": {"type": "realtime", "prompt": {"id": "p"}}}, "session.prompt"),
+        ({"session": {"type": "realtime", "truncation": "none"}}, "session.truncation"),
+        (
+            {"session": {"type": "transcription", "tools": []}},
+            "session.tools",
+        ),
     ],
 )
 async def test_refused_fields_are_named(made: Made, body: dict[str, Any], param: str) -> None:
     assert (await made.error(**body))["param"] == param
     assert len(made.access.secrets) == 0
+
+
+async def test_a_language_that_the_recognizer_does_not_know_is_refused(tmp_path: Path) -> None:
+    stages = Stages(load_config(), ModelStore(tmp_path, {}), SystemClock())
+    stages.recognizer = ModelThread("asr", ScriptedRecognizer)
+    try:
+        asked = SessionSettings(transcription={"language": "tlh"})
+        await check_session(stages, asked)  # nothing is known yet: the session itself will say so
+        await stages.recognizer.start()
+        await check_session(stages, asked.changed(transcription={"language": "de-AT"}))
+        with pytest.raises(ClientError, match="knows en, de") as refused:
+            await check_session(stages, asked)
+        assert refused.value.param == "session.audio.input.transcription.language"
+    finally:
+        await stages.recognizer.close()
+        await stages.close()
 
 
 @pytest.mark.parametrize(

@@ -164,6 +164,7 @@ async def test_unwritable_store_is_reported(tmp_path: Path) -> None:
         metrics = (await http.get("/metrics")).text
         assert "halfsec_store_ok 0.0" in metrics
         assert "halfsec_store_turns_waiting 1.0" in metrics
+        assert "halfsec_traces_kept 0.0" in metrics
         refused = await http.get("/v1/latency/turns?since=0")
         assert refused.status_code == 400
         assert "there is no store" in refused.json()["error"]["message"]

@@ -17,7 +17,7 @@ from agent.session.api.server_events import (
     TranscriptCompleted,
     TranscriptFailed,
 )
-from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings
+from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings, Truncation
 from tests.support.wire.wire_frames import make, say
 
 U1, A1 = ItemId("item_u1"), ItemId("item_a1")
@@ -85,7 +85,8 @@ def test_what_the_client_set_is_what_it_sees() -> None:
         tools=({"type": "function", "name": "f", "parameters": {"type": "object"}},),
         tool_choice={"type": "function", "name": "f"},
         max_output_tokens=100,
-        echo={"tracing": "auto", "noise_reduction": {"type": "near_field"}},
+        truncation=Truncation(retention_ratio=0.5, post_instructions_tokens=900),
+        parallel_tool_calls=False,
     )
     session = say(make(), [SessionUpdated(asked)])[0]["session"]
     assert session["audio"]["input"]["turn_detection"] == {
@@ -98,13 +99,17 @@ def test_what_the_client_set_is_what_it_sees() -> None:
         "interrupt_response": True,
     }
     assert session["audio"]["input"]["transcription"] == {"model": "whisper-1"}
-    assert session["audio"]["input"]["noise_reduction"] == {"type": "near_field"}
     assert session["tools"] == list(asked.tools)
     assert session["tool_choice"] == {"type": "function", "name": "f"}
     assert session["max_output_tokens"] == 100
-    assert session["tracing"] == "auto"
-    assert "noise_reduction" not in session
-    assert asked.echo["noise_reduction"] == {"type": "near_field"}
+    assert session["parallel_tool_calls"] is False
+    assert session["truncation"] == {
+        "type": "retention_ratio",
+        "retention_ratio": 0.5,
+        "token_limits": {"post_instructions": 900},
+    }
+    disabled = SessionSettings(truncation=Truncation(is_disabled=True))
+    assert say(make(), [SessionUpdated(disabled)])[0]["session"]["truncation"] == "disabled"
     assert SemanticVad() == SessionSettings().turn_detection
 
 

@@ -7,7 +7,12 @@ import pytest
 
 from agent.session.api.client_events import UpdateSession
 from agent.session.api.server_events import Problem, SessionUpdated
-from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings
+from agent.session.api.settings import (
+    SemanticVad,
+    ServerVad,
+    SessionSettings,
+    Truncation,
+)
 from tests.support.wire.wire_frames import make, one, refused, say, update, update_refused
 
 
@@ -73,7 +78,7 @@ def test_every_documented_field_is_taken() -> None:
         make(),
         id="sess_1",
         object="realtime.session",
-        model="gpt-realtime",
+        model="m",
         expires_at=5,
         instructions="I",
         output_modalities=["text"],
@@ -103,16 +108,17 @@ def test_every_documented_field_is_taken() -> None:
         voice="joe",
         output_encoding="pcma",
         transcription={"model": "whisper-1", "language": "en"},
-        echo={
-            "include": ["item.input_audio_transcription.logprobs"],
-            "prompt": None,
-            "tracing": "auto",
-            "truncation": "disabled",
-            "reasoning": {"effort": "low"},
-            "parallel_tool_calls": False,
-            "noise_reduction": {"type": "near_field"},
-        },
+        truncation=Truncation(is_disabled=True),
+        parallel_tool_calls=False,
+        ignored=after.ignored,
     )
+    assert {each.param for each in after.ignored} == {
+        "session.audio.input.transcription.model",
+        "session.audio.input.noise_reduction",
+        "session.reasoning.effort",
+        "session.include",
+        "session.tracing",
+    }
 
 
 BETA = "beta_api_shape_disabled"
@@ -158,7 +164,63 @@ def test_every_field_of_the_beta_is_refused_by_name(field: str) -> None:
         ({"tools": [{"type": "function"}]}, "missing_required_parameter", "session.tools[0].name"),
         ({"tool_choice": "maybe"}, "invalid_value", "session.tool_choice"),
         ({"tracing": 5}, "invalid_value", "session.tracing"),
+        ({"tracing": {"workflow": "w"}}, "unknown_parameter", "session.tracing.workflow"),
+        ({"tracing": {"metadata": 1}}, "invalid_value", "session.tracing.metadata"),
+        ({"tracing": {"group_id": "x" * 20_000}}, "invalid_value", "session.tracing"),
         ({"truncation": "much"}, "invalid_value", "session.truncation"),
+        ({"truncation": {"type": "ratio"}}, "invalid_value", "session.truncation.type"),
+        (
+            {"truncation": {"type": "retention_ratio"}},
+            "missing_required_parameter",
+            "session.truncation.retention_ratio",
+        ),
+        (
+            {"truncation": {"type": "retention_ratio", "retention_ratio": 1.1}},
+            "invalid_value",
+            "session.truncation.retention_ratio",
+        ),
+        (
+            {
+                "truncation": {
+                    "type": "retention_ratio",
+                    "retention_ratio": 0.5,
+                    "token_limits": {"post_instructions": 0},
+                }
+            },
+            "invalid_value",
+            "session.truncation.token_limits.post_instructions",
+        ),
+        ({"include": ["item.all"]}, "invalid_value", "session.include[0]"),
+        ({"include": "item.all"}, "invalid_value", "session.include"),
+        ({"prompt": {"id": "p"}}, "invalid_value", "session.prompt"),
+        ({"reasoning": {"effort": "much"}}, "invalid_value", "session.reasoning.effort"),
+        ({"reasoning": {"summary": "auto"}}, "unknown_parameter", "session.reasoning.summary"),
+        ({"parallel_tool_calls": "no"}, "invalid_value", "session.parallel_tool_calls"),
+        (
+            {"type": "transcription", "instructions": "x"},
+            "unknown_parameter",
+            "session.instructions",
+        ),
+        (
+            {"type": "transcription", "audio": {"output": {}}},
+            "unknown_parameter",
+            "session.audio.output",
+        ),
+        (
+            {"audio": {"input": {"noise_reduction": {"type": "near"}}}},
+            "invalid_value",
+            "session.audio.input.noise_reduction.type",
+        ),
+        (
+            {"audio": {"input": {"transcription": {"delay": "none"}}}},
+            "invalid_value",
+            "session.audio.input.transcription.delay",
+        ),
+        (
+            {"audio": {"input": {"transcription": {"languages": ["en", "de"]}}}},
+            "invalid_value",
+            "session.audio.input.transcription.languages",
+        ),
         ({"audio": []}, "invalid_value", "session.audio"),
         ({"audio": {"inptu": {}}}, "unknown_parameter", "session.audio.inptu"),
         (

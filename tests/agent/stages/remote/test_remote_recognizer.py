@@ -164,14 +164,14 @@ async def test_another_language_is_asked_for_in_a_session_of_its_own() -> None:
     async with recognizing() as made:
         await made.ready()
         assert await made.text("final") == "pass 1"
-        made.recognizer.set_language("de")
+        made.recognizer.set_options(asr.TranscriptionOptions("de"))
         await made.ready()
         assert await made.text("final") == "pass 2", "the words of the other session are not reused"
         assert made.peer.num_sessions == 3, "the probe's, the English one, the German one"
         updates = [str(each) for each in made.peer.events if each["type"] == "session.update"]
         assert ["'language': 'de'" in each for each in updates] == [False, False, True]
     async with recognizing(has_sessions=False) as made:
-        made.recognizer.set_language("de")
+        made.recognizer.set_options(asr.TranscriptionOptions("de"))
         assert await made.text("final") == "From the upload."
         assert b'name="language"\r\n\r\nde' in made.peer.http.bodies[-1]["upload"]
 

@@ -119,6 +119,21 @@ async def test_a_piece_is_one_request_and_its_speech_comes_as_it_is() -> None:
         assert scripted.num_connections == 1, "the connection is kept"
 
 
+async def test_the_speed_is_sent_and_the_times_of_words_follow_it() -> None:
+    """The first piece has an unknown pace, so its times are the estimate alone."""
+    ends = []
+    for speed in (1.0, 1.5):
+        async with speaking(whole()) as (voice, scripted):
+            speech = [each async for each in VoiceStream(voice, 24_000, speed).speak(PIECE)]
+            (body,) = scripted.bodies
+            assert body.get("speed") == (None if speed == 1.0 else speed)
+            ends.append(speech[0].words[0].end_sample if speech[0].words else len(speech[0].pcm))
+            assert voice._pace.chars_per_s == pytest.approx(
+                15 + (len(PIECE.text) / (1.2 * speed) - 15) / 4
+            )
+    assert ends[1] < ends[0]
+
+
 @pytest.mark.parametrize(
     ("answer", "seconds"),
     [

@@ -3,6 +3,7 @@
 import pytest
 
 from agent.session.api.conversation import ModelCall
+from agent.session.api.settings import Truncation
 from agent.session.ports.stage_ports import ChatMessage
 from agent.stages.remote.text_history import TextHistory
 from llm_engine.chat.summary import KEPT
@@ -121,3 +122,18 @@ def test_examples_give_way_to_tools_where_the_model_copies_them() -> None:
     assert [each["content"] for each in found.prompt("Hi")] == ["Q", "A", "Hi"]
     found.tools = ({"type": "function", "function": {"name": "weather"}},)
     assert [each["content"] for each in found.prompt("Hi")] == ["Hi"]
+
+
+def test_the_clients_rule_of_truncation() -> None:
+    exchange = [user("x" * 100), agent("y" * 100)]
+    messages = [*(exchange * 8), user("And now?")]
+    found = history(*messages)
+    found.truncation = Truncation(retention_ratio=0.5, post_instructions_tokens=400)
+    assert found.is_over(20)
+    assert found.drop_to_fit(20) == 12
+    assert found.num_turns() <= 200
+    assert (found.is_over(20), found.drop_to_fit(20)) == (False, 0)
+    full = history(*messages, context=300)
+    full.truncation = Truncation(is_disabled=True)
+    assert (full.is_over(20), full.drop_to_fit(20)) == (True, 0)
+    assert full.messages == messages
