@@ -229,12 +229,18 @@ SHOWN_BY: Final[dict[str, str]] = {
     "a request to open a call": (
         "agent/webrtc/test_live.py::test_what_can_t_be_served_is_refused_and_holds_nothing"
     ),
+    "requests to open a call that are read at once": (
+        "agent/webrtc/test_live.py::test_bodies_that_are_read_at_once_are_bounded"
+    ),
+    "datagrams that wait": (
+        "agent/webrtc/test_peer.py::test_datagrams_that_nobody_reads_are_bounded"
+    ),
     "candidates of an offer": "agent/webrtc/test_offer.py::test_a_flood_of_candidates_is_cut",
     "time until a WebRTC client is connected, `webrtc.connect_s`": (
         "agent/webrtc/test_live.py::test_a_client_that_does_not_connect_gives_its_line_back"
     ),
     "sources of RTP": (
-        "agent/webrtc/test_live.py::test_audio_of_other_sources_is_dropped_and_leaves_no_trace"
+        "agent/webrtc/test_live.py::test_audio_and_datagrams_of_others_are_dropped_and_leave_no_trace"
     ),
     "a message on the data channel": (
         "agent/webrtc/test_live.py::test_the_form_configures_the_session_and_events_act_on_it"

@@ -244,6 +244,11 @@ class CallService:
             records=phone.record != "no",
         )
 
+    @property
+    def is_ready(self) -> bool:
+        """The models are loaded, and work."""
+        return self._stages.status == "ready"
+
     def refusal(
         self, principal: Principal, scope: Scope, give_way: GiveWay, *, may_be_due: bool = False
     ) -> HttpRefusal | None:

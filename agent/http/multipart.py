@@ -58,8 +58,12 @@ logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 @asynccontextmanager
-async def read_form(request: Request) -> AsyncIterator[FormData]:
+async def read_form(
+    request: Request, max_bytes: int = MAX_FORM_BYTES, timeout_s: float | None = None
+) -> AsyncIterator[FormData]:
     """Read the fields of a multipart body, with one file at most. Files are open inside.
+    `max_bytes`: of the whole body. `timeout_s`: until it must be complete; None:
+    `UPLOAD_TIMEOUT_S`.
 
     Raises RequestError, and ClientDisconnect when the client disconnects while sending.
     """
@@ -67,22 +71,23 @@ async def read_form(request: Request) -> AsyncIterator[FormData]:
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise RefusedError(415, "body", "must have Content-Type: multipart/form-data")
     _check_charset(kind)
+    timeout_s = UPLOAD_TIMEOUT_S if timeout_s is None else timeout_s
     arrived = _Arrived()
     parser = _FormParser(
         request.headers,
-        _bounded(request, arrived),
+        _bounded(request, arrived, max_bytes),
         max_files=1,
         max_fields=MAX_FIELDS,
         max_part_size=MAX_FIELD_BYTES,
     )
     try:
-        async with stall_timeout(UPLOAD_TIMEOUT_S), _minimum_rate(arrived):
+        async with stall_timeout(timeout_s), _minimum_rate(arrived):
             form = await parser.parse()
     except TimeoutError:
         if arrived.is_too_slow:
             rate = f"{MIN_UPLOAD_RATE >> 10} KiB a second"
             raise RefusedError(408, "body", f"came too slowly: {rate} are needed") from None
-        raise RefusedError(408, "body", f"did not come within {UPLOAD_TIMEOUT_S:g} s") from None
+        raise RefusedError(408, "body", f"did not come within {timeout_s:g} s") from None
     except MultiPartException as error:
         raise RequestError("body", f"is no form that can be read: {error.message}") from None
     except OSError as error:
@@ -175,13 +180,15 @@ async def _minimum_rate(arrived: _Arrived) -> AsyncIterator[None]:
                 timer.cancel()
 
 
-async def _bounded(request: Request, arrived: _Arrived) -> AsyncGenerator[bytes, None]:
-    too_large = RefusedError(413, "body", f"is larger than {MAX_FORM_BYTES >> 20} MiB")
+async def _bounded(
+    request: Request, arrived: _Arrived, max_bytes: int
+) -> AsyncGenerator[bytes, None]:
+    too_large = RefusedError(413, "body", f"is larger than {max_bytes >> 20} MiB")
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > MAX_FORM_BYTES:
+    if length.isdecimal() and int(length) > max_bytes:
         raise too_large
     async for piece in request.stream():
         arrived.num_bytes += len(piece)
-        if arrived.num_bytes > MAX_FORM_BYTES:
+        if arrived.num_bytes > max_bytes:
             raise too_large
         yield piece

@@ -10,6 +10,8 @@ what Ray Serve 2.60 does (tests/ray/run_ray.py tries each):
   bounds how many do. The next one gets 503.
 - Autoscaling counts the same requests. Its target is below what a replica holds, so that replicas
   are added while there are free lines.
+- A call by WebRTC is one short request, so Ray would count none of its length, send more to a full
+  replica, and remove one in the middle of such calls. They are refused (`NO_WEBRTC`).
 - A replica that is removed takes no new calls and is killed `graceful_shutdown_timeout_s` later, or
   as soon as its calls have ended.
 """
@@ -24,6 +26,7 @@ import yaml
 from agent.config.layers import load_config
 from agent.config.schema import Config
 from agent.errors import ConfigError
+from agent.http.refusal import HttpRefusal
 from latency_budget.capacity.fleet import ScalingRules
 
 DEPLOYMENT: Final = "Voice"
@@ -58,6 +61,15 @@ DEFAULT_UTILIZATION: Final = 0.7
 """Share of a replica's lines that the autoscaler aims at where no plan says another."""
 
 DEFAULT_CPUS: Final = 2.0
+
+
+NO_WEBRTC: Final = HttpRefusal(
+    501,
+    "Calls by WebRTC are not taken behind Ray Serve, which would not count them. "
+    "Calls by WebSocket are taken at /v1/realtime.",
+    "webrtc_not_available",
+    "server_error",
+)
 
 
 @dataclass(frozen=True, slots=True)

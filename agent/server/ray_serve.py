@@ -53,6 +53,7 @@ from .ray_options import (
     DEFAULT_MAX_REPLICAS,
     DEFAULT_UTILIZATION,
     DEPLOYMENT,
+    NO_WEBRTC,
     DrainWatch,
     ReplicaSettings,
     deployment_options,
@@ -101,6 +102,7 @@ class VoiceReplica:
         self.check(config)
         self._watch = DrainWatch(config.agent.drain_s)
         self._service = self.make(config, self._clock)
+        self._service.app.webrtc.close(NO_WEBRTC)
         await verify_state_store(self._service.state_store)
         self._gauges = MetricsExport(_gauge)
         stages = self._service.stages

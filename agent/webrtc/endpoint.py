@@ -5,9 +5,12 @@ field `session` configures the session. The answer is 201 with the SDP answer an
 `Location`. The call itself goes on beside the request: it belongs to `run`. Its session begins,
 with the greeting, when the client is connected; until then, `webrtc.connect_s` at most, the call
 holds its line.
+
+What there is no line for is refused before its body is read, and again before it takes the line.
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import logging
 import secrets
@@ -23,14 +26,16 @@ from starlette.routing import Route
 from agent.calls.registry import CallRegistry, save_trace
 from agent.calls.service import AdmittedCall, CallService
 from agent.calls.session_start import SessionStart, session_start
+from agent.calls.suspended import GiveWay
 from agent.codec.json_frame import read_frame
 from agent.config.schema import Config
-from agent.errors import ClientError
+from agent.errors import CLOSE_TIMEOUT_S, ClientError
 from agent.http.auth.middleware import WEBRTC_PATH
 from agent.http.auth.origin_check import OriginCheck
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.json_body import BODY_TIMEOUT_S, RefusedError
 from agent.http.multipart import read_form
+from agent.http.openai.concurrency_limit import ConcurrencyLimit, client_of
 from agent.http.refusal import STOPPING, HttpRefusal, shown
 from agent.realtime.protocol.fields import Fields
 from agent.realtime.protocol.fixed_fields import without_fixed
@@ -44,13 +49,14 @@ from llm_engine.errors import RequestError
 
 from .offer import MAX_SDP_BYTES, Offer, read_offer
 from .opus import OpusError, library
-from .peer import Peer
-from .transport import WebRtcTransport
+from .peer import Peer, load
+from .transport import HUNG_UP, WebRtcTransport
 
 MAX_BODY_BYTES: Final = 1 << 20
 """Largest request: an offer, and a session with its tools."""
 
-HUNG_UP: Final = "hung up by request"
+LOOK_S: Final = 1.0
+"""Interval of looks at whether the models are loaded, after which the library is."""
 
 NOT_INSTALLED: Final = HttpRefusal(
     501,
@@ -109,6 +115,11 @@ class WebRtcCalls:
         self._visitors = visitors
         self._check = check
         self._open: dict[str, _OpenCall] = {}
+        self._bodies = ConcurrencyLimit()
+        """Requests whose body is being read."""
+        self._is_loaded = False
+        """The WebRTC library is imported, and libopus loaded."""
+        self._closed: HttpRefusal | None = None
         self._group: asyncio.TaskGroup | None = None
 
     def __len__(self) -> int:
@@ -122,22 +133,36 @@ class WebRtcCalls:
             Route(f"{WEBRTC_PATH}/{{call_id}}/hangup", self.hang_up, methods=["POST"]),
         ]
 
+    def close(self, refusal: HttpRefusal) -> None:
+        """Refuse all calls from now on."""
+        self._closed = refusal
+
     async def run(self) -> None:
         """Carry the calls until this is cancelled, which ends them."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            try:
+                while not self._service.is_ready:  # noqa: ASYNC110  # there is no event for it
+                    await asyncio.sleep(LOOK_S)
+                await self._unavailable()  # now, so that the first call does not wait for it
                 await asyncio.Event().wait()
-        finally:
-            self._group = None
+            finally:
+                self._group = None  # before the calls have ended: no other begins
+                if self._calls.stopping.is_set():
+                    await self._ended()
+
+    async def _ended(self) -> None:
+        """Wait until calls that are being ended have said so to their clients."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                while self._open:  # noqa: ASYNC110  # an event would serve this alone
+                    await asyncio.sleep(0.02)
 
     async def serve(self, request: Request) -> Response:
         """Open a call; OPTIONS is a browser's question whether another origin's page may."""
         if request.method == "OPTIONS":
             return self._preflight(request)
-        response = await self._opened(request)
-        response.headers.update(_cors(request))
-        return response
+        return await self._opened(request)
 
     def _preflight(self, request: Request) -> Response:
         refusal = self._visitors.refuse_origin(
@@ -151,7 +176,7 @@ class WebRtcCalls:
             "Access-Control-Allow-Headers": asked or "authorization, content-type",
             "Access-Control-Max-Age": "600",
         }
-        return Response(status_code=204, headers={**_cors(request), **allowed})
+        return Response(status_code=204, headers=allowed)
 
     async def hang_up(self, request: Request) -> Response:
         """End a call of the same key."""
@@ -162,18 +187,19 @@ class WebRtcCalls:
         return Response(status_code=200)
 
     async def _opened(self, request: Request) -> Response:
-        if importlib.util.find_spec("aiortc") is None:
-            return NOT_INSTALLED.response()
         principal = principal_of(request.scope)
+        refusal = await self._unavailable()
+        if refusal is None:
+            refusal = self._refusal(request, principal, self._calls.waiting.can_give_way)
+        if refusal is not None:
+            return refusal.response()
         try:
-            library()
-            asked = await _asked(request)
+            with self._bodies.take(client_of(request)):
+                asked = await _asked(request)
             start = self._start(request, principal, asked.session)
             if not isinstance(start, HttpRefusal):
                 await self._check(start.settings)
                 return await self._admitted(request, principal, asked.offer, start)
-        except OpusError:
-            return NO_OPUS.response()
         except RefusedError as error:
             return _error(error.status, str(error), "invalid_request")
         except RequestError as error:
@@ -184,6 +210,26 @@ class WebRtcCalls:
         except ClientDisconnect:
             return Response(status_code=_CLIENT_GONE)
         return start.response()
+
+    async def _unavailable(self) -> HttpRefusal | None:
+        """Why no call can be taken here at all; None: they can. The first question loads the
+        library, on a thread."""
+        if self._closed is None and not self._is_loaded:
+            refusal = await asyncio.to_thread(_loaded)
+            self._is_loaded = refusal is None
+            return refusal
+        return self._closed
+
+    def _refusal(
+        self, request: Request, principal: Principal, give_way: GiveWay
+    ) -> HttpRefusal | None:
+        """Why there is no line for a call now; None: there is one."""
+        refusal = STOPPING if self._calls.draining or self._group is None else None
+        refusal = refusal or self._service.refusal(principal, request.scope, give_way)
+        if refusal is not None:
+            self._service.count_load_refusal(refusal)
+            _log.info("refused a WebRTC call: %d %s", refusal.status, refusal.code)
+        return refusal
 
     def _start(
         self, request: Request, principal: Principal, session: dict[str, Any] | None
@@ -204,13 +250,8 @@ class WebRtcCalls:
         self, request: Request, principal: Principal, offer: Offer, start: SessionStart
     ) -> Response:
         """Take a line, and answer the offer."""
-        refusal = STOPPING if self._calls.draining or self._group is None else None
-        refusal = refusal or self._service.refusal(
-            principal, request.scope, self._calls.waiting.give_way
-        )
+        refusal = self._refusal(request, principal, self._calls.waiting.give_way)
         if refusal is not None:
-            self._service.count_load_refusal(refusal)
-            _log.info("refused a WebRTC call: %d %s", refusal.status, refusal.code)
             return refusal.response()
         held = self._service.admit(principal, request.scope, start, self._service.socket_rules)
         if start.model != start.agent:
@@ -219,7 +260,7 @@ class WebRtcCalls:
         try:
             transport = self._transport(start)
             answer = await transport.peer.answer(offer)
-            if self._group is None:
+            if self._group is None or self._calls.draining:
                 await transport.peer.close()
                 held.reservation.leave()
                 return STOPPING.response()
@@ -237,7 +278,7 @@ class WebRtcCalls:
             start.settings, model=start.model, fixed=start.fixed, holds_audio=True
         )
         pace = ClientPace(self._config.access, self._clock, is_shared=lambda: len(self._calls) > 1)
-        transport = WebRtcTransport(protocol, pace, self._clock)
+        transport = WebRtcTransport(protocol, pace, self._clock, self._config.access.idle_s)
         transport.peer = Peer(
             self._config.webrtc,
             transport.packet_arrived,
@@ -247,38 +288,53 @@ class WebRtcCalls:
         return transport
 
     async def _carry(self, call_id: str, held: AdmittedCall, transport: WebRtcTransport) -> None:
-        """One call, from its answer to its end."""
+        """One call, from its answer to its end. An error ends this call and no other."""
+        session_id = held.call.session_id
         try:
-            if not await transport.wait_connected():
-                _log.info("call %s: the client did not connect", held.call.session_id)
-                return
-            await self._service.hold(held, transport)
+            try:
+                if not await transport.wait_connected():
+                    _log.info("call %s: the client did not connect", session_id)
+                    return
+                await self._service.hold(held, transport)
+            finally:
+                del self._open[call_id]
+                held.reservation.leave()
+                _log.info("call %s: %s", session_id, transport.counts())
+                await transport.peer.close()
+            await save_trace(held.call, self._config.agent.trace_dir)
         except Exception:
-            _log.exception("call %s failed", held.call.session_id)
-        finally:
-            del self._open[call_id]
-            held.reservation.leave()
-            await transport.peer.close()
-        await save_trace(held.call, self._config.agent.trace_dir)
+            _log.exception("call %s failed", session_id)
+
+
+def _loaded() -> HttpRefusal | None:
+    """Load what calls need, which takes a while. Returns what is missing."""
+    if importlib.util.find_spec("aiortc") is None:
+        return NOT_INSTALLED
+    try:
+        load()
+        library()
+    except OpusError:
+        return NO_OPUS
+    except Exception as error:  # a package that is damaged raises anything
+        _log.error("calls by WebRTC can't be taken: %r", error)
+        return NOT_INSTALLED
+    return None
 
 
 async def _asked(request: Request) -> _Asked:
     """Read a request. Raises RequestError, ClientError, ClientDisconnect."""
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > MAX_BODY_BYTES:
-        raise RefusedError(413, "body", f"is larger than {MAX_BODY_BYTES >> 10} KiB")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/sdp":
         return _Asked(read_offer(await _text(request)), None)
     if kind != "multipart/form-data":
         problem = "must have Content-Type: application/sdp or multipart/form-data"
         raise RefusedError(415, "body", problem)
-    async with read_form(request) as form:
+    async with read_form(request, MAX_BODY_BYTES, BODY_TIMEOUT_S) as form:
         texts = {}
         for name in ("sdp", "session"):
             value = form.get(name)
             if isinstance(value, UploadFile):
-                value = (await value.read(MAX_BODY_BYTES)).decode(errors="replace")
+                value = (await value.read()).decode(errors="replace")
             texts[name] = value
     if not texts["sdp"]:
         raise ClientError("The form has no field 'sdp'.", code="invalid_offer", param="sdp")
@@ -299,18 +355,6 @@ async def _text(request: Request) -> str:
     except TimeoutError:
         raise RefusedError(408, "body", f"did not come within {BODY_TIMEOUT_S:g} s") from None
     return received.decode(errors="replace")
-
-
-def _cors(request: Request) -> dict[str, str]:
-    """Headers by which a page of another origin, which was let in, may read an answer."""
-    origin = request.headers.get("origin")
-    if origin is None:
-        return {}
-    return {
-        "Access-Control-Allow-Origin": origin,
-        "Access-Control-Expose-Headers": "Location",
-        "Vary": "Origin",
-    }
 
 
 def _error(status: int, message: str, code: str, param: str | None = None) -> Response:

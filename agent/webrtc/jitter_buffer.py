@@ -8,7 +8,9 @@ redundant copy in the packet behind it, or concealed.
 With DTX a client sends nothing while its caller is silent, yet detectors and timers need the
 silence. So `advance`, called every 20 ms, fills what is overdue by `OVERDUE_MS` with what the
 decoder makes of nothing. What then comes for a time that was filled already was late: it follows
-all the same, and the next gap is filled with as much less.
+all the same, and the stream is ahead of real time by as much. The next gap, or silence, is filled
+with as much less, so that the session is never further ahead than the longest silence of the
+network; otherwise each would add to it, until audio is dropped (`AHEAD_S` in `transport.py`).
 
 All packets have one SSRC: `peer.py` drops others. After a jump of the time by more than `MAX_GAP_S`
 nothing is filled.
@@ -123,8 +125,11 @@ class JitterBuffer:
             return []
         audio = self._passed(now_ns)
         while now_ns - self._last_ns > OVERDUE_MS * 1_000_000 and not self._waiting:
-            audio.append(self._decoder.conceal(self._decoder.rate_hz // 50))
-            self.counts.filled += 1
+            if self._owed >= FRAME:
+                self._owed -= FRAME
+            else:
+                audio.append(self._decoder.conceal(self._decoder.rate_hz // 50))
+                self.counts.filled += 1
             self._next_time += FRAME
             self._last_ns += 20_000_000
         return audio

@@ -3,7 +3,8 @@
 An offer is looked through before the WebRTC library sees it: its size, its media, its candidates.
 Candidates with names (mDNS, `abc.local`) are left out, so that no offer makes this server look
 names up, and so are those beyond `MAX_CANDIDATES`, so that none makes it send checks to half a
-network. A client that is left without any is found by the checks that it sends itself.
+network. A client that is left without any is found by the checks that it sends itself, so the line
+that says that no more candidates come is left out too: without any, it would end the connection.
 
 Pure: no I/O.
 """
@@ -27,6 +28,10 @@ MAX_CANDIDATES: Final = 16
 OPUS: Final = re.compile(r"^a=rtpmap:(\d{1,3}) opus/48000/2\s*$", re.IGNORECASE | re.MULTILINE)
 OPUS_FORMAT: Final = "minptime=10;useinbandfec=1;usedtx=1"
 """Parameters of Opus that are asked for (RFC 7587, section 6.1)."""
+
+MAX_PACKET_MS: Final = 60
+"""Longest packet of audio that is asked for. Longer ones come further apart than the jitter buffer
+waits until it fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,11 @@ def read_offer(sdp: str) -> Offer:
         raise _refused("offers video, which nobody would look at: leave it out")
     if media.count("audio") > 1 or media.count("application") > 1 or len(media) > 2:
         raise _refused("offers more than one audio track and one data channel")
+    if media[0] != "audio":
+        raise _refused(
+            "has its data channel before its audio: add the track first, and leave "
+            "alwaysNegotiateDataChannels out"
+        )
     if OPUS.search("\n".join(lines)) is None:
         raise _refused("offers no Opus, the only codec that is taken here")
     for needed, what in (
@@ -69,14 +79,15 @@ def read_offer(sdp: str) -> Offer:
 
 
 def with_opus_format(sdp: str) -> str:
-    """The answer, with FEC and DTX asked for."""
+    """The answer, with FEC, DTX and short packets asked for."""
     found = OPUS.search(sdp)
     if found is None:
         return sdp
     number = found.group(1)
     kept = re.sub(rf"^a=fmtp:{number} .*\r?\n", "", sdp, flags=re.MULTILINE)
     line = found.group(0).rstrip()
-    return kept.replace(line, f"{line}\r\na=fmtp:{number} {OPUS_FORMAT}", 1)
+    asked = f"a=fmtp:{number} {OPUS_FORMAT}\r\na=maxptime:{MAX_PACKET_MS}"
+    return kept.replace(line, f"{line}\r\n{asked}", 1)
 
 
 def _without_candidates(lines: list[str]) -> list[str]:
@@ -85,10 +96,11 @@ def _without_candidates(lines: list[str]) -> list[str]:
     num = 0
     for line in lines:
         if line.startswith("a=candidate:"):
-            num += 1
-            if num > MAX_CANDIDATES or not _is_checked(line):
+            if num == MAX_CANDIDATES or not _is_checked(line):
                 continue
-        kept.append(line)
+            num += 1
+        if line.strip() != "a=end-of-candidates":
+            kept.append(line)
     return kept
 
 

@@ -14,18 +14,23 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from agent.session.api.client_events import PlaybackReport
 from agent.session.api.conversation import ItemId
 from agent.session.api.server_events import (
     OutputAudioCleared,
     OutputAudioStarted,
     OutputAudioStopped,
 )
+from agent.session.response.task import AUDIBLE
 
 from .opus import FRAME_MS
 
 MAX_QUEUED_S: Final = 30.0
 """Most audio in the buffer. A session is `agent.lead_ms` ahead, at most 5 s; more means that
 nothing is being sent."""
+
+REPORT_MS: Final = 200
+"""Interval of playback reports, in ms. Longer: where a reply is resumed is less exact."""
 
 Int16 = npt.NDArray[np.int16]
 OutputNotice = OutputAudioStarted | OutputAudioStopped | OutputAudioCleared
@@ -68,6 +73,9 @@ class OutputFrame:
     pcm: Int16
     """[rate / 50]"""
     rate_hz: int
+    item_id: ItemId
+    first_ms: int
+    """Audio of the reply that was sent before, in ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +152,9 @@ class OutputAudioBuffer:
         if not reply.is_audible:
             reply.is_audible = True
             self._notices.append(OutputAudioStarted(reply.response_id))
-        frame = OutputFrame(reply.take(reply.rate_hz * FRAME_MS // 1000), reply.rate_hz)
+        first_ms = reply.num_sent * 1000 // reply.rate_hz
+        pcm = reply.take(reply.rate_hz * FRAME_MS // 1000)
+        frame = OutputFrame(pcm, reply.rate_hz, reply.item_id, first_ms)
         self._forget()
         return frame
 
@@ -159,3 +169,29 @@ class OutputAudioBuffer:
             self._replies.remove(reply)
             if reply.is_audible:
                 self._notices.append(OutputAudioStopped(reply.response_id))
+
+
+class OutputReports:
+    """Playback reports of the replies, from the frames as they leave: one as soon as there was
+    something to hear, then one each `REPORT_MS`. Pure."""
+
+    def __init__(self) -> None:
+        self._item_id: ItemId | None = None
+        self._began_ns = 0
+        self._is_audible = False
+        self._due_ms = REPORT_MS
+
+    def sent(self, frame: OutputFrame, now_ns: int) -> PlaybackReport | None:
+        """A frame is sent now. Its own audio has not been played, nor has more than the time since
+        the reply's first frame: after the event loop stood still, frames leave in a burst."""
+        if frame.item_id != self._item_id:
+            self._item_id, self._began_ns = frame.item_id, now_ns
+            self._is_audible, self._due_ms = False, REPORT_MS
+        played_ms = min(frame.first_ms, (now_ns - self._began_ns) // 1_000_000)
+        is_due = played_ms >= self._due_ms
+        if is_due:
+            self._due_ms = played_ms + REPORT_MS
+        if not self._is_audible and int(np.abs(frame.pcm.astype(np.int32)).max()) > AUDIBLE:
+            self._is_audible = True
+            self._due_ms = min(self._due_ms, frame.first_ms + FRAME_MS)
+        return PlaybackReport(frame.item_id, played_ms) if is_due else None

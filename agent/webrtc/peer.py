@@ -9,13 +9,20 @@ library (which is pinned to one minor version):
   the reports to the client and decodes none.
 - *sources*: it keeps statistics of every SSRC for ever. One counts here, the first.
 - *messages*: its reassembly of fragments has no bound but a window that a client may ignore.
+- *datagrams*: it takes what is no STUN from any address, queues it without bound, and ends the
+  connection at an empty one. Here an address has to have passed a connectivity check, or to be in
+  the offer.
+- *close*: it waits for tasks of its own that may have failed. Sockets are closed here all the same.
 """
 
 import asyncio
 import contextlib
+import functools
+import ipaddress
 import logging
 import os
 import random
+import struct
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Final
@@ -35,13 +42,34 @@ MAX_UNSENT_BYTES: Final = 4 << 20
 MAX_UNSENT_FRAMES: Final = 50
 """Audio that waits for the connection, in frames of 20 ms."""
 
+MAX_DATAGRAMS: Final = 500
+"""Datagrams that wait for the connection: ten seconds of audio. More are dropped."""
+
+MAX_OVERRUN_BYTES: Final = 1 << 20
+"""Fragments beyond the window of the data channel (1 MiB) after which all datagrams are dropped.
+`check` ends the call before, unless the event loop stands still."""
+
+CHECK_S: Final = 0.1
+"""Interval of `check` until the client is connected."""
+
 SERVER_S: Final = 5.0
-"""Wait for the STUN server."""
+"""Wait for the first answer of the STUN server."""
+
+OTHERS_S: Final = 0.5
+"""Wait for its answers on the machine's other addresses: some of them lead nowhere."""
 
 CLOSE_S: Final = 5.0
 """Limit for closing a connection."""
 
+STEP_S: Final = 0.5
+"""Limit for each part of a connection that did not close as a whole."""
+
 _log = logging.getLogger(__name__)
+
+
+def load() -> None:
+    """Import aiortc, which takes 0.2 s of a processor: on a thread. Raises ImportError."""
+    import aiortc  # noqa: F401
 
 
 class Peer:
@@ -71,6 +99,8 @@ class Peer:
         """The client has gone, or the connection failed."""
         self.num_foreign = 0
         """RTP packets dropped because they have another SSRC."""
+        self.num_dropped = 0
+        """Datagrams dropped because there were too many, or because they are no protocol's."""
 
     async def answer(self, offer: Offer) -> str:
         """SDP answer to an offer. Raises ClientError for one that can't be answered."""
@@ -118,10 +148,14 @@ class Peer:
 
     async def wait_connected(self) -> bool:
         """Wait until the client is connected, its data channel included. False: it has gone, or
-        took longer than `webrtc.connect_s`."""
+        took longer than `webrtc.connect_s`. Raises as `check`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.connect_s):
-                await self._connected.wait()
+                while not self._connected.is_set():
+                    self.check()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(CHECK_S):
+                            await self._connected.wait()
         return self._connected.is_set() and not self.closed.is_set()
 
     def give_up(self) -> None:
@@ -134,8 +168,7 @@ class Peer:
         sends a message without end."""
         if self._unsent_bytes() > MAX_UNSENT_BYTES:
             raise SlowReader
-        sctp = None if self._connection is None else self._connection.sctp
-        if sctp is not None and sctp._advertised_rwnd <= 0:
+        if self._window() <= 0:
             raise ClientError("A message is too long for the data channel.", code="invalid_event")
 
     def send(self, text: str) -> None:
@@ -161,21 +194,35 @@ class Peer:
         try:
             async with asyncio.timeout(CLOSE_S):
                 await connection.close()
+            return
         except TimeoutError:
             _log.warning("a WebRTC connection did not close within %g s", CLOSE_S)
         except Exception:
             _log.warning("a WebRTC connection did not close in order", exc_info=True)
+        await _close_parts(connection)
 
     async def drained(self) -> None:
         """Wait until the client has the events that were sent, at most `CLOSE_S`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 # The library tells of no event for it.
-                while self._unsent_bytes() and not self.closed.is_set():  # noqa: ASYNC110
+                while self._is_unacknowledged() and not self.closed.is_set():  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
     def _unsent_bytes(self) -> int:
         return 0 if self._channel is None else int(self._channel.bufferedAmount)
+
+    def _is_unacknowledged(self) -> bool:
+        """Events are on their way. What ends the connection would overtake them."""
+        sctp = None if self._connection is None else self._connection.sctp
+        if self._channel is None or sctp is None:
+            return False
+        return bool(self._unsent_bytes() or sctp._outbound_queue or sctp._sent_queue)
+
+    def _window(self) -> int:
+        """Bytes that the client may send on the data channel now; negative: it sent more."""
+        sctp = None if self._connection is None else self._connection.sctp
+        return 1 if sctp is None else int(sctp._advertised_rwnd)
 
     def _servers(self) -> list[Any]:
         from aiortc import RTCIceServer
@@ -223,7 +270,25 @@ class Peer:
             await passed(data, arrival_time_ms=arrival_time_ms)
 
         dtls._handle_rtp_data = filtered
+        report = receiver._send_rtcp
+
+        async def reported(packet: Any) -> None:
+            # A jitter of more than 32 bits, which a client's time stamps make, can't be written.
+            with contextlib.suppress(struct.error):
+                await report(packet)
+
+        receiver._send_rtcp = reported
         ice = dtls.transport.iceGatherer._connection
+        queue = ice.data_received
+
+        def bounded(data: bytes, component: int) -> None:
+            is_full = ice._queue.qsize() >= MAX_DATAGRAMS or self._window() < -MAX_OVERRUN_BYTES
+            if is_full or not _is_dtls_or_rtp(data):
+                self.num_dropped += 1
+                return
+            queue(data, component)
+
+        ice.data_received = bounded
 
         async def candidates(component: int, addresses: list[str]) -> list[Any]:
             return await _candidates(ice, component, addresses, self._settings, self._on_loopback)
@@ -269,6 +334,55 @@ def _agent_track() -> Any:
     return AgentTrack()
 
 
+def _is_dtls_or_rtp(data: bytes) -> bool:
+    """True for what is no STUN and may be either, by the first byte (RFC 7983)."""
+    return bool(data) and (20 <= data[0] <= 63 or 128 <= data[0] <= 191)
+
+
+async def _close_parts(connection: Any) -> None:
+    """Close what an aiortc connection holds, where it did not close itself. Sockets are closed
+    whatever else fails."""
+    receivers = connection.getReceivers()
+    sctp = [] if connection.sctp is None else [connection.sctp]
+    dtls = {each.transport for each in [*receivers, *sctp]}
+    ice = [each.transport for each in dtls]
+    sockets = [each.transport for one in ice for each in one._connection._protocols]
+    tasks = [each._RTCRtpReceiver__rtcp_task for each in receivers]
+    for task in [connection._RTCPeerConnection__closeTask, *tasks]:
+        if task is not None:
+            task.cancel()
+    try:
+        for part in [*connection.getSenders(), *sctp, *dtls, *ice]:
+            try:
+                async with asyncio.timeout(STEP_S):
+                    await part.stop()
+            except Exception as error:  # TimeoutError, and what the library raises
+                _log.debug("%s did not stop: %r", type(part).__name__, error)
+    finally:
+        for socket in sockets:
+            socket.close()
+
+
+@functools.cache
+def _guarded_protocol() -> Any:
+    """aioice's protocol of a socket that takes DTLS and RTP from candidates of the client alone."""
+    from aioice.ice import StunProtocol
+
+    class GuardedProtocol(StunProtocol):
+        def datagram_received(self, data: bytes | str, addr: tuple[Any, ...]) -> None:
+            assert isinstance(data, bytes)
+            if _is_dtls_or_rtp(data):
+                known = self.receiver._remote_candidates
+                if any((each._network_host, each.port) == addr[:2] for each in known):
+                    self.receiver.data_received(data, self.local_candidate.component)
+            elif data and data[0] < 4:  # STUN
+                # The parser raises whatever a message makes it, and any host may send one.
+                with contextlib.suppress(Exception):
+                    super().datagram_received(data, addr)
+
+    return GuardedProtocol
+
+
 async def _candidates(
     ice: Any,
     component: int,
@@ -279,11 +393,10 @@ async def _candidates(
     """Candidates of an aioice connection, with ports of the range; what
     `Connection.get_component_candidates` does with any port."""
     from aioice.candidate import Candidate, candidate_foundation, candidate_priority
-    from aioice.ice import StunProtocol, server_reflexive_candidate
 
     found, protocols = [], []
     for address in [*addresses, *(["127.0.0.1"] if on_loopback else [])]:
-        protocol = await _bound(lambda: StunProtocol(ice), address, settings)
+        protocol = await _bound(lambda: _guarded_protocol()(ice), address, settings)
         if protocol is None:
             continue
         host, port, *_ = protocol.transport.get_extra_info("sockname")
@@ -299,20 +412,41 @@ async def _candidates(
         found.append(protocol.local_candidate)
         protocols.append(protocol)
     ice._protocols += protocols
+    asked: list[Any] = []
     if ice.stun_server:
-        for protocol in protocols:
-            if ":" in protocol.local_candidate.host:
-                continue
-            with contextlib.suppress(Exception):  # there are the host's own candidates
-                async with asyncio.timeout(SERVER_S):
-                    candidate, _ = await server_reflexive_candidate(protocol, ice.stun_server)
-                    found.append(candidate)
+        asked.append(_reflexive(protocols, ice.stun_server))
     if ice.turn_server:
-        stun_server, ice.stun_server = ice.stun_server, None
-        try:
-            found += await type(ice).get_component_candidates(ice, component, [])
-        finally:
-            ice.stun_server = stun_server
+        asked.append(type(ice).get_component_candidates(ice, component, []))
+    for candidates in await asyncio.gather(*asked):
+        found += candidates
+    return found
+
+
+async def _reflexive(protocols: list[Any], server: tuple[str, int]) -> list[Any]:
+    """Addresses at which a STUN server sees these sockets. Those of the loopback, which reach none,
+    and of IPv6, which no NAT changes, are not asked for."""
+    from aioice.ice import server_reflexive_candidate
+
+    found: list[Any] = []
+    loop = asyncio.get_running_loop()
+    tasks = []
+    for protocol in protocols:
+        address = ipaddress.ip_address(protocol.local_candidate.host.partition("%")[0])
+        if address.version == 4 and not address.is_loopback:
+            tasks.append(loop.create_task(server_reflexive_candidate(protocol, server)))
+    try:
+        async with asyncio.timeout(SERVER_S) as limit:
+            for answered in asyncio.as_completed(tasks):
+                with contextlib.suppress(Exception):  # there are the host's own candidates
+                    candidate, _ = await answered
+                    found.append(candidate)
+                    limit.reschedule(min(limit.when() or 0, loop.time() + OTHERS_S))
+    except TimeoutError:
+        pass
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     return found
 
 

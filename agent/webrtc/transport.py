@@ -6,14 +6,15 @@ caller's packets become input audio, and the agent's audio leaves in real time, 
 An interruption: the session says that speech has begun, or ends a response as cancelled. What has
 not left is dropped then, and the session gets, for each reply that was cut, the truncation that a
 client of the WebSocket would send: so many ms were sent, which will all be heard. The history keeps
-the words that ended by then.
+the words that ended by then. Meanwhile it gets playback reports, as from such a client.
 
-Three tasks of the call reach the session: for audio, for events, and for those truncations. A lock
-keeps them apart; an event that takes long holds up audio, as on a WebSocket. All queues are
-bounded.
+Three tasks of the call reach the session: for audio, for events, and for those truncations and
+reports. A lock keeps them apart; an event that takes long holds up audio, as on a WebSocket. All
+queues are bounded.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Mapping
 from typing import Final, NoReturn
@@ -21,8 +22,9 @@ from typing import Final, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from agent import errors
 from agent.calls.service import CLIENT_LEFT, CallOver
-from agent.errors import ClientError, SlowReader
+from agent.errors import ClientError, IdleClientError, SlowReader
 from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.realtime.socket import ClientPace
@@ -34,7 +36,7 @@ from latency_budget.account.clock import Clock
 
 from .jitter_buffer import JitterBuffer
 from .opus import FRAME_MS, OpusDecoder, OpusEncoder
-from .output_audio import MAX_QUEUED_S, OutputAudioBuffer
+from .output_audio import MAX_QUEUED_S, OutputAudioBuffer, OutputReports
 from .peer import Peer
 
 INPUT_HZ: Final = 24_000
@@ -60,10 +62,24 @@ FRAME_NS: Final = FRAME_MS * 1_000_000
 
 FLOODED: Final = "the client sends messages faster than they may be processed"
 
+HUNG_UP: Final = "hung up by request"
+
+END_CODES: Final = {
+    errors.CLOSE_NORMAL: "session_ended",
+    errors.CLOSE_POLICY: "policy_violation",
+    errors.CLOSE_INTERNAL: "internal_error",
+    errors.CLOSE_DRAINING: "draining",
+    errors.CLOSE_OVERLOADED: "overloaded",
+}
+"""Close code -> code of the error event that says why the call ends: a data channel has no close
+code of its own."""
+
 OWN_EVENT: Final = "webrtc-transport"
 """Event id of this transport's own requests, whose refusals are not the client's."""
 
 Int16 = npt.NDArray[np.int16]
+
+_log = logging.getLogger(__name__)
 
 
 class WebRtcTransport:
@@ -71,8 +87,11 @@ class WebRtcTransport:
 
     is_extended = False
 
-    def __init__(self, protocol: RealtimeProtocol, pace: ClientPace, clock: Clock) -> None:
-        """`protocol`: one that holds audio. `peer` is set next."""
+    def __init__(
+        self, protocol: RealtimeProtocol, pace: ClientPace, clock: Clock, idle_s: int = 0
+    ) -> None:
+        """`protocol`: one that holds audio. `idle_s`: time without packets and messages of the
+        client that ends the call; 0: none does. `peer` is set next."""
         self.tools: Final[Mapping[str, ServerTool]] = {}
         self.peer: Peer
         self._protocol = protocol
@@ -81,6 +100,10 @@ class WebRtcTransport:
         self._jitter = JitterBuffer(OpusDecoder(INPUT_HZ))
         self._real_time = LeakyBucket(1.0, AHEAD_S, clock.now_ns() / 1e9)
         self._output = OutputAudioBuffer()
+        self._reports = OutputReports()
+        self._idle_ns = idle_s * 1_000_000_000
+        self._last_ns = clock.now_ns()
+        """When something came from the client."""
         self._encoders: dict[int, OpusEncoder] = {}
         self._messages: deque[str | bytes] = deque()
         self._num_bytes = 0
@@ -105,11 +128,13 @@ class WebRtcTransport:
 
     def packet_arrived(self, seq: int, timestamp: int, payload: bytes) -> None:
         """Take an RTP packet of the caller."""
+        self._last_ns = self._clock.now_ns()
         if self._is_live:
             self._hear(self._jitter.push(seq, timestamp, payload, self._clock.now_ns()))
 
     def message_arrived(self, message: str | bytes) -> None:
         """Take a message of the data channel."""
+        self._last_ns = self._clock.now_ns()
         size = len(message)
         if size > MAX_MESSAGE_BYTES:
             self.notify(
@@ -134,7 +159,20 @@ class WebRtcTransport:
 
     async def wait_connected(self) -> bool:
         """Wait until the client is connected. False: it did not come, or the call was ended."""
-        return await self.peer.wait_connected() and self._failure is None
+        try:
+            return await self.peer.wait_connected() and self._failure is None
+        except (ClientError, SlowReader) as error:
+            _log.info("a client was disconnected before its call began: %r", error)
+            return False
+
+    def counts(self) -> str:
+        """What was lost on the way from the client, for the log."""
+        jitter, peer = self._jitter.counts, self.peer
+        return (
+            f"packets={jitter.received} late={jitter.late} foreign={peer.num_foreign} "
+            f"frames_filled={jitter.filled} audio_dropped_s={self.num_dropped_s:.2f} "
+            f"datagrams_dropped={peer.num_dropped}"
+        )
 
     # --- CallTransport ---
 
@@ -164,8 +202,9 @@ class WebRtcTransport:
                 self._tell_output()
 
     async def serve(self, session: Session) -> NoReturn:
-        """Carry the call to its end. Raises CallOver, SlowReader."""
+        """Carry the call to its end. Raises CallOver, SlowReader, IdleClientError."""
         self._is_live = True
+        self._last_ns = self._clock.now_ns()
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
@@ -183,7 +222,12 @@ class WebRtcTransport:
         raise self._failure or CallOver(CLIENT_LEFT)
 
     async def end(self, code: int, reason: str, *last: say.Notice) -> None:
-        """Close the connection."""
+        """Close the connection. The client gets an error event with the reason, unless it has
+        asked for the end, or `last` says why."""
+        if reason and reason != HUNG_UP and not last:
+            kind = "invalid_request_error" if code < errors.CLOSE_INTERNAL else "server_error"
+            message = f"The call has ended: {reason.rstrip('.')}."
+            last = (say.Problem(message, END_CODES.get(code, "session_ended"), kind),)
         for notice in last:
             self._send(notice)
         await self.peer.drained()
@@ -247,10 +291,11 @@ class WebRtcTransport:
                 due_ns, number = due_ns + FRAME_NS, number + 1
             self._tell_output()
             self._hear(self._jitter.advance(now_ns))
+            if self._idle_ns and now_ns - self._last_ns > self._idle_ns:
+                self._fail(IdleClientError())
             try:
                 self.peer.check()
             except ClientError as error:
-                self.notify(say.Problem(error.message, error.code))
                 self._fail(CallOver(error.message))
             except SlowReader as error:
                 self._fail(error)
@@ -260,6 +305,11 @@ class WebRtcTransport:
 
     def _send_frame(self, number: int) -> None:
         frame = self._output.next_frame()
+        if frame is not None and (report := self._reports.sent(frame, self._clock.now_ns())):
+            if self._own and isinstance(self._own[-1], ask.PlaybackReport):
+                self._own.pop()  # a newer one says more
+            self._own.append(report)
+            self._cut.set()
         rate_hz = INPUT_HZ if frame is None else frame.rate_hz
         encoder = self._encoders.get(rate_hz)
         if encoder is None:

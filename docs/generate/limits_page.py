@@ -31,6 +31,7 @@ from agent.telephony import endpoint, pending_streams, webhooks
 from agent.telephony.carriers.webhook import MAX_ESCAPES, TOLERANCE_S
 from agent.webrtc import endpoint as webrtc_endpoint
 from agent.webrtc import offer
+from agent.webrtc import peer as webrtc_peer
 from agent.webrtc import transport as webrtc
 from asr.audio.files import FileLimits
 
@@ -351,6 +352,11 @@ WEBRTC: Final = (
         "an SDP offer", f"{offer.MAX_SDP_BYTES >> 10} KiB, {_number(offer.MAX_LINES)} lines", "413"
     ),
     Limit("a request to open a call", _number(webrtc_endpoint.MAX_BODY_BYTES), "413"),
+    Limit(
+        "requests to open a call that are read at once",
+        f"{concurrency_limit.MAX_AT_ONCE}, of a client {concurrency_limit.MAX_OF_ONE}",
+        "503",
+    ),
     Limit("candidates of an offer", _number(offer.MAX_CANDIDATES), "the others are not checked"),
     Limit(
         "time until a WebRTC client is connected, `webrtc.connect_s`",
@@ -358,11 +364,16 @@ WEBRTC: Final = (
         "the connection is closed, and the line is free",
     ),
     Limit("sources of RTP", "1", "packets of others are dropped"),
+    Limit(
+        "datagrams that wait",
+        _number(webrtc_peer.MAX_DATAGRAMS),
+        "more are dropped, as is all that comes from no candidate of the client",
+    ),
     Limit("a message on the data channel", f"{webrtc.MAX_MESSAGE_BYTES >> 10} KiB", "`error`"),
     Limit(
         "messages of the data channel that are not processed",
         f"{_number(webrtc.MAX_MESSAGES)}, {_number(webrtc.MAX_INBOX_BYTES)}",
-        "the call ends",
+        "the call ends with an `error`",
     ),
 )
 

@@ -10,6 +10,9 @@ for another proof (`agent/telephony/stream_auth.py`).
 Refusals come before a WebSocket is accepted, as HTTP. There are no cookies: another site's page can
 make a browser send them. Keys are not read from the query either, where logs and histories keep
 them.
+
+Answers at the path of WebRTC calls, refusals included, get the headers by which a page of another
+origin that is let in may read them (CORS): such a page has no other way to learn why.
 """
 
 import asyncio
@@ -17,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agent.errors import IssuerUnreachableError
 from agent.http.refusal import HttpRefusal, turn_away
@@ -73,7 +76,7 @@ SOCKETS_ONLY: Final = HttpRefusal(
     "insufficient_permissions",
 )  # fmt: skip
 CLIENTS_ONLY: Final = HttpRefusal(
-    403, "A client secret (ek_...) opens sockets of clients, and no telephone calls.",
+    403, "A client secret (ek_...) opens calls of clients, and no telephone calls.",
     "insufficient_permissions",
 )  # fmt: skip
 AGENTS_ONLY: Final = HttpRefusal(
@@ -106,6 +109,7 @@ class AuthMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return await self._app(scope, receive, send)
+        send = self._readable(scope, send)
         credential, scope = take_credential(scope)
         if credential and scope["path"].startswith(PREFIX) and is_call_token(credential):
             scope[PRESENTED_KEY], credential = credential, None
@@ -138,6 +142,27 @@ class AuthMiddleware:
             return None  # browsers don't show it the answer
         headers = dict(scope["headers"])
         return self._visitors.refuse_origin(_text(headers, b"origin"), _text(headers, b"host"))
+
+    def _readable(self, scope: Scope, send: Send) -> Send:
+        """`send` with the headers of CORS, where the answer is for a page of another origin."""
+        headers = dict(scope["headers"])
+        origin, host = headers.get(b"origin"), _text(headers, b"host")
+        if scope["type"] != "http" or scope["path"] != WEBRTC_PATH or origin is None:
+            return send
+        if self._visitors.refuse_origin(origin.decode("latin-1"), host) is not None:
+            return send
+        added = (
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", b"Location, Retry-After"),
+            (b"vary", b"Origin"),
+        )
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *added]
+            await send(message)
+
+        return with_headers
 
     async def _unknown(self, scope: Scope, credential: str | None) -> HttpRefusal:
         """The answer to who has no key, or a wrong one."""

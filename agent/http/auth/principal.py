@@ -20,9 +20,9 @@ class KeyLimits:
     max_calls: int | None = None
     """At once. None: as `access.calls_per_key` says."""
     agents: tuple[str, ...] = ()
-    """Names of `[agents.NAME]`; empty: all. A key with such a list opens voice sockets, makes
-    client secrets, lists models, calls others where it `dials`, and nothing else: other answers
-    tell of everybody's calls."""
+    """Names of `[agents.NAME]`; empty: all. A key with such a list opens calls, makes client
+    secrets, lists models, calls others where it `dials`, and nothing else: other answers tell of
+    everybody's calls."""
     dials: bool = False
     """It may have telephone numbers called, which costs money."""
 
@@ -35,8 +35,8 @@ class Principal:
     """Name for people: the key's name or the token's subject. Never the key."""
     kind: Literal["open", "key", "local", "jwt", "ephemeral", "carrier"]
     """Kind of credential. open: none, at a server that asks for no key. local: a command on this
-    machine. ephemeral: a client secret (`ek_`), which opens voice sockets only. carrier: a carrier
-    of telephone calls."""
+    machine. ephemeral: a client secret (`ek_`), which opens calls by WebSocket and WebRTC only.
+    carrier: a carrier of telephone calls."""
     limits: KeyLimits = field(default_factory=KeyLimits)
     session: Mapping[str, Any] | None = None
     """The session that a client secret is bound to, as in `session.update`."""

@@ -92,6 +92,7 @@ def test_the_import_path_exists() -> None:
     module, _, name = IMPORT_PATH.partition(":")
     assert module == "agent.server.ray_serve"
     source = Path(ray_options.__file__).with_name("ray_serve.py").read_text(encoding="utf-8")
+    assert "webrtc.close(NO_WEBRTC)" in source
     functions = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     assert name in functions
 

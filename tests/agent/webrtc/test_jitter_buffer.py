@@ -135,6 +135,26 @@ def test_a_network_that_stands_still_costs_no_audio() -> None:
     assert len(joined(late)) == (10 - num_filled + 1) * SAMPLES
 
 
+def test_many_short_halts_of_the_network_do_not_add_up() -> None:
+    """After each halt what was sent meanwhile comes at once. Nothing of it is lost, and the stream
+    is never further ahead of the client than the longest halt."""
+    sent, buffer = packets(25), new_buffer()
+    heard, most = 0, 0
+    for number in range(400):
+        halts = number // 25 % 2 == 1
+        arrives_ms = 20 * (number // 25 * 25 + 24 if halts else number)
+        if number % 25 == 0 and halts:
+            for at_ms in range(20 * number, arrives_ms, 20):
+                heard += len(joined(buffer.advance(at_ms * MS)))
+        heard += len(push(buffer, number, sent[number % 25], arrives_ms))
+        most = max(most, heard // SAMPLES - (number + 1))
+    assert buffer.counts.late == 0
+    assert heard // SAMPLES >= 400
+    assert 0 < most <= 25
+    quiet = sum(len(joined(buffer.advance(20 * at * MS))) for at in range(400, 500))
+    assert heard + quiet <= 500 * SAMPLES, "silence that was heard already is not heard again"
+
+
 def test_a_jump_is_a_new_beginning_and_fills_nothing() -> None:
     sent, buffer = packets(3), new_buffer()
     push(buffer, 0, sent[0], 0)

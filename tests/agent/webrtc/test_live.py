@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import logging
+import re
+import socket
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +15,12 @@ import numpy as np
 import pytest
 from aiortc.rtp import RtpPacket
 
+from agent.calls.service import LINES_OF_KEY
+from agent.http.auth.principal import KeyLimits
+from agent.http.openai.concurrency_limit import MAX_OF_ONE
+from agent.server.ray_options import NO_WEBRTC
 from agent.webrtc import transport
+from latency_budget.account.clock import unix_ns
 from tests.support.service.live import LiveServer
 from tests.support.service.live_call import PATIENCE_S, overlap, transcript
 from tests.support.webrtc.webrtc_peer import WebRtcPeer, webrtc_call
@@ -21,6 +30,7 @@ pytestmark = pytest.mark.models
 
 CALLS = "/v1/realtime/calls"
 SDP = {"content-type": "application/sdp"}
+FORM = {"content-type": "multipart/form-data; boundary=B"}
 QUIET = 300
 """Peak of a frame that has no voice in it: what Opus makes of silence."""
 
@@ -44,10 +54,11 @@ async def until_over(live: LiveServer) -> None:
 
 
 async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
-    live: LiveServer, http: httpx.AsyncClient
+    live: LiveServer, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     async with webrtc_call(live.http, model="reader") as peer:
-        await peer.until("session.created")
+        session_id = (await peer.until("session.created"))["session"]["id"]
         started = await peer.until("output_audio_buffer.started")
         async with asyncio.timeout(PATIENCE_S):
             while num_voiced(peer) < 100:  # noqa: ASYNC110  # two seconds; there is no event for it
@@ -69,6 +80,7 @@ async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
             await peer.closed.wait()
         await until_over(live)
         again = await http.post(f"{peer.location}/hangup")
+        trace = (await http.get(f"/v1/sessions/{session_id}/trace")).text
 
     assert overlap(transcript("vm-nobodyavail"), said["transcript"]) > 0.6
     assert done["response"]["id"] == answer["response_id"]
@@ -76,6 +88,11 @@ async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
     assert "response.output_audio.delta" not in peer.types
     assert hung_up.status_code == 200
     assert again.status_code == 404
+    assert peer.of("error") == [], "who hangs up knows why the call ends"
+    assert '"heard"' in trace, "playback was reported"
+    assert '"heard_doubted"' not in trace
+    (counts,) = re.findall(rf"call {session_id}: packets=(\d+) late=\d+ foreign=0 ", caplog.text)
+    assert int(counts) > 100
 
     (part,) = item["content"]
     greeting = live.config.agents["reader"].greeting
@@ -119,18 +136,120 @@ async def test_a_client_that_floods_the_channel_is_disconnected(
         await peer.until("session.created")
         for _ in range(200):
             peer.send("response.create")
+        await peer.until("error", lambda event: transport.FLOODED in event["error"]["message"])
         async with asyncio.timeout(PATIENCE_S):
             await peer.closed.wait()
     await until_over(live)
 
 
-async def test_audio_of_other_sources_is_dropped_and_leaves_no_trace(live: LiveServer) -> None:
+@pytest.fixture
+async def key(live: LiveServer) -> AsyncIterator[str]:
+    """A key of the server, as long as the test lasts."""
+    text = live.keys.add("ana", KeyLimits(), unix_ns() // 10**9)
+    live.ask(live.access.refresh)
+    yield text
+    for each in live.keys.read():  # none where the test has revoked it
+        live.keys.revoke(each.name)
+    live.ask(live.access.refresh)
+
+
+@pytest.mark.parametrize(
+    ("cause", "code", "words"),
+    [
+        ("time limit", "session_expired", "time limit"),
+        ("idle", "session_ended", "the client sent nothing for too long"),
+        ("lines of the fleet", "overloaded", "All calls that this key may hold at once"),
+        ("revoked", "policy_violation", "the key of this call was revoked"),
+        ("drain", "draining", "the server is being stopped"),
+    ],
+)
+async def test_the_client_learns_why_its_call_ends(
+    live: LiveServer,
+    http: httpx.AsyncClient,
+    key: str,
+    monkeypatch: pytest.MonkeyPatch,
+    cause: str,
+    code: str,
+    words: str,
+) -> None:
+    service = live.webrtc._service
+    if cause == "time limit":
+        monkeypatch.setattr(service, "socket_rules", replace(service.socket_rules, limit_s=1))
+    if cause == "idle":
+        access = replace(live.config.access, idle_s=1)
+        monkeypatch.setattr(live.webrtc, "_config", replace(live.config, access=access))
+    if cause == "lines of the fleet":
+
+        async def none_left(*_: object) -> bool:
+            return False
+
+        monkeypatch.setattr(service._fleet_lines, "take", none_left)
+        assert words in LINES_OF_KEY.message
+    async with webrtc_call(live.http, key=key) as peer:
+        if cause != "lines of the fleet":
+            await peer.until("session.created")
+        if cause == "idle":
+            peer.connection.getSenders()[0].replaceTrack(None)
+        if cause == "revoked":
+            other = await http.post(f"{peer.location}/hangup")
+            assert other.status_code == 404, "it is the call of a key, and this one has none"
+            live.keys.revoke("ana")
+            live.ask(live.access.refresh)
+        if cause == "drain":
+            live.calls.draining = True
+            refused = await http.post(CALLS, content="no offer", headers=SDP)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+            live._loop.call_soon_threadsafe(live.calls.stopping.set)
+        try:
+            told = (await peer.until("error"))["error"]
+            async with asyncio.timeout(PATIENCE_S):
+                await peer.closed.wait()
+            await until_over(live)
+        finally:
+            live.calls.draining = False
+            live._loop.call_soon_threadsafe(live.calls.stopping.clear)
+    assert told["code"] == code
+    assert words in told["message"]
+    assert len(live.calls) == 0
+
+
+async def test_an_error_of_one_call_ends_no_other(live: LiveServer) -> None:
+    live.expected = ["call sess_"]
+
+    async def fails() -> None:
+        await closes()
+        raise RuntimeError("the test's")
+
+    async with webrtc_call(live.http, model="pirate") as one, webrtc_call(live.http) as other:
+        await one.until("session.created")
+        await other.until("session.created")
+        (call, _) = live.webrtc._open.values()
+        closes = call.transport.peer.close
+        call.transport.peer.close = fails  # type: ignore[method-assign]
+        await one.close()
+        async with asyncio.timeout(PATIENCE_S):
+            while len(live.webrtc) > 1:  # noqa: ASYNC110  # in another thread's loop
+                await asyncio.sleep(0.05)
+        other.send("session.update", session={"type": "realtime", "instructions": "Be brief."})
+        await other.until("session.updated")
+    await until_over(live)
+    assert len(live.problems.records) == 1
+
+
+async def test_audio_and_datagrams_of_others_are_dropped_and_leave_no_trace(
+    live: LiveServer,
+) -> None:
     async with webrtc_call(live.http) as peer:
         await peer.until("session.created")
         peer.microphone.say("conf-locked")
         (call,) = live.webrtc._open.values()
         server = call.transport.peer
         sender = peer.connection.getSenders()[0]
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            ice = server._connection.getReceivers()[0].transport.transport
+            for candidate in ice.iceGatherer.getLocalCandidates():
+                for data in (b"", b"\x16\xfe\xfd", bytes(20)) if ":" not in candidate.ip else ():
+                    stranger.sendto(data, (candidate.ip, candidate.port))
         for number in range(50):
             packet = RtpPacket(payload_type=96, sequence_number=number, timestamp=number)
             packet.ssrc, packet.payload = 1000 + number, b"\xf8\xff\xfe"
@@ -184,7 +303,8 @@ async def test_what_can_t_be_served_is_refused_and_holds_nothing(
         (400, "SDP", {"content": b"\xff\x00", "headers": SDP}),
         (415, "Content-Type", {"json": {"sdp": offer}}),
         (400, "field 'sdp'", {"files": {"session": (None, "{}")}}),
-        (413, "KiB", {"files": {"sdp": (None, offer + "a" * 1_100_000)}}),
+        (413, "1 MiB", {"files": {"sdp": ("sdp", offer + "a" * 1_100_000)}}),
+        (413, "1 MiB", {"content": _endless_form(), "headers": FORM}),
         (400, "JSON", {"files": {"sdp": (None, offer), "session": (None, "{")}}),
         (400, "voice", {"files": _form(offer, audio={"output": {"voice": "nobody"}})}),
         (400, "instructions", {"files": _form(offer, instructions=7)}),
@@ -197,17 +317,67 @@ async def test_what_can_t_be_served_is_refused_and_holds_nothing(
     assert len(live.webrtc) == len(live.calls) == 0
 
 
+async def test_bodies_that_are_read_at_once_are_bounded(
+    live: LiveServer, http: httpx.AsyncClient
+) -> None:
+    """A client has half of the places."""
+    are_read, go_on = asyncio.Event(), asyncio.Event()
+    num_begun = 0
+
+    async def slowly() -> AsyncIterator[bytes]:
+        nonlocal num_begun
+        yield b"v=0"
+        num_begun += 1
+        if num_begun == MAX_OF_ONE:
+            are_read.set()
+        await go_on.wait()
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(http.post(CALLS, content=slowly(), headers=SDP))
+            for _ in range(MAX_OF_ONE)
+        ]
+        async with asyncio.timeout(PATIENCE_S):
+            await are_read.wait()
+            while sum(live.webrtc._bodies._held.values()) < MAX_OF_ONE:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)  # in another thread's loop
+        answer = await http.post(CALLS, content=b"v=0", headers=SDP)
+        go_on.set()
+    assert (answer.status_code, "try again" in answer.text) == (503, True)
+    assert [task.result().status_code for task in tasks] == [400] * MAX_OF_ONE
+
+
+async def _endless_form() -> AsyncIterator[bytes]:
+    """Without a length: in chunks."""
+    yield b'--B\r\nContent-Disposition: form-data; name="sdp"; filename="sdp"\r\n\r\n'
+    for _ in range(2000):
+        yield b"a" * 1024
+
+
 def _form(offer: str, **session: Any) -> dict[str, tuple[None, str]]:
     return {"sdp": (None, offer), "session": (None, json.dumps({"type": "realtime", **session}))}
 
 
 async def test_without_the_extra_the_answer_says_what_to_install(
-    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    live: LiveServer, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not live.webrtc._is_loaded:  # noqa: ASYNC110  # by itself, without a call
+            await asyncio.sleep(0.05)
+    monkeypatch.setattr(live.webrtc, "_is_loaded", False)
     monkeypatch.setitem(sys.modules, "aiortc", None)
     answer = await http.post(CALLS, content="v=0", headers=SDP)
     assert answer.status_code == 501
     assert 'pip install "halfsec[webrtc]"' in answer.json()["error"]["message"]
+
+
+async def test_behind_ray_serve_calls_are_refused(
+    live: LiveServer, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live.webrtc, "_closed", None)  # again, once the test is over
+    live.webrtc.close(NO_WEBRTC)
+    answer = await http.post(CALLS, content="v=0", headers=SDP)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (501, "webrtc_not_available")
 
 
 async def test_pages_of_allowed_origins_may_call(

@@ -1,5 +1,7 @@
 """SDP offers: which are refused, and what is left out of the others."""
 
+import re
+
 import pytest
 
 from agent.errors import ClientError
@@ -28,6 +30,8 @@ OFFER = "\r\n".join(
         "",
     ]
 )
+_HEAD, _AUDIO, _CHANNEL = re.split("(?=m=)", OFFER)
+CHANNEL_FIRST = _HEAD.replace("BUNDLE 0 1", "BUNDLE 1 0") + _CHANNEL + _AUDIO
 
 
 def test_a_browsers_offer_is_taken_without_names_and_tcp() -> None:
@@ -43,7 +47,15 @@ def test_a_browsers_offer_is_taken_without_names_and_tcp() -> None:
 def test_a_flood_of_candidates_is_cut() -> None:
     line = "a=candidate:1 1 udp 1 192.0.2.1 50000 typ host\r\n"
     offer = read_offer(OFFER.replace("m=application", line * 500 + "m=application"))
-    assert offer.sdp.count("a=candidate") == MAX_CANDIDATES - 2, "those left out are counted too"
+    assert offer.sdp.count("a=candidate") == MAX_CANDIDATES
+
+
+def test_candidates_that_are_left_out_count_for_nothing() -> None:
+    named = "a=candidate:2 1 udp 1 6d1b.local 50001 typ host\r\n"
+    offer = OFFER.replace("a=candidate:1", named * 2 * MAX_CANDIDATES + "a=candidate:1")
+    kept = read_offer(offer.replace("m=application", "a=end-of-candidates\r\nm=application")).sdp
+    assert kept.count("a=candidate") == 1
+    assert "a=end-of-candidates" not in kept, "the client's own checks may still come"
 
 
 @pytest.mark.parametrize(
@@ -58,6 +70,7 @@ def test_a_flood_of_candidates_is_cut() -> None:
         (OFFER.replace("m=application", "m=video"), "offers video"),
         (OFFER.replace("m=application", "m=audio"), "more than one"),
         (OFFER.replace("opus/48000/2", "PCMU/8000"), "no Opus"),
+        (CHANNEL_FIRST, "data channel before its audio"),
         (OFFER.replace("a=ice-pwd", "a=x"), "ice-pwd"),
         (OFFER.replace("a=fingerprint", "a=x"), "fingerprint"),
         (OFFER.replace("a=group:BUNDLE", "a=x"), "bundle"),
@@ -76,5 +89,6 @@ def test_the_answer_asks_for_fec_and_dtx() -> None:
     answer = with_opus_format(OFFER)
     assert answer.count("a=fmtp:111") == 1
     assert (
-        "a=rtpmap:111 opus/48000/2\r\na=fmtp:111 minptime=10;useinbandfec=1;usedtx=1\r\n" in answer
+        "a=rtpmap:111 opus/48000/2\r\na=fmtp:111 minptime=10;useinbandfec=1;usedtx=1\r\n"
+        "a=maxptime:60\r\n" in answer
     )

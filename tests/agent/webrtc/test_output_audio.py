@@ -2,13 +2,14 @@
 
 import numpy as np
 
+from agent.session.api.client_events import PlaybackReport
 from agent.session.api.conversation import ItemId
 from agent.session.api.server_events import (
     OutputAudioCleared,
     OutputAudioStarted,
     OutputAudioStopped,
 )
-from agent.webrtc.output_audio import OutputAudioBuffer, SentAudio
+from agent.webrtc.output_audio import OutputAudioBuffer, OutputReports, SentAudio
 
 ONE, TWO = ItemId("item_1"), ItemId("item_2")
 
@@ -88,3 +89,35 @@ def test_a_response_without_audio_has_no_events() -> None:
     assert frames(buffer) == []
     assert buffer.take_notices() == []
     assert buffer.num_replies == 0
+
+
+def reports(buffer: OutputAudioBuffer, tick_ms: int = 20) -> list[tuple[ItemId, int]]:
+    """Reports of all frames that are there, one sent each `tick_ms`."""
+    made, progress, now_ns = [], OutputReports(), 0
+    while (frame := buffer.next_frame()) is not None:
+        report = progress.sent(frame, now_ns)
+        if report is not None:
+            assert isinstance(report, PlaybackReport)
+            made.append((report.item_id, report.played_ms))
+        now_ns += tick_ms * 1_000_000
+    return made
+
+
+def test_playback_is_reported_from_the_first_sound_on() -> None:
+    buffer = OutputAudioBuffer()
+    buffer.begin("resp_1", ONE)
+    buffer.append("resp_1", samples(24 * 60, 0), 24_000)
+    buffer.append("resp_1", samples(24 * 540, 2000), 24_000)
+    buffer.end("resp_1")
+    buffer.begin("resp_2", TWO)
+    buffer.append("resp_2", samples(8 * 100, -32_768), 8_000)
+    assert reports(buffer) == [(ONE, 80), (ONE, 280), (ONE, 480), (TWO, 20)]
+
+
+def test_frames_that_leave_in_a_burst_have_not_been_played() -> None:
+    buffer = OutputAudioBuffer()
+    buffer.begin("resp_1", ONE)
+    buffer.append("resp_1", samples(24_000, 2000), 24_000)
+    assert reports(buffer, tick_ms=0) == []
+    buffer.append("resp_1", samples(24_000, 2000), 24_000)
+    assert reports(buffer, tick_ms=5)[-1][1] < 300

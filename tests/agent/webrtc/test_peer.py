@@ -2,14 +2,21 @@
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from aioice import stun
+from aiortc.rtp import RtpPacket
 
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError
+from agent.webrtc import peer as peer_module
 from agent.webrtc.offer import Offer, read_offer
-from agent.webrtc.peer import Peer
+from agent.webrtc.peer import MAX_DATAGRAMS, MAX_OVERRUN_BYTES, Peer
+from tests.support.service.live_call import PATIENCE_S
 from tests.support.webrtc.webrtc_peer import WebRtcPeer
 
 
@@ -71,3 +78,208 @@ async def test_any_offer_is_answered_or_refused(
     assert caplog.records == []
     await asyncio.sleep(0)
     assert {task for task in asyncio.all_tasks() - before if not task.done()} == set()
+
+
+@dataclass
+class Connected:
+    """Both ends of a connection, without a call in it."""
+
+    client: WebRtcPeer
+    server: Peer
+    addresses: list[tuple[str, int]]
+    """Of the server's sockets with IPv4."""
+    messages: asyncio.Queue[str | bytes] = field(default_factory=asyncio.Queue)
+
+    @property
+    def receiver(self) -> Any:
+        return self.server._connection.getReceivers()[0]
+
+    @property
+    def ice(self) -> Any:
+        return self.receiver.transport.transport.iceGatherer._connection
+
+    async def comes_through(self, text: str) -> bool:
+        """A message of the client reaches the server."""
+        self.client.channel.send(text)
+        async with asyncio.timeout(PATIENCE_S):
+            return await self.messages.get() == text
+
+
+@pytest.fixture
+async def connected() -> AsyncIterator[Connected]:
+    messages: asyncio.Queue[str | bytes] = asyncio.Queue()
+    client = WebRtcPeer()
+    server = Peer(
+        WebRtcSettings(connect_s=60), lambda *_: None, messages.put_nowait, on_loopback=True
+    )
+    answer = await server.answer(read_offer(await client.offer()))
+    await client.connect(answer)
+    assert await server.wait_connected()
+    found = re.findall(r"a=candidate:\S+ \d udp \d+ ([\d.]+) (\d+)", answer)
+    addresses = [(host, int(port)) for host, port in found]
+    yield Connected(client, server, addresses, messages)
+    await client.close()
+    await server.close()
+
+
+GARBAGE: tuple[bytes, ...] = (
+    b"",
+    b"\x00",
+    b"\x16",
+    b"\x16\xfe\xfd" + bytes(60),
+    b"\x80",
+    b"\x80\xc8" + bytes(20),
+    b"\xff" * 1400,
+    bytes.fromhex("000100082112a442") + bytes(12) + bytes.fromhex("0024000100000000"),
+    bytes.fromhex("000100042112a442") + bytes(12) + bytes.fromhex("00060000"),
+)
+"""Nothing, the beginnings of each protocol, and STUN whose attributes can't be read."""
+
+
+async def test_datagrams_of_others_do_not_touch_a_connection(connected: Connected) -> None:
+    problems: list[object] = []
+    queued: list[bytes] = []
+    queue = connected.ice.data_received
+
+    def noticed(data: bytes, component: int) -> None:
+        queued.append(data)
+        queue(data, component)
+
+    connected.ice.data_received = noticed
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: problems.append(told))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for data in GARBAGE * 20:
+            for address in connected.addresses:
+                stranger.sendto(data, address)
+    assert await connected.comes_through("one")
+    assert {*queued} & {*GARBAGE} <= {b"\x00"}, "the others got no further than their socket"
+    ice = connected.client.connection.getSenders()[0].transport.transport
+    (pair,) = ice._connection._nominated.values()
+    for data in GARBAGE * 20:
+        pair.protocol.transport.sendto(data, pair.remote_addr)
+    assert await connected.comes_through("two")
+    assert not connected.server.closed.is_set()
+    assert problems == []
+
+
+async def test_datagrams_that_nobody_reads_are_bounded(offer: Offer) -> None:
+    server = new_peer()
+    await server.answer(offer)
+    receiver = server._connection.getReceivers()[0]
+    ice = receiver.transport.transport.iceGatherer._connection
+    for _ in range(MAX_DATAGRAMS + 7):
+        ice.data_received(b"\x16 DTLS", 1)
+    assert (ice._queue.qsize(), server.num_dropped) == (MAX_DATAGRAMS, 7)
+    ice._queue.get_nowait()
+    server._connection.sctp._advertised_rwnd = -MAX_OVERRUN_BYTES - 1
+    ice.data_received(b"\x16 DTLS", 1)
+    assert (ice._queue.qsize(), server.num_dropped) == (MAX_DATAGRAMS - 1, 8)
+    with pytest.raises(ClientError, match="too long for the data channel"):
+        await server.wait_connected()
+    await server.close()
+
+
+def can_be_bound(address: tuple[str, int]) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        try:
+            one.bind(address)
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("step", ["receiver", "sctp", "dtls", "ice"])
+async def test_ports_come_back_from_a_connection_that_does_not_close(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(peer_module, "CLOSE_S", 0.05)
+    monkeypatch.setattr(peer_module, "STEP_S", 0.05)
+    receiver, sctp = connected.receiver, connected.server._connection.sctp
+    part = {
+        "receiver": receiver,
+        "sctp": sctp,
+        "dtls": receiver.transport,
+        "ice": receiver.transport.transport,
+    }[step]
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def fails() -> None:
+        raise RuntimeError("stop failed")
+
+    monkeypatch.setattr(part, "stop", fails if step == "sctp" else never)
+    assert not any(map(can_be_bound, connected.addresses))
+    await connected.server.close()
+    await asyncio.sleep(0.05)  # a closed socket is gone in the loop's next round
+    assert all(map(can_be_bound, connected.addresses))
+
+
+async def test_time_stamps_that_jump_do_not_end_the_reports(
+    connected: Connected, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their jitter has more than 32 bits, where packets of the larger one come in the same moment
+    as those of the smaller one."""
+    report, tried = connected.receiver._send_rtcp, asyncio.Event()
+
+    async def noticed(packet: Any) -> None:
+        await report(packet)
+        if any(each.jitter >= 1 << 32 for each in packet.reports):
+            tried.set()
+
+    connected.receiver._send_rtcp = noticed
+    number = 0
+    async with asyncio.timeout(PATIENCE_S):
+        while not tried.is_set():
+            for timestamp in (0, 2**32 - 1) * 2:
+                if timestamp == 0:
+                    await asyncio.sleep(0.001)
+                packet = RtpPacket(96, sequence_number=number & 0xFFFF, timestamp=timestamp)
+                packet.ssrc, packet.payload = 4711, b"\xf8\xff\xfe"
+                await connected.receiver._handle_rtp_packet(packet, arrival_time_ms=0)
+                number += 1
+    assert not connected.receiver._RTCRtpReceiver__rtcp_task.done()
+    await connected.server.close()
+    assert caplog.records == []
+
+
+class StunServer(asyncio.DatagramProtocol):
+    """Answers some queries. Each client is at 198.51.100.7."""
+
+    def __init__(self, answered: int | None = None) -> None:
+        """`answered`: so many; None: all."""
+        self.asked: list[str] = []
+        self._answered = answered
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
+        query = stun.parse_message(data)
+        if addr[0] not in self.asked:
+            self.asked.append(addr[0])
+        if self._answered is None or len(self.asked) <= self._answered:
+            answer = stun.Message(stun.Method.BINDING, stun.Class.RESPONSE, query.transaction_id)
+            answer.attributes["XOR-MAPPED-ADDRESS"] = ("198.51.100.7", addr[1])
+            self._transport.sendto(bytes(answer), addr)
+
+
+@pytest.mark.parametrize("answered", [None, 0])
+async def test_a_stun_server_is_asked_for_addresses_that_can_reach_it(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch, answered: int | None
+) -> None:
+    if answered == 0:
+        monkeypatch.setattr(peer_module, "SERVER_S", 0.05)
+    loop = asyncio.get_running_loop()
+    transport, server = await loop.create_datagram_endpoint(
+        lambda: StunServer(answered), local_addr=("127.0.0.1", 0)
+    )
+    port = transport.get_extra_info("sockname")[1]
+    peer = new_peer(WebRtcSettings(stun_url=f"stun:127.0.0.1:{port}"))
+    answer = await peer.answer(offer)
+    own = set(re.findall(r"udp \d+ ([\d.]+) \d+ typ host", answer)) - {"127.0.0.1"}
+    seen = set(re.findall(r"udp \d+ ([\d.]+) \d+ typ srflx", answer))
+    assert set(server.asked) == own
+    assert seen == ({"198.51.100.7"} if own and answered is None else set())
+    await peer.close()
+    transport.close()

@@ -88,7 +88,10 @@ class WebRtcPeer:
         assert answer.status_code == 201, answer.text
         assert answer.headers["content-type"].startswith("application/sdp")
         self.location = answer.headers["location"]
-        description = aiortc.RTCSessionDescription(answer.text, "answer")
+        await self.connect(answer.text)
+
+    async def connect(self, answer: str) -> None:
+        description = aiortc.RTCSessionDescription(answer, "answer")
         await self.connection.setRemoteDescription(description)
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -132,12 +135,13 @@ class WebRtcPeer:
 
 @asynccontextmanager
 async def webrtc_call(
-    http: str, session: dict[str, Any] | None = None, model: str = ""
+    http: str, session: dict[str, Any] | None = None, model: str = "", key: str = ""
 ) -> AsyncIterator[WebRtcPeer]:
     """Open a call as OpenAI documents it: with a form where there is a `session`."""
     peer = WebRtcPeer()
+    shown = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        async with httpx.AsyncClient(base_url=http, timeout=PATIENCE_S) as client:
+        async with httpx.AsyncClient(base_url=http, timeout=PATIENCE_S, headers=shown) as client:
             offer = await peer.offer()
             if session is None:
                 answer = await client.post(

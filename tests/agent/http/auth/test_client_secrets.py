@@ -138,8 +138,9 @@ def test_no_field_is_fixed_without_a_client_secret() -> None:
 def test_session_type_can_not_be_changed(bound: str, asked: object) -> None:
     settings = SessionSettings(transcribes_only=bound == "transcription")
     protocol = RealtimeProtocol(settings, model="m", fixed=fixed_fields({"type": bound}))
-    session = {"type": asked, "instructions": "Talk to me."}
+    transcription = {"prompt": "Names: Kaczmarek."}
+    session = {"type": asked, "audio": {"input": {"transcription": transcription}}}
     request = one(protocol, type="session.update", session=session)
     assert isinstance(request, UpdateSession)
     assert request.settings.transcribes_only == (bound == "transcription")
-    assert request.settings.instructions == "Talk to me."
+    assert request.settings.transcription == transcription

@@ -277,6 +277,22 @@ async def test_client_secret_opens_only_websockets(closed: ServerUnderTest) -> N
     assert "expired" in answer.message
 
 
+async def test_a_page_that_is_let_in_may_read_why_its_webrtc_call_is_refused(
+    closed: ServerUnderTest,
+) -> None:
+    own, other = (b"origin", b"http://localhost:8080"), (b"origin", b"https://evil.example.com")
+    calls = "/v1/realtime/calls"
+    for path, origin, key, status, shown in (
+        (calls, own, None, 401, "http://localhost:8080"),
+        (calls, own, "hs_000000000000_x", 401, "http://localhost:8080"),
+        (calls, other, None, 403, None),
+        ("/v1/sessions", own, None, 401, None),
+    ):
+        answer = await closed.knock(path, key, method="POST", headers=(origin,))
+        assert answer.status == status
+        assert answer.headers.get("access-control-allow-origin") == shown
+
+
 # --- guessing ---
 
 
