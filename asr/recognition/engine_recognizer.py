@@ -40,6 +40,9 @@ class EngineRecognizer:
         languages = engine.languages
         if isinstance(languages, str) or not all(isinstance(code, str) for code in languages):
             raise ModelError(f'{name}: `languages` must be a list of codes like ("en", "de")')
+        wrong = [it for it in languages if not (it.isalpha() and it.islower() and len(it) <= 3)]
+        if wrong:
+            raise ModelError(f'{name}: `languages` has {wrong[:3]}, which are no codes like "en"')
         if not languages:
             raise ModelError(f"{name}: `languages` is empty; the first must be that of loading")
         self._languages = tuple(languages)

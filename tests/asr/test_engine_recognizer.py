@@ -149,7 +149,7 @@ def test_an_engine_that_returns_something_else_is_named(result: object, said: st
         recognizer(Wrong()).transcribe(noise(1))
 
 
-@pytest.mark.parametrize("languages", ["en", (), (1,)])
+@pytest.mark.parametrize("languages", ["en", (), (1,), ("en", "de-AT")])
 def test_languages_that_are_no_list_of_codes(languages: Any) -> None:
     engine = ScriptedEngine()
     engine.languages = languages
