@@ -35,6 +35,9 @@ MAX_UNSENT_BYTES: Final = 4 << 20
 MAX_UNSENT_FRAMES: Final = 50
 """Audio that waits for the connection, in frames of 20 ms."""
 
+MAX_DATAGRAMS: Final = 500
+"""Datagrams that wait to be read. Until the client's keys are agreed nobody reads them."""
+
 SERVER_S: Final = 5.0
 """Wait for the STUN server."""
 
@@ -224,6 +227,14 @@ class Peer:
 
         dtls._handle_rtp_data = filtered
         ice = dtls.transport.iceGatherer._connection
+        queue = ice.data_received
+
+        def bounded(data: bytes, component: int) -> None:
+            # Any host may send datagrams; aiortc ends the call at an empty one.
+            if data and ice._queue.qsize() < MAX_DATAGRAMS:
+                queue(data, component)
+
+        ice.data_received = bounded
 
         async def candidates(component: int, addresses: list[str]) -> list[Any]:
             return await _candidates(ice, component, addresses, self._settings, self._on_loopback)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError
 from agent.webrtc.offer import Offer, read_offer
-from agent.webrtc.peer import Peer
+from agent.webrtc.peer import MAX_DATAGRAMS, Peer
 from tests.support.webrtc.webrtc_peer import WebRtcPeer
+
+PATIENCE_S = 30
 
 
 @pytest.fixture
@@ -31,6 +34,26 @@ def new_peer(settings: WebRtcSettings | None = None) -> Peer:
 
 def ports_in(answer: str) -> set[int]:
     return {int(port) for port in re.findall(r"a=candidate:\S+ \d udp \d+ \S+ (\d+)", answer)}
+
+
+async def test_datagrams_of_strangers_are_bounded_and_no_empty_one_is_read(offer: Offer) -> None:
+    peer = new_peer()
+    ports = ports_in(await peer.answer(offer))  # one of them is on the loopback
+    ice = peer._connection.getReceivers()[0].transport.transport.iceGatherer._connection
+    before = ice._queue.qsize()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        async with asyncio.timeout(PATIENCE_S):
+            while ice._queue.qsize() < MAX_DATAGRAMS:
+                for port in ports:
+                    stranger.sendto(b"", ("127.0.0.1", port))
+                    stranger.sendto(b"\xff junk", ("127.0.0.1", port))
+                await asyncio.sleep(0)
+        for port in ports:
+            stranger.sendto(b"\xff more", ("127.0.0.1", port))
+    await asyncio.sleep(0.1)
+    assert (before, ice._queue.qsize()) == (0, MAX_DATAGRAMS)
+    assert all(item != (b"", 1) and item[0] for item in ice._queue._queue)
+    await peer.close()
 
 
 async def test_ports_come_from_the_range_and_run_out(offer: Offer) -> None:
