@@ -50,7 +50,7 @@ MAX_FILL_MS: Final = 200
 Int16 = npt.NDArray[np.int16]
 
 
-class Decoder(Protocol):
+class PacketDecoder(Protocol):
     """What the buffer needs of `OpusDecoder`."""
 
     @property
@@ -79,7 +79,7 @@ class JitterCounts:
 class JitterBuffer:
     """Buffer of one call. `push` packets as they come, `advance` every 20 ms; both return audio."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: PacketDecoder) -> None:
         self._decoder = decoder
         self.counts: Final = JitterCounts()
         self._waiting: dict[int, tuple[int, bytes]] = {}
