@@ -22,7 +22,7 @@ from llm_engine.cuda.weights import WeightFormat, int4_storage, load_model
 
 from .driving import BackendSequence
 from .random_weights import INT4_GROUP, SHAPES, random_model
-from .targets import CARD, Bars
+from .targets import Bars, slowdown_of
 
 if TYPE_CHECKING:
     from llm_engine.checkpoints.checkpoint import Checkpoint
@@ -142,8 +142,8 @@ class Subject:
         return replace(memory.FP8, scale_block=self.weights.block)
 
     def bars(self, target: DeviceUnderTest) -> Bars:
-        is_card = target.found is not None and CARD in target.found.name
-        return Bars(self.shape, self.precision.value, is_card)
+        slowdown = None if target.found is None else slowdown_of(target.found.name)
+        return Bars(self.shape, self.precision.value, slowdown)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Targets on one H200, and the physical lower bounds."""
+"""Targets on one GPU, and the physical lower bounds."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,8 +6,9 @@ from typing import Final
 from llm_engine.config import ModelConfig
 from llm_engine.cuda.memory import shapes
 
-CARD: Final = "H200"
-"""Part of the card's name for which the targets are set."""
+_SLOWDOWNS: Final = {"H200": 1.0, "H100": 4.8 / 3.35}
+"""Cards, by a part of their names, and the factor of their times: the targets are set for an H200,
+and grow as memory bandwidth shrinks (TB/s by NVIDIA's data sheets of the SXM modules)."""
 
 _ITL_MS: Final = {
     ("8b", "bfloat16"): 4.3,
@@ -29,22 +30,31 @@ class Bars:
 
     shape: str
     precision: str
-    is_card: bool
+    slowdown: float | None
+    """Factor of times on this card: `slowdown_of`."""
 
     def itl_ms(self) -> float | None:
-        return _ITL_MS.get((self.shape, self.precision)) if self.is_card else None
+        return self._scaled(_ITL_MS.get((self.shape, self.precision)))
 
     def ttft_ms(self, num_new: int, num_cached: int) -> float | None:
-        return _TTFT_MS.get((self.shape, num_new, num_cached)) if self.is_card else None
+        return self._scaled(_TTFT_MS.get((self.shape, num_new, num_cached)))
 
     def speculative_ms(self, tokens_a_step: float) -> float | None:
         """Target in ms a token, only for about `TOKENS_A_STEP` tokens a step."""
-        if not self.is_card or abs(tokens_a_step - TOKENS_A_STEP) > 0.15:
+        if abs(tokens_a_step - TOKENS_A_STEP) > 0.15:
             return None
-        return _SPECULATIVE_MS.get((self.shape, self.precision))
+        return self._scaled(_SPECULATIVE_MS.get((self.shape, self.precision)))
 
     def jitter(self) -> float | None:
-        return JITTER if self.is_card else None
+        return None if self.slowdown is None else JITTER
+
+    def _scaled(self, ms: float | None) -> float | None:
+        return None if ms is None or self.slowdown is None else ms * self.slowdown
+
+
+def slowdown_of(card: str) -> float | None:
+    """Factor of times on a card with this name. None: no targets are set for it."""
+    return next((factor for part, factor in _SLOWDOWNS.items() if part in card), None)
 
 
 def step_ms(weight_bytes: int, kv_bytes: int, bytes_a_s: float) -> float:

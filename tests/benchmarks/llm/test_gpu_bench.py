@@ -54,12 +54,12 @@ def test_percentiles_and_gaps() -> None:
 
 
 def test_bars_are_for_one_card_and_one_shape() -> None:
-    fp8 = Bars("8b", "fp8", is_card=True)
+    fp8 = Bars("8b", "fp8", slowdown=1.0)
     assert (fp8.itl_ms(), fp8.ttft_ms(512, 0), fp8.ttft_ms(32, 4096)) == (2.2, 14.0, 5.0)
     assert fp8.speculative_ms(2.82) == 1.1
     assert fp8.speculative_ms(3.5) is None
-    assert Bars("8b", "fp8", is_card=False).itl_ms() is None
-    assert Bars("3b", "fp8", is_card=True).itl_ms() is None
+    assert Bars("8b", "fp8", slowdown=None).itl_ms() is None
+    assert Bars("3b", "fp8", slowdown=1.0).itl_ms() is None
 
 
 def test_limits_are_bytes_over_bandwidth_and_operations_over_rate() -> None:
@@ -183,7 +183,7 @@ def test_8_bits_by_row_and_by_block_are_two_subjects() -> None:
     assert by_row.block == (1, 64)
     assert by_block.block == blocks.storage.scale_block == (128, 128)
     assert replace(blocks, shape="8b").bars(DeviceUnderTest(None)) == Bars(
-        "8b", "fp8", is_card=False
+        "8b", "fp8", slowdown=None
     )
 
 
