@@ -25,7 +25,7 @@ import triton.language as tl
 
 from .common import (
     existing,
-    fetch_ahead,
+    fetch_upcoming,
     is_last,
     let_next_begin,
     operand,
@@ -45,20 +45,19 @@ def accumulate(
     LINES: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
-    PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Accumulate the product of rows `at` of a weight: `_accumulate_floats`, or `accumulate_int4`
     where it has 4 bits, in groups of `GROUP` columns; 0: it has not."""
     if GROUP > 0:
         return accumulate_int4(
             x, weight, scales, offsets, norm, at, begin, num_rows, LINES, IN, SPAN, ROWS, BLOCK_N,
-            BLOCK_K, PIECES, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+            BLOCK_K, PIECES, GROUP, TYPE, EMULATED, PDL,
         )  # fmt: skip
     else:
         return _accumulate_floats(
             x, weight, scales, norm, at, begin, num_rows, IN, SPAN, ROWS, BLOCK_N, BLOCK_K, PIECES,
-            SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+            SCALE_ROWS, SCALE_COLUMNS, TYPE, EMULATED, PDL,
         )  # fmt: skip
 
 
@@ -68,31 +67,24 @@ def _accumulate_floats(
     IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
-    PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Accumulate `[BLOCK_N, ROWS]`, float32: rows `at` of the weight times `x * norm`, over `SPAN`
     columns from `begin`; and `[ROWS]`, the sums of the squares of x.
 
     Scales that change along a row are applied, one for each piece; scales of whole rows are not.
-    The next kernel may begin after `NEXT_AT` quarters of the columns, 0 to 3.
     """
     PIECE: tl.constexpr = BLOCK_K // PIECES
     columns = tl.arange(0, PIECES)[:, None] * PIECE + tl.arange(0, PIECE)[None, :]
     row = tl.arange(0, ROWS)
     start = at.to(tl.int64) * IN
-    if PDL:
-        LINE: tl.constexpr = 128 // (weight.dtype.element_ty.primitive_bitwidth // 8)
-        ahead = begin + tl.arange(0, AHEAD) * LINE
-        fetch_ahead(weight + start[:, None] + tl.minimum(ahead, IN - 1)[None, :])
     wait_for_inputs(PDL, IS_SHORT=False)
 
     lines = weight + start[None, :, None]
     total = zeros(PIECES, BLOCK_N, ROWS)
-    squares = tl.zeros((PIECES, ROWS), tl.float32)
+    # Of a piece each, they are added up at the end: a sum across threads takes as long as a product.
+    squares = tl.zeros((PIECES, PIECE if PIECES > 1 else 1, ROWS), tl.float32)
     for step in range(0, SPAN // BLOCK_K):
-        if step == SPAN // BLOCK_K * NEXT_AT // 4:
-            let_next_begin(PDL)
         k = begin + step * BLOCK_K + columns
         inside = k < IN
         values = weight_block(lines + k[:, None, :], inside[:, None, :], IS_WHOLE=IN % SPAN == 0)
@@ -100,7 +92,10 @@ def _accumulate_floats(
         part = tl.load(x + row[None, None, :] * IN + k[:, :, None], mask=wanted, other=0.0)
         part = part.to(tl.float32)
         if norm is not None:
-            squares += tl.sum(part * part, axis=1)
+            if PIECES > 1:
+                squares += part * part
+            else:
+                squares += tl.sum(part * part, axis=1, keep_dims=True)
             part *= norm_weights(norm, k, inside, TYPE)[:, :, None]
         left = operand(values, TYPE, EMULATED)
         right = operand(part, TYPE, EMULATED)
@@ -113,11 +108,12 @@ def _accumulate_floats(
             total += product * tl.expand_dims(tl.reshape(scale, product.shape[:-1]), -1)
         else:
             total = multiply(left, right, total, PIECES)
+    let_next_begin(PDL)
     if PIECES > 1:
         total = tl.sum(total, axis=0)
     if norm is not None and TYPE == tl.float16:
         total *= NORM_RANGE
-    return total, tl.sum(squares, axis=0)
+    return total, tl.sum(tl.sum(squares, axis=1), axis=0)
 
 
 @triton.jit
@@ -192,15 +188,14 @@ def plain_kernel(
     EPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
-    PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` = product."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     at = existing(n, OUT, BLOCK_N)
     total, squares = accumulate(
         x, weight, scales, offsets, norm, at, 0, num_rows, OUT, IN, SPAN, ROWS, BLOCK_N, BLOCK_K,
-        PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, PDL,
     )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     row = tl.arange(0, ROWS)
@@ -209,14 +204,23 @@ def plain_kernel(
     tl.store(out + where, total.to(out.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(
+    do_not_specialize=[
+        "num_rows",
+        "upcoming_rows",
+        "upcoming_stride",
+        "upcoming_first",
+        "upcoming_bytes",
+        "first_program",
+    ]
+)
 def gate_up_kernel(
     x, weight, scales, offsets, norm, bias, out, num_rows,
+    upcoming, upcoming_rows, upcoming_stride, upcoming_first, upcoming_bytes, first_program,
     EPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
-    PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr, FETCHES: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` = silu(gate) * up, `OUT` being half of the weight's rows."""
     n = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
@@ -224,8 +228,13 @@ def gate_up_kernel(
     at = existing(tl.program_id(0) * (BLOCK_N // 2) + first, OUT, BLOCK_N // 2) + is_partner * OUT
     total, squares = accumulate(
         x, weight, scales, offsets, norm, at, 0, num_rows, 2 * OUT, IN, SPAN, ROWS, BLOCK_N,
-        BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, PDL,
     )  # fmt: skip
+    if FETCHES:
+        fetch_upcoming(
+            upcoming, first_program, upcoming_rows, upcoming_stride, upcoming_first,
+            upcoming_bytes, tl.program_id(0), tl.num_programs(0),
+        )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     gate, up = pairs(total, BLOCK_N, ROWS)
     row = tl.arange(0, ROWS)
@@ -234,14 +243,24 @@ def gate_up_kernel(
     tl.store(out + row[None, :] * OUT + n[:, None], result.to(out.dtype.element_ty), mask=kept)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(
+    do_not_specialize=[
+        "num_rows",
+        "upcoming_rows",
+        "upcoming_stride",
+        "upcoming_first",
+        "upcoming_bytes",
+        "first_program",
+    ]
+)
 def divided_kernel(
     x, weight, scales, offsets, bias, out, partials, counters, num_rows,
+    upcoming, upcoming_rows, upcoming_stride, upcoming_first, upcoming_bytes, first_program,
     OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, NUM_SPLITS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
-    PDL: tl.constexpr, ADDS: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr, ADDS: tl.constexpr,
+    FETCHES: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` += product, or = product unless it `ADDS`. The columns of the weight are
     divided among `NUM_SPLITS` programs; the last one to finish adds their sums, always in the same
@@ -251,8 +270,13 @@ def divided_kernel(
     at = existing(n, OUT, BLOCK_N)
     total, squares = accumulate(
         x, weight, scales, offsets, None, at, split * SPAN, num_rows, OUT, IN, SPAN, ROWS, BLOCK_N,
-        BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, AHEAD, NEXT_AT, PDL,
+        BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, PDL,
     )  # fmt: skip
+    if FETCHES:
+        fetch_upcoming(
+            upcoming, first_program, upcoming_rows, upcoming_stride, upcoming_first,
+            upcoming_bytes, tile * NUM_SPLITS + split, tl.num_programs(0) * NUM_SPLITS,
+        )  # fmt: skip
     if NUM_SPLITS > 1:
         row = tl.arange(0, ROWS)
         SIZE: tl.constexpr = BLOCK_N * ROWS

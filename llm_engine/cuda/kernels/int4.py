@@ -13,7 +13,7 @@ multiplies its sum: no weight is rounded again.
 import triton
 import triton.language as tl
 
-from .common import fetch_ahead, let_next_begin, operand, wait_for_inputs
+from .common import let_next_begin, operand, wait_for_inputs
 
 CENTER = tl.constexpr(8.0)
 """Zero point where there are no offsets."""
@@ -99,8 +99,7 @@ def accumulate_int4(
     x, codes, scales, offsets, norm, at, begin, num_rows,
     LINES: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr, GROUP: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, AHEAD: tl.constexpr, NEXT_AT: tl.constexpr,
-    PDL: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Accumulate `[BLOCK_N, ROWS]`, float32: rows `at` of the weight, which has `LINES`, times `x *
     norm`, over `SPAN` columns from `begin`; and `[ROWS]`, the sums of the squares of x. As
@@ -110,17 +109,12 @@ def accumulate_int4(
     byte = tl.arange(0, PIECES)[:, None] * UNIT + tl.arange(0, UNIT)[None, :]
     row = tl.arange(0, ROWS)
     start = at.to(tl.int64) * WIDTH
-    if PDL:
-        ahead = begin // 2 + tl.arange(0, AHEAD) * 128
-        fetch_ahead(codes + start[:, None] + tl.minimum(ahead, WIDTH - 1)[None, :])
     wait_for_inputs(PDL, IS_SHORT=False)
 
     lines = codes + start[None, :, None]
     total = tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
     squares = tl.zeros((PIECES, ROWS), tl.float32)
     for step in range(0, SPAN // BLOCK_K):
-        if step == SPAN // BLOCK_K * NEXT_AT // 4:
-            let_next_begin(PDL)
         first = begin + step * BLOCK_K
         where = first // 2 + byte
         if IN % SPAN == 0:
@@ -161,6 +155,7 @@ def accumulate_int4(
                 total += product * low_scale[:, :, None]
                 product = tl.zeros((PIECES, BLOCK_N, ROWS), tl.float32)
         total += product * high_scale[:, :, None]
+    let_next_begin(PDL)
     return tl.sum(total, axis=0), tl.sum(squares, axis=0)
 
 

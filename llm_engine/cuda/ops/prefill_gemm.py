@@ -50,7 +50,7 @@ class PrefillGemm:
     ) -> Tensor:
         """`x [M, in]`, normalized, times the weight, `[M, out]`: in `out`, of any type, or new and
         of x's type."""
-        if isinstance(weight, Matrix) and self._fits_library(weight):
+        if isinstance(weight, Matrix) and self.fits_library(weight):
             product = self._library(x, norm, weight)
             return product if out is None else out.copy_(product)
         if out is None:
@@ -60,20 +60,21 @@ class PrefillGemm:
 
     def add(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
         """`residual [M, out] += x [M, in] @ weight^T`."""
-        if isinstance(weight, Matrix) and self._fits_library(weight):
+        if isinstance(weight, Matrix) and self.fits_library(weight):
             residual += self._library(x, None, weight)
         else:
             self._ours(x, None, weight, residual, residual=residual)
 
     def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         """silu(gate) * up of `x [M, hidden]`, normalized, into `out [M, inner]`."""
-        if isinstance(weight, Matrix) and self._fits_library(weight):
+        if isinstance(weight, Matrix) and self.fits_library(weight):
             gate, up = self._library(x, norm, weight).chunk(2, dim=-1)
             torch.mul(functional.silu(gate), up, out=out)
         else:
             self._ours(x, norm, weight, out, paired=True)
 
-    def _fits_library(self, weight: Matrix) -> bool:
+    def fits_library(self, weight: Matrix) -> bool:
+        """True if torch's library multiplies with this weight."""
         if weight.scales is None:
             return True
         fits = all(size % 16 == 0 for size in weight.values.shape)
