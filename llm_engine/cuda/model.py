@@ -9,16 +9,7 @@ import torch
 from torch import Tensor
 
 from llm_engine.config import ModelConfig
-from llm_engine.cuda.ops.interface import (
-    Attention,
-    LayerPages,
-    Norm,
-    Ops,
-    Rope,
-    Rows,
-    Upcoming,
-    Weight,
-)
+from llm_engine.cuda.ops.interface import Attention, LayerPages, Norm, Ops, Rope, Rows, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +77,11 @@ def hidden_states(
     num_rows = rows.positions.shape[0]
     hidden, queries = scratch.hidden[:num_rows], scratch.queries[:num_rows]
     attended, inner = scratch.attended[:num_rows], scratch.inner[:num_rows]
-    following = [*(layer.attention.qkv for layer in model.layers[1:]), model.head]
-    for layer, pages, next_weight in zip(model.layers, cache, following, strict=True):
-        attention, gate_up = layer.attention, layer.gate_up
-        ops.queries(hidden, attention, model.rope, rows, pages, queries, Upcoming(layer.out))
-        ops.attend(queries, attention, rows, pages, attended, Upcoming(gate_up))
-        ops.add_product(attended.flatten(1), layer.out, hidden, Upcoming(gate_up, is_begun=True))
-        ops.gate_up(hidden, layer.mlp_norm, gate_up, inner, Upcoming(layer.down))
-        ops.add_product(inner, layer.down, hidden, Upcoming(next_weight))
+    for layer, pages in zip(model.layers, cache, strict=True):
+        attention = layer.attention
+        ops.queries(hidden, attention, model.rope, rows, pages, queries)
+        ops.attend(queries, attention, rows, pages, attended)
+        ops.add_product(attended.flatten(1), layer.out, hidden)
+        ops.gate_up(hidden, layer.mlp_norm, layer.gate_up, inner)
+        ops.add_product(inner, layer.down, hidden)
     return hidden

@@ -32,8 +32,8 @@ CLOSE_IN_8_BITS = 6e-2
 LARGE = 1e4
 """For a library that multiplies what it does not need by zero, which NaN survives. A cache begins
 with zeros, and then holds what others left in it: finite numbers."""
-FUSED_ROWS = 64
-"""Up to here activations are not quantized."""
+FUSED_ROWS = 16
+"""Up to here activations are not quantized, whatever the weight."""
 
 StepInputs = list[list[int]]
 STEPS: dict[str, StepInputs] = {

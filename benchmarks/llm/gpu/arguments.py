@@ -1,4 +1,4 @@
-"""Launch options whose gain is an estimate: launch overlap, prefetch, 8-bit formats."""
+"""Launch options: launch overlap, blocks in flight, 8-bit formats."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -40,11 +40,7 @@ class LaunchVariant:
 
 LAUNCH_VARIANTS: Final = (
     LaunchVariant("as it is"),
-    *(
-        LaunchVariant(f"next kernel at {quarter} of 4 quarters", {"next_at": quarter})
-        for quarter in (0, 2)
-    ),
-    *(LaunchVariant(f"{lines} lines ahead", {"lines_ahead": lines}) for lines in (4, 8, 16)),
+    *(LaunchVariant(f"{number} stages", {"num_stages": number}) for number in (3, 4, 6)),
     LaunchVariant("one kernel after another", options={"dependent": False}),
 )
 IN_8_BITS: Final = LaunchVariant("8 bits become bfloat16", options={"halves": torch.bfloat16})

@@ -145,6 +145,7 @@ def _model_measures(
 def _on_model(
     lab: Lab, subject: Subject, measure: Callable[[LoadedModel], Iterator[Figure]]
 ) -> Iterator[Figure]:
+    device_limits.read_bandwidth(lab.target)  # before: a large model leaves no room for its buffers
     yield from measure(lab.loaded(subject))
 
 

@@ -12,7 +12,7 @@ The last of the programs that share rows combines the partial results, always in
 import triton
 import triton.language as tl
 
-from .common import fetch_ahead, fetch_upcoming, is_last, operand, wait_for_inputs
+from .common import fetch_ahead, is_last, operand, wait_for_inputs
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -154,21 +154,15 @@ def write(out, spot, sums, mixed, kept):
 
 
 @triton.jit(
-    do_not_specialize=[
-        *["num_queries", "table_width"],
-        *["upcoming_rows", "upcoming_stride", "upcoming_first", "upcoming_bytes", "first_program"],
-    ],
-    do_not_specialize_on_alignment=["tables"],
+    do_not_specialize=["num_queries", "table_width"], do_not_specialize_on_alignment=["tables"]
 )
 def attend_kernel(
     queries, keys, values, positions, tables, out, mixtures, maxima, totals, counters,
-    num_queries, table_width,
-    upcoming, upcoming_rows, upcoming_stride, upcoming_first, upcoming_bytes, first_program,
-    SCALE: tl.constexpr,
+    num_queries, table_width, SCALE: tl.constexpr,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     PAGE_SIZE: tl.constexpr, WINDOW: tl.constexpr, NUM_SPLITS: tl.constexpr,
     TILE: tl.constexpr, CHUNK: tl.constexpr, AT_ONCE: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr, FETCHES: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Attention. Programs: tiles of rows of all sequences, key-value heads, splits."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
@@ -199,12 +193,6 @@ def attend_kernel(
         fetch_chunk(
             keys, values, table, begin, kv_head, first, last,
             KV_HEADS, DIM, BLOCK_D, PAGE_SIZE, CHUNK,
-        )  # fmt: skip
-    if FETCHES:
-        program = (tl.program_id(0) * KV_HEADS + kv_head) * NUM_SPLITS + split
-        fetch_upcoming(
-            upcoming, first_program, upcoming_rows, upcoming_stride, upcoming_first,
-            upcoming_bytes, program, tl.num_programs(0) * KV_HEADS * NUM_SPLITS,
         )  # fmt: skip
     wait_for_inputs(PDL)
     query = operand(tl.load(queries + spot, mask=kept, other=0.0), TYPE, EMULATED)

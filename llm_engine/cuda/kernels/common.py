@@ -47,40 +47,6 @@ def fetch_ahead(pointers):
 
 
 @triton.jit
-def fetch_upcoming(
-    upcoming, first_program, upcoming_rows, upcoming_stride, upcoming_first, upcoming_bytes,
-    program, num_programs,
-):  # fmt: skip
-    """Prefetch `upcoming_bytes` of each row of a matrix that a later kernel reads into L2, from
-    byte `upcoming_first` of the row on, without waiting. The work is divided among the programs
-    from `first_program` on; a row is one instruction of one thread."""
-    THREADS: tl.constexpr = 128
-    place = program - first_program
-    if (place >= 0) & (upcoming_bytes > 0):
-        for begin in range(
-            place * THREADS, upcoming_rows, (num_programs - first_program) * THREADS
-        ):
-            row = begin + tl.arange(0, THREADS)
-            size = tl.where(row < upcoming_rows, upcoming_bytes, 0)
-            at = upcoming.to(tl.int64) + row.to(tl.int64) * upcoming_stride + upcoming_first
-            tl.inline_asm_elementwise(
-                """
-                {
-                    .reg .pred some;
-                    setp.ne.u32 some, $2, 0;
-                    @some cp.async.bulk.prefetch.L2.global [$1], $2;
-                    mov.u32 $0, 0;
-                }
-                """,
-                "=r,l,r",
-                [at, size],
-                dtype=tl.int32,
-                is_pure=False,
-                pack=1,
-            )
-
-
-@triton.jit
 def operand(x, TYPE: tl.constexpr, EMULATED: tl.constexpr):
     """Convert `x` to the matrix units' type.
 

@@ -25,7 +25,6 @@ import triton.language as tl
 
 from .common import (
     existing,
-    fetch_upcoming,
     is_last,
     let_next_begin,
     operand,
@@ -82,7 +81,7 @@ def _accumulate_floats(
 
     lines = weight + start[None, :, None]
     total = zeros(PIECES, BLOCK_N, ROWS)
-    # Of a piece each, they are added up at the end: a sum across threads takes as long as a product.
+    # Added up at the end: a sum across threads takes as long as a product.
     squares = tl.zeros((PIECES, PIECE if PIECES > 1 else 1, ROWS), tl.float32)
     for step in range(0, SPAN // BLOCK_K):
         k = begin + step * BLOCK_K + columns
@@ -204,23 +203,13 @@ def plain_kernel(
     tl.store(out + where, total.to(out.dtype.element_ty), mask=kept)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "num_rows",
-        "upcoming_rows",
-        "upcoming_stride",
-        "upcoming_first",
-        "upcoming_bytes",
-        "first_program",
-    ]
-)
+@triton.jit(do_not_specialize=["num_rows"])
 def gate_up_kernel(
     x, weight, scales, offsets, norm, bias, out, num_rows,
-    upcoming, upcoming_rows, upcoming_stride, upcoming_first, upcoming_bytes, first_program,
     EPS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
-    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr, FETCHES: tl.constexpr,
+    TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` = silu(gate) * up, `OUT` being half of the weight's rows."""
     n = tl.program_id(0) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
@@ -230,11 +219,6 @@ def gate_up_kernel(
         x, weight, scales, offsets, norm, at, 0, num_rows, 2 * OUT, IN, SPAN, ROWS, BLOCK_N,
         BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, PDL,
     )  # fmt: skip
-    if FETCHES:
-        fetch_upcoming(
-            upcoming, first_program, upcoming_rows, upcoming_stride, upcoming_first,
-            upcoming_bytes, tl.program_id(0), tl.num_programs(0),
-        )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     gate, up = pairs(total, BLOCK_N, ROWS)
     row = tl.arange(0, ROWS)
@@ -243,24 +227,13 @@ def gate_up_kernel(
     tl.store(out + row[None, :] * OUT + n[:, None], result.to(out.dtype.element_ty), mask=kept)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "num_rows",
-        "upcoming_rows",
-        "upcoming_stride",
-        "upcoming_first",
-        "upcoming_bytes",
-        "first_program",
-    ]
-)
+@triton.jit(do_not_specialize=["num_rows"])
 def divided_kernel(
     x, weight, scales, offsets, bias, out, partials, counters, num_rows,
-    upcoming, upcoming_rows, upcoming_stride, upcoming_first, upcoming_bytes, first_program,
     OUT: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, NUM_SPLITS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
     TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr, ADDS: tl.constexpr,
-    FETCHES: tl.constexpr,
 ):  # fmt: skip
     """`out [M, OUT]` += product, or = product unless it `ADDS`. The columns of the weight are
     divided among `NUM_SPLITS` programs; the last one to finish adds their sums, always in the same
@@ -272,11 +245,6 @@ def divided_kernel(
         x, weight, scales, offsets, None, at, split * SPAN, num_rows, OUT, IN, SPAN, ROWS, BLOCK_N,
         BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, PDL,
     )  # fmt: skip
-    if FETCHES:
-        fetch_upcoming(
-            upcoming, first_program, upcoming_rows, upcoming_stride, upcoming_first,
-            upcoming_bytes, tile * NUM_SPLITS + split, tl.num_programs(0) * NUM_SPLITS,
-        )  # fmt: skip
     if NUM_SPLITS > 1:
         row = tl.arange(0, ROWS)
         SIZE: tl.constexpr = BLOCK_N * ROWS

@@ -7,7 +7,7 @@ each head is normalized as a whole first (Qwen3), and for prompts.
 import triton
 import triton.language as tl
 
-from .common import existing, fetch_upcoming, wait_for_inputs
+from .common import existing, wait_for_inputs
 from .gemm import accumulate, finished, pair_rows, pairs
 
 
@@ -53,22 +53,17 @@ def store_head(
 
 
 @triton.jit(
-    do_not_specialize=[
-        *["num_rows", "num_queries", "table_width"],
-        *["upcoming_rows", "upcoming_stride", "upcoming_first", "upcoming_bytes", "first_program"],
-    ],
+    do_not_specialize=["num_rows", "num_queries", "table_width"],
     do_not_specialize_on_alignment=["tables"],
 )
 def queries_kernel(
     x, weight, scales, offsets, norm, bias, queries, keys, values, cos, sin, positions, tables,
     num_rows, num_queries, table_width,
-    upcoming, upcoming_rows, upcoming_stride, upcoming_first, upcoming_bytes, first_program,
     EPS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr,
     PAGE_SIZE: tl.constexpr, IN: tl.constexpr, SPAN: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PIECES: tl.constexpr,
     SCALE_ROWS: tl.constexpr, SCALE_COLUMNS: tl.constexpr, GROUP: tl.constexpr,
     TYPE: tl.constexpr, EMULATED: tl.constexpr, PDL: tl.constexpr,
-    FETCHES: tl.constexpr,
 ):  # fmt: skip
     """QKV projection, rotation and cache write. A program has `BLOCK_N / 2` pairs, each of the same
     element of a head's two halves."""
@@ -84,11 +79,6 @@ def queries_kernel(
         x, weight, scales, offsets, norm, at, 0, num_rows, 2 * NUM_PAIRS, IN, SPAN, ROWS, BLOCK_N,
         BLOCK_K, PIECES, SCALE_ROWS, SCALE_COLUMNS, GROUP, TYPE, EMULATED, PDL,
     )  # fmt: skip
-    if FETCHES:
-        fetch_upcoming(
-            upcoming, first_program, upcoming_rows, upcoming_stride, upcoming_first,
-            upcoming_bytes, tl.program_id(0), tl.num_programs(0),
-        )  # fmt: skip
     total = finished(total, squares, scales, norm, bias, at, EPS, IN, SCALE_ROWS, SCALE_COLUMNS)
     first, second = pairs(total, BLOCK_N, ROWS)
 

@@ -98,16 +98,6 @@ Weight: TypeAlias = Matrix | Int4Weight
 """A linear layer's weight on the device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upcoming:
-    """Weight that a later operation of the same step reads. Where an operation ends, memory is idle:
-    meanwhile the first columns of this weight may be prefetched."""
-
-    weight: Weight
-    is_begun: bool = False
-    """True if the operation before, attention, has prefetched its first columns already."""
-
-
 def _num_bytes(*parts: Tensor | None) -> int:
     return sum(part.nbytes for part in parts if part is not None)
 
@@ -265,38 +255,31 @@ class StepOps(Protocol):
 
 
 class Ops(Protocol):
-    """Operations of the decoder on one device. All calls come from one thread. `then`: what may be
-    prefetched while the operation runs; results don't depend on it."""
+    """Operations of the decoder on one device. All calls come from one thread."""
 
     @property
     def step(self) -> StepOps: ...
 
     def queries(
-        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor,
-        then: Upcoming | None = None,
-    ) -> None:  # fmt: skip
+        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
         """Normalize `x [M, hidden]`, project, rotate; store keys and values at the rows' positions,
         and the queries in `out [M, heads, head_dim]`."""
         ...
 
     def attend(
-        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor,
-        then: Upcoming | None = None,
-    ) -> None:  # fmt: skip
+        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
         """Attention of each row's queries over the keys up to its own position, into `out [M,
         heads, head_dim]`, which may not be `queries`. The keys of all rows are stored already.
         Scores are divided by sqrt(head_dim)."""
         ...
 
-    def add_product(
-        self, x: Tensor, weight: Weight, residual: Tensor, then: Upcoming | None = None
-    ) -> None:
+    def add_product(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
         """`residual [M, out] += x [M, in] @ weight^T`."""
         ...
 
-    def gate_up(
-        self, x: Tensor, norm: Norm, weight: Weight, out: Tensor, then: Upcoming | None = None
-    ) -> None:
+    def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         """Normalize `x [M, hidden]`, multiply with gate and up, one below the other in `weight
         [2 * inner, hidden]`; silu(gate) * up into `out [M, inner]`."""
         ...
@@ -310,7 +293,7 @@ class PartOps(Ops, Protocol):
     """Additional operations of tensor parallelism, each device having a shard of the model; for up
     to `MAX_ROWS` rows."""
 
-    def part(self, x: Tensor, weight: Weight, out: Tensor, then: Upcoming | None = None) -> None:
+    def part(self, x: Tensor, weight: Weight, out: Tensor) -> None:
         """This device's partial product, of a weight whose columns are sharded: `x [M, in] @
         weight^T` into `out [M, out]`, float32."""
         ...

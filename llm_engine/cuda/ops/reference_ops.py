@@ -28,7 +28,6 @@ from .interface import (
     Rows,
     SamplingInputs,
     StepState,
-    Upcoming,
     Weight,
 )
 from .sampling import masked, sampled
@@ -74,9 +73,8 @@ class ReferenceOps:
     step = ReferenceStepOps()
 
     def queries(
-        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor,
-        then: Upcoming | None = None,
-    ) -> None:  # fmt: skip
+        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
         heads, dim = layer.heads, layer.heads.head_dim
         ends = (heads.num_heads, heads.num_heads + heads.num_kv_heads)
         weight = dense(layer.qkv)
@@ -98,9 +96,8 @@ class ReferenceOps:
         _store(values, pages.values, rows)
 
     def attend(
-        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor,
-        then: Upcoming | None = None,
-    ) -> None:  # fmt: skip
+        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
         num_queries = len(queries) // rows.num_seqs
         alone = len(queries) <= MAX_ROWS
         step = 1 if alone else num_queries  # rows computed together: all are of one sequence
@@ -121,9 +118,7 @@ class ReferenceOps:
                 queries[chosen], keys, values, rows.positions[chosen] - first, window
             )
 
-    def add_product(
-        self, x: Tensor, weight: Weight, residual: Tensor, then: Upcoming | None = None
-    ) -> None:
+    def add_product(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
         dense_weight = dense(weight)
 
         def added(part: Tensor, old: Tensor) -> Tensor:
@@ -131,7 +126,7 @@ class ReferenceOps:
 
         residual.copy_(_by_rows(added, x, residual))
 
-    def part(self, x: Tensor, weight: Weight, out: Tensor, then: Upcoming | None = None) -> None:
+    def part(self, x: Tensor, weight: Weight, out: Tensor) -> None:
         dense_weight = dense(weight)
         out.copy_(_by_rows(lambda row: _product(row, dense_weight, weight.bias), x))
 
@@ -141,9 +136,7 @@ class ReferenceOps:
             total += part
         residual.copy_(total)
 
-    def gate_up(
-        self, x: Tensor, norm: Norm, weight: Weight, out: Tensor, then: Upcoming | None = None
-    ) -> None:
+    def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         dense_weight = dense(weight)
 
         def gated(part: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """The operations by our Triton kernels.
 
-Up to `FUSED_ROWS` rows (`FUSED_BLOCK_ROWS` or `MAX_ROWS` for some weights) take one fused kernel for
-each operation; up to `MAX_ROWS` rows the same compiled one, so that a row's result is the same bits in
-any company. Longer prompts take the products of `prefill_gemm.py`, with normalization before and
-cache writes behind them.
+Up to `FUSED_ROWS` rows (`FUSED_BLOCK_ROWS`, or `MAX_ROWS` where weights have 4 bits) take one fused
+kernel for each operation; up to `MAX_ROWS` rows the same compiled one, so that a row's result is
+the same bits in any company. Longer prompts take the products of `prefill_gemm.py`, with
+normalization before and cache writes behind them.
 
 Kernels run on the current stream. They share a workspace: one instance serves one stream.
 """
@@ -29,38 +29,29 @@ from llm_engine.cuda.kernels.qkv_rope import place_kernel, queries_kernel
 
 from .flashinfer_attention import XqaAttention
 from .gemm_tiles import NUM_WARPS, Tiles, attention_splits, product_tiles
-from .interface import (
-    MAX_ROWS,
-    Attention,
-    Int4Weight,
-    LayerPages,
-    Norm,
-    Rope,
-    Rows,
-    Upcoming,
-    Weight,
-)
+from .interface import MAX_ROWS, Attention, Int4Weight, LayerPages, Norm, Rope, Rows, Weight
 from .prefill_gemm import PrefillGemm
 from .triton_step_inputs import TritonStepOps
 
 FUSED_ROWS = 16
-"""Rows that a fused kernel takes, where a library multiplies more: 32 rows of an 8B model in 8 bits
-take 5.3 ms fused and 4.7 by the library (H100)."""
+"""Rows that a fused kernel takes where a library multiplies more. On an H100, twelve layers of an
+8B model in 8 bits take 1.58 ms fused for 16 rows and 1.75 by the library; for 32, 2.00 and 1.75."""
 
 FUSED_BLOCK_ROWS = 64
-"""Rows that a fused kernel takes where 8-bit weights have scales of blocks: 64 rows take three
-quarters of the time of `block_scaled_gemm.py`."""
+"""Rows that a fused kernel takes where `block_scaled_gemm.py` multiplies more, which for 64 rows
+takes a third longer (same measurement)."""
 
 _ADDED_AT_ONCE = 512
 """Elements of the devices' partial sums that a program adds: a row of 8192 occupies 16
 multiprocessors."""
 
-_CHUNK = 64
-"""Keys that a program multiplies at once."""
-
 _MIXED_AT_ONCE = 1 << 14
 """Elements of attention's partial results that a program combines at once, half of its registers:
 with fewer, the rows of a draft take more trips to memory, one behind the other."""
+
+
+_PROMPT_KEYS = 64
+"""Keys that a program multiplies at once with a tile of a prompt."""
 
 
 class Divide(Protocol):
@@ -70,12 +61,6 @@ class Divide(Protocol):
         self, weight: Weight, num_sms: int, *, divisible: bool, shared_bytes: int
     ) -> Tiles: ...
 
-
-_FETCHED = 12 << 20
-"""Bytes of the next weight that a product prefetches at its end."""
-
-_FETCHED_BY_ATTENTION = 15 << 20
-"""Bytes of a weight that attention prefetches: its own keys take little of the memory's time."""
 
 _NUM_COUNTERS = 1 << 14
 """Counters of the workspace: one for each tile of outputs with split columns, and of queries with
@@ -141,7 +126,6 @@ class TritonOps:
         self._halves = halves
         capability = torch.cuda.get_device_capability(device) if self._on_gpu else (0, 0)
         self._pdl = dependent and capability >= (9, 0)
-        self._fetches = capability >= (9, 0)
         self._shared_bytes = _shared_bytes(capability)
         self._prompts = PrefillGemm(
             self._num_sms,
@@ -153,9 +137,8 @@ class TritonOps:
         self.step = TritonStepOps(device, dependent=self._pdl)
 
     def queries(
-        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor,
-        then: Upcoming | None = None,
-    ) -> None:  # fmt: skip
+        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
         heads = layer.heads
         places = {
             **{"queries": out, "keys": pages.keys, "values": pages.values},
@@ -167,10 +150,10 @@ class TritonOps:
         }
         if self._is_fused(x, layer.qkv) and layer.q_norm is None:
             tiles = self._tiles(layer.qkv, divisible=False)
-            num_programs = triton.cdiv(layer.qkv.num_out, tiles.block_n)
-            queries_kernel[num_programs,](
+            grid = (triton.cdiv(layer.qkv.num_out, tiles.block_n),)
+            queries_kernel[grid](
                 x=x, norm=layer.norm.weight, EPS=layer.norm.eps, num_rows=len(x), **places,
-                **self._of_weight(x, layer.qkv, tiles), **self._upcoming(then, num_programs),
+                **self._of_weight(x, layer.qkv, tiles),
             )  # fmt: skip
             return
         q_norm, k_norm = layer.q_norm, layer.k_norm
@@ -186,9 +169,8 @@ class TritonOps:
         )
 
     def attend(
-        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor,
-        then: Upcoming | None = None,
-    ) -> None:  # fmt: skip
+        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
         few = len(queries) <= MAX_ROWS
         other = self._attention
         if few and other is not None and other.serves(queries, layer, pages):
@@ -217,22 +199,20 @@ class TritonOps:
             **{"HEADS": heads.num_heads, "KV_HEADS": heads.num_kv_heads, "DIM": heads.head_dim},
             **{"BLOCK_D": block_d, "WINDOW": layer.window or 0, "NUM_SPLITS": num_splits},
             **{"AT_ONCE": max(1, _MIXED_AT_ONCE // (num_splits * block_d)), "maxnreg": 255},
-            **{"TILE": tile, "CHUNK": _CHUNK, "TYPE": _TYPES[queries.dtype]},
+            **{"TILE": tile, "TYPE": _TYPES[queries.dtype]},
+            **{"CHUNK": _keys_at_once(heads.head_dim) if few else _PROMPT_KEYS},
             **{"EMULATED": EMULATED, "num_warps": 4, "num_stages": 2},
             **self._dependent(),
-            **self._upcoming(then, num_tiles * heads.num_kv_heads * num_splits, attends=True),
         )
 
-    def add_product(
-        self, x: Tensor, weight: Weight, residual: Tensor, then: Upcoming | None = None
-    ) -> None:
+    def add_product(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
         if not self._is_fused(x, weight):
             self._prompts.add(x, weight, residual)
             return
-        self._divided(x, weight, residual, then, adds=True)
+        self._divided(x, weight, residual, adds=True)
 
-    def part(self, x: Tensor, weight: Weight, out: Tensor, then: Upcoming | None = None) -> None:
-        self._divided(x, weight, out, then, adds=False)
+    def part(self, x: Tensor, weight: Weight, out: Tensor) -> None:
+        self._divided(x, weight, out, adds=False)
 
     def add_parts(self, parts: Tensor, residual: Tensor) -> None:
         add_parts_kernel[triton.cdiv(residual.numel(), _ADDED_AT_ONCE),](
@@ -240,18 +220,15 @@ class TritonOps:
             BLOCK=_ADDED_AT_ONCE, num_warps=4,
         )  # fmt: skip
 
-    def gate_up(
-        self, x: Tensor, norm: Norm, weight: Weight, out: Tensor, then: Upcoming | None = None
-    ) -> None:
+    def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
         if not self._is_fused(x, weight):
             self._prompts.gate_up(x, norm, weight, out)
             return
         tiles = self._tiles(weight, divisible=False)
         num_out = weight.num_out // 2
-        num_programs = triton.cdiv(num_out, tiles.block_n // 2)
-        gate_up_kernel[num_programs,](
+        gate_up_kernel[triton.cdiv(num_out, tiles.block_n // 2),](
             x=x, norm=norm.weight, EPS=norm.eps, out=out, num_rows=len(x), OUT=num_out,
-            **self._of_weight(x, weight, tiles), **self._upcoming(then, num_programs),
+            **self._of_weight(x, weight, tiles),
         )  # fmt: skip
 
     def logits(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
@@ -269,9 +246,7 @@ class TritonOps:
         self._plain(x, norm, weight, out)
         return out
 
-    def _divided(
-        self, x: Tensor, weight: Weight, out: Tensor, then: Upcoming | None, *, adds: bool
-    ) -> None:
+    def _divided(self, x: Tensor, weight: Weight, out: Tensor, *, adds: bool) -> None:
         tiles = self._tiles(weight, divisible=True)
         num_out = weight.num_out
         num_tiles = triton.cdiv(num_out, tiles.block_n)
@@ -284,7 +259,6 @@ class TritonOps:
         divided_kernel[num_tiles, tiles.num_splits](
             x=x, out=out, partials=partials, counters=self._workspace.counters, num_rows=len(x),
             OUT=num_out, NUM_SPLITS=tiles.num_splits, ADDS=adds, **options,
-            **self._upcoming(then, num_tiles * tiles.num_splits),
         )  # fmt: skip
 
     def _plain(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
@@ -338,35 +312,15 @@ class TritonOps:
             "TYPE": _TYPES[self._halves if converted else x.dtype],
         }
 
-    def _upcoming(
-        self, then: Upcoming | None, num_programs: int, *, attends: bool = False
-    ) -> dict[str, Any]:
-        """Arguments for what a kernel of `num_programs` programs prefetches."""
-        rows, begun, size = self._workspace.counters[None], 0, 0
-        if then is not None and self._fetches:
-            weight = then.weight
-            rows = weight.codes if isinstance(weight, Int4Weight) else weight.values
-            rows = rows.view(torch.uint8)
-            begun = _bytes_a_row(rows, _FETCHED_BY_ATTENTION) if then.is_begun else 0
-            most = _bytes_a_row(rows, _FETCHED_BY_ATTENTION if attends else _FETCHED)
-            size = min(rows.shape[1] - begun, most)
-        return {
-            **{"upcoming": rows, "upcoming_rows": rows.shape[0], "upcoming_first": begun},
-            **{"upcoming_stride": rows.shape[1], "upcoming_bytes": size, "FETCHES": size > 0},
-            "first_program": max(0, num_programs - 2 * self._num_sms),  # those that end last
-        }
-
     def _dependent(self) -> dict[str, bool]:
         """Launch options: a kernel may begin before the one before it has ended."""
         return {"PDL": self._pdl, "launch_pdl": self._pdl}
 
 
-def _bytes_a_row(rows: Tensor, most: int) -> int:
-    """Bytes of each row of a weight that are prefetched, if there may be `most` in all: whole cache
-    lines. 0 where rows do not begin at multiples of 16 bytes."""
-    num_rows, stride = rows.shape
-    lines = max(1, most // num_rows // 128)
-    return min(stride, 128 * lines) if stride % 16 == 0 else 0
+def _keys_at_once(head_dim: int) -> int:
+    """Keys that a program multiplies at once for few rows. With heads of 128 numbers, 64 keys make
+    a step of an 8B model 0.7 % slower than 32, with heads of 64 they are as good (H100)."""
+    return 32 if head_dim >= 128 else _PROMPT_KEYS
 
 
 def _num_multiprocessors(device: torch.device) -> int:

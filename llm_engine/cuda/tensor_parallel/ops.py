@@ -19,7 +19,6 @@ from llm_engine.cuda.ops.interface import (
     PartOps,
     Rope,
     Rows,
-    Upcoming,
     Weight,
 )
 
@@ -47,35 +46,29 @@ class ParallelOps:
         self._all_logits = torch.zeros(self._count, *shape, device=hidden.device)
 
     def queries(
-        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor,
-        then: Upcoming | None = None,
-    ) -> None:  # fmt: skip
-        self._ops.queries(x, layer, rope, rows, pages, out, then)
+        self, x: Tensor, layer: Attention, rope: Rope, rows: Rows, pages: LayerPages, out: Tensor
+    ) -> None:
+        self._ops.queries(x, layer, rope, rows, pages, out)
 
     def attend(
-        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor,
-        then: Upcoming | None = None,
-    ) -> None:  # fmt: skip
-        self._ops.attend(queries, layer, rows, pages, out, then)
-
-    def gate_up(
-        self, x: Tensor, norm: Norm, weight: Weight, out: Tensor, then: Upcoming | None = None
+        self, queries: Tensor, layer: Attention, rows: Rows, pages: LayerPages, out: Tensor
     ) -> None:
-        self._ops.gate_up(x, norm, weight, out, then)
+        self._ops.attend(queries, layer, rows, pages, out)
 
-    def add_product(
-        self, x: Tensor, weight: Weight, residual: Tensor, then: Upcoming | None = None
-    ) -> None:
+    def gate_up(self, x: Tensor, norm: Norm, weight: Weight, out: Tensor) -> None:
+        self._ops.gate_up(x, norm, weight, out)
+
+    def add_product(self, x: Tensor, weight: Weight, residual: Tensor) -> None:
         num_rows = len(residual)
         if num_rows > MAX_ROWS:
             partial = self._partial[:num_rows].zero_()
-            self._ops.add_product(x, weight, partial, then)
+            self._ops.add_product(x, weight, partial)
             dist.all_reduce(partial)
             residual += partial
             return
         part = self._part[:num_rows]
         parts = self._parts.flatten()[: self._count * part.numel()]
-        self._ops.part(x, weight, part, then)
+        self._ops.part(x, weight, part)
         _gather(parts, part.flatten())
         self._ops.add_parts(parts.view(self._count, *part.shape), residual)
 

@@ -259,8 +259,7 @@ def test_ways_to_launch_a_step_differ_in_what_their_names_say_and_in_nothing_els
     }
     assert len(found) == len(LAUNCH_VARIANTS)
     assert found["as it is"] == found["one kernel after another"] == usual
-    assert found["next kernel at 0 of 4 quarters"] == replace(usual, next_at=0)
-    assert found["16 lines ahead"] == replace(usual, lines_ahead=16)
+    assert found["6 stages"] == replace(usual, num_stages=6)
     options = {variant.name: variant.options for variant in LAUNCH_VARIANTS if variant.options}
     assert options == {"one kernel after another": {"dependent": False}}
     pytest.importorskip("triton", reason="Triton is not installed: its options are NOT tested")

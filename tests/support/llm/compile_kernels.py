@@ -147,7 +147,7 @@ def launch_everything(kind: str, num_rows: int, capability: int) -> None:
     by_library = kind != "fp8 by row"
     is_dependent = capability >= HOPPER
     ops = triton_ops.TritonOps(torch.device("cpu"), num_sms=NUM_SMS, by_library=by_library)
-    ops._pdl = ops._fetches = is_dependent
+    ops._pdl = is_dependent
     ops._prompts = replace(ops._prompts, pdl=is_dependent)
     hidden, inner, vocab = 4096, 14336, 128256
     heads = Heads(32, 8, 128)

@@ -1,10 +1,10 @@
 """The kernels as machine code for an H200, which Triton makes without one.
 
 Not how fast they are, but what they can't be fast without: nothing spills; weights, activations and
-keys come in pieces of 16 bytes (beside few rows only a norm's weight does not, a kilobyte a block),
-and are asked for before a program waits; 8-bit values become 16-bit ones two at a time, and so do
-activations, in an instruction that saturates, or for prompts are multiplied as they are; a
-multiprocessor has room for all of its programs at once, or for three; and every kernel waits
+keys come in pieces of 16 bytes (beside few rows only a norm's weight does not, a kilobyte a block);
+keys, and prompts' weights, are asked for before a program waits; 8-bit values become 16-bit ones
+two at a time, and so do activations, in an instruction that saturates, or for prompts are
+multiplied as they are; a multiprocessor has room for two programs at once; and every kernel waits
 for the one before it, exactly once, and lets the next one begin behind that, a product of few rows
 not before it has begun to read.
 """
@@ -58,11 +58,10 @@ def compiled(kind: str, num_rows: int, capability: int = 90) -> list[dict[str, A
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def wanted(kernel: dict[str, Any], num_rows: int) -> int:
-    """Programs that a multiprocessor has if all are to be resident at once; or four, three of many
-    rows."""
+def wanted(kernel: dict[str, Any]) -> int:
+    """Programs that a multiprocessor has at once: two, where there are as many."""
     num_programs: int = math.prod(kernel["grid"])
-    return min(4 if num_rows <= MAX_ROWS else 3, -(-num_programs // NUM_SMS))
+    return min(2, -(-num_programs // NUM_SMS))
 
 
 def fitting(kernel: dict[str, Any]) -> int:
@@ -105,11 +104,12 @@ def test_an_8b_models_step_compiles_for_an_h200(kind: str, num_rows: int) -> Non
         if kernel["kernel"] in PRODUCTS | ATTENTION:
             assert kernel["matrix_units"] > 0, kernel
             assert kernel["wide_copies"] > 0, kernel
+        if kernel["kernel"] in ATTENTION:
             assert kernel["fetched_before_waiting"] == kernel["fetched"] > 0, kernel
         if kernel["kernel"] in PRODUCTS:
             assert (kernel["pairs_converted"] > 0) == kind.startswith("fp8"), kernel
             assert kernel["copies_before_letting_begin"] > 0, kernel
-            assert fitting(kernel) >= wanted(kernel, num_rows), kernel
+            assert fitting(kernel) >= wanted(kernel), kernel
             assert (kernel["pairs_saturated"] > 0) == kind.startswith("fp8"), kernel
             if num_rows <= MAX_ROWS and not kind.startswith("int4"):
                 has_norm = kernel["kernel"] != "divided_kernel"
