@@ -124,14 +124,7 @@ class Peer:
             RTCConfiguration(iceServers=self._servers(), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
         )
         self._connection = connection
-        connect = connection._RTCPeerConnection__connect
-
-        async def connected() -> None:
-            if self._connection is connection:  # else it was closed before this began
-                self._connecting.append(cast(asyncio.Task[None], asyncio.current_task()))
-                await connect()
-
-        connection._RTCPeerConnection__connect = connected
+        self._own_connecting(connection)
         connection.on("connectionstatechange", self._state_changed)
         connection.on("datachannel", self._channel_opened)
         self._track = _agent_track()
@@ -274,6 +267,17 @@ class Peer:
         channel.on("message", self._on_message)
         channel.on("close", self.closed.set)
         self._state_changed()
+
+    def _own_connecting(self, connection: Any) -> None:
+        """Let `close` end the tasks that connect to the client."""
+        connect = connection._RTCPeerConnection__connect
+
+        async def connected() -> None:
+            if self._connection is connection:  # else it was closed before this began
+                self._connecting.append(cast(asyncio.Task[None], asyncio.current_task()))
+                await connect()
+
+        connection._RTCPeerConnection__connect = connected
 
     def _hook(self, receiver: Any) -> None:
         """Take RTP and ports into own hands."""

@@ -257,7 +257,7 @@ async def test_a_connection_that_is_never_closed_holds_no_thread(connected: Conn
     def decoders() -> set[threading.Thread]:
         return {each for each in threading.enumerate() if each.name == "audio-decoder"}
 
-    receivers = connected.client.connection.getReceivers()
+    receivers: list[Any] = connected.client.connection.getReceivers()
     of_client = {each._RTCRtpReceiver__decoder_thread for each in receivers}
     assert len(of_client) == 1
     async with asyncio.timeout(PATIENCE_S):

@@ -118,7 +118,8 @@ class WebRtcPeer:
             async with asyncio.timeout(PATIENCE_S):
                 await self.connection.close()
         finally:
-            for receiver in self.connection.getReceivers():
+            receivers: list[Any] = self.connection.getReceivers()
+            for receiver in receivers:
                 receiver._RTCRtpReceiver__decoder_queue.put(None)
 
     def _take(self, message: str) -> None:
