@@ -6,13 +6,17 @@ library (which is pinned to one minor version):
 - *ports*: aiortc binds any free port; here they come from `webrtc.min_port` to `max_port`.
 - *RTP*: its receiver waits for four packets behind each, stands still for 16 where one is lost, and
   makes nothing of a pause. Packets are taken from it before that (`_PacketTap`); it counts them for
-  the reports to the client and decodes none.
+  the reports to the client and decodes none. The thread that would decode them ends at once: no
+  signal ends it, and it would keep the process from its end where a connection was not closed.
 - *sources*: it keeps statistics of every SSRC for ever. One counts here, the first.
 - *messages*: its reassembly of fragments has no bound but a window that a client may ignore.
 - *datagrams*: it takes what is no STUN from any address, queues it without bound, and ends the
   connection at an empty one. Here an address has to have passed a connectivity check, or to be in
   the offer.
-- *close*: it waits for tasks of its own that may have failed. Sockets are closed here all the same.
+- *connect*: its task for that goes on while a connection is closed, and starts what was stopped.
+  It is ended here before.
+- *close*: it waits for tasks of its own that may have failed, and may take no notice of a
+  cancellation. Sockets are closed here all the same.
 """
 
 import asyncio
@@ -23,9 +27,9 @@ import logging
 import os
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError, SlowReader
@@ -91,6 +95,8 @@ class Peer:
         self._on_message = on_message
         self._on_loopback = on_loopback
         self._connection: Any = None
+        self._connecting: list[asyncio.Task[None]] = []
+        """The library's tasks that connect to the client."""
         self._channel: Any = None
         self._track: Any = None
         self._has_channel = False
@@ -118,6 +124,7 @@ class Peer:
             RTCConfiguration(iceServers=self._servers(), bundlePolicy=RTCBundlePolicy.MAX_BUNDLE)
         )
         self._connection = connection
+        self._own_connecting(connection)
         connection.on("connectionstatechange", self._state_changed)
         connection.on("datachannel", self._channel_opened)
         self._track = _agent_track()
@@ -191,15 +198,24 @@ class Peer:
         connection, self._connection = self._connection, None
         if connection is None:
             return
+        sockets, in_order = _sockets(connection), False
         try:
-            async with asyncio.timeout(CLOSE_S):
-                await connection.close()
-            return
-        except TimeoutError:
-            _log.warning("a WebRTC connection did not close within %g s", CLOSE_S)
-        except Exception:
-            _log.warning("a WebRTC connection did not close in order", exc_info=True)
-        await _close_parts(connection)
+            for task in self._connecting:
+                task.cancel()
+            if self._connecting:
+                await asyncio.wait(self._connecting, timeout=STEP_S)
+            try:
+                await _run_within(CLOSE_S, connection.close())
+                in_order = True
+                return
+            except TimeoutError:
+                _log.warning("a WebRTC connection did not close within %g s", CLOSE_S)
+            except Exception:
+                _log.warning("a WebRTC connection did not close in order", exc_info=True)
+            await _close_parts(connection)
+        finally:  # a cancellation among what may come
+            for socket in [] if in_order else sockets:
+                socket.close()
 
     async def drained(self) -> None:
         """Wait until the client has the events that were sent, at most `CLOSE_S`."""
@@ -252,8 +268,20 @@ class Peer:
         channel.on("close", self.closed.set)
         self._state_changed()
 
+    def _own_connecting(self, connection: Any) -> None:
+        """Let `close` end the tasks that connect to the client."""
+        connect = connection._RTCPeerConnection__connect
+
+        async def connected() -> None:
+            if self._connection is connection:  # else it was closed before this began
+                self._connecting.append(cast(asyncio.Task[None], asyncio.current_task()))
+                await connect()
+
+        connection._RTCPeerConnection__connect = connected
+
     def _hook(self, receiver: Any) -> None:
         """Take RTP and ports into own hands."""
+        receiver._RTCRtpReceiver__decoder_queue.put(None)  # its thread ends as soon as it begins
         receiver._RTCRtpReceiver__jitter_buffer = _PacketTap(self._on_packet)
         dtls = receiver.transport
         passed, first = dtls._handle_rtp_data, None
@@ -339,28 +367,46 @@ def _is_dtls_or_rtp(data: bytes) -> bool:
     return bool(data) and (20 <= data[0] <= 63 or 128 <= data[0] <= 191)
 
 
-async def _close_parts(connection: Any) -> None:
-    """Close what an aiortc connection holds, where it did not close itself. Sockets are closed
-    whatever else fails."""
-    receivers = connection.getReceivers()
+async def _run_within(limit_s: float, coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine of the library. Raises TimeoutError once it has taken too long, even where it
+    does not end when it is cancelled, and where it was cancelled from elsewhere."""
+    task = asyncio.get_running_loop().create_task(coroutine)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=limit_s)
+    finally:
+        task.cancel()
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    if not done or task.cancelled():
+        raise TimeoutError
+    task.result()
+
+
+def _transports(connection: Any) -> set[Any]:
+    """DTLS transports of an aiortc connection."""
     sctp = [] if connection.sctp is None else [connection.sctp]
-    dtls = {each.transport for each in [*receivers, *sctp]}
+    return {each.transport for each in [*connection.getReceivers(), *sctp]}
+
+
+def _sockets(connection: Any) -> list[Any]:
+    """Transports of its UDP ports."""
+    ice = [each.transport._connection for each in _transports(connection)]
+    return [each.transport for one in ice for each in one._protocols]
+
+
+async def _close_parts(connection: Any) -> None:
+    """Close what an aiortc connection holds but its sockets, where it did not close itself."""
+    sctp = [] if connection.sctp is None else [connection.sctp]
+    dtls = _transports(connection)
     ice = [each.transport for each in dtls]
-    sockets = [each.transport for one in ice for each in one._connection._protocols]
-    tasks = [each._RTCRtpReceiver__rtcp_task for each in receivers]
+    tasks = [each._RTCRtpReceiver__rtcp_task for each in connection.getReceivers()]
     for task in [connection._RTCPeerConnection__closeTask, *tasks]:
         if task is not None:
             task.cancel()
-    try:
-        for part in [*connection.getSenders(), *sctp, *dtls, *ice]:
-            try:
-                async with asyncio.timeout(STEP_S):
-                    await part.stop()
-            except Exception as error:  # TimeoutError, and what the library raises
-                _log.debug("%s did not stop: %r", type(part).__name__, error)
-    finally:
-        for socket in sockets:
-            socket.close()
+    for part in [*connection.getSenders(), *sctp, *dtls, *ice]:
+        try:
+            await _run_within(STEP_S, part.stop())
+        except Exception as error:  # TimeoutError, and what the library raises
+            _log.debug("%s did not stop: %r", type(part).__name__, error)
 
 
 @functools.cache
@@ -411,7 +457,7 @@ async def _candidates(
         )
         found.append(protocol.local_candidate)
         protocols.append(protocol)
-    ice._protocols += protocols
+        ice._protocols.append(protocol)  # at once: a request that is cancelled closes these
     asked: list[Any] = []
     if ice.stun_server:
         asked.append(_reflexive(protocols, ice.stun_server))

@@ -115,7 +115,7 @@ async def test_a_cancelled_task_leaves_nothing_behind(gated: tuple[Engine, Gated
     backend.gate.release(1)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(take_all(engine.generate([5] * 8)))
-        await asyncio.to_thread(backend.reached.acquire)
+        assert await asyncio.to_thread(backend.reached.acquire, timeout=60)
         task.cancel()
     backend.gate.release(10)
     await idle(engine)
@@ -158,7 +158,7 @@ async def test_sequence_with_buffered_speech_yields_to_others(
     async def step() -> list[int]:
         """Let one step go, and wait for the next. The slots that it served."""
         backend.gate.release()
-        await asyncio.to_thread(backend.reached.acquire)
+        assert await asyncio.to_thread(backend.reached.acquire, timeout=60)
         return [rows.slot for rows in backend.steps[-1]]
 
     sampling = SamplingParams(max_tokens=100, ignore_eos=True)
@@ -168,7 +168,7 @@ async def test_sequence_with_buffered_speech_yields_to_others(
         for talk in (talkative, hurried):
             await talk.commit("hello")
             group.create_task(take_all(talk.generate(TURN)))
-        await asyncio.to_thread(backend.reached.acquire)
+        assert await asyncio.to_thread(backend.reached.acquire, timeout=60)
         while len(both := await step()) < 2:
             pass
         talkative.played_until(TurnId(8), 1 << 62)  # another turn
@@ -350,7 +350,7 @@ async def test_a_closed_engine(vocabulary: Vocabulary) -> None:
     stream = engine.generate([5])
     backend.gate.release(1)
     await anext(stream)
-    await asyncio.to_thread(backend.reached.acquire)
+    assert await asyncio.to_thread(backend.reached.acquire, timeout=60)
     engine._thread.stop()
     backend.gate.release(1)
     with pytest.raises(EngineError, match="the engine is closed"):
@@ -372,7 +372,7 @@ async def test_an_engine_that_was_given_up_lets_its_model_go_when_its_thread_ret
     stream = engine.generate([5])
     gate.release(1)
     await anext(stream)
-    await asyncio.to_thread(reached.acquire)
+    assert await asyncio.to_thread(reached.acquire, timeout=60)
     engine.stop()
     assert held() is not None
     gate.release(1)
@@ -457,7 +457,7 @@ async def test_what_is_lost_while_the_thread_waits_for_it(vocabulary: Vocabulary
 
     async with asyncio.TaskGroup() as group:
         group.create_task(ask(5))
-        await asyncio.to_thread(backend.reached.acquire)
+        assert await asyncio.to_thread(backend.reached.acquire, timeout=60)
         for token_id in (6, 7):
             group.create_task(ask(token_id))
         await asyncio.sleep(0)

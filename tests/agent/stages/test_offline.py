@@ -218,7 +218,7 @@ async def test_a_call_waits_for_one_step_at_most(service: Service, path: str, st
     async with asyncio.TaskGroup() as group:
         for client in clients:
             group.create_task(client.ask(body, kind))
-        await asyncio.to_thread(gate.reached.acquire)
+        assert await asyncio.to_thread(gate.reached.acquire, timeout=WAIT_S)
         await until_waiting(stage, 1)
         for priority in (NORMAL, BACKGROUND):
             group.create_task(for_a_call(priority))
@@ -237,9 +237,11 @@ async def test_work_for_a_client_that_went_stops_within_a_step(
     client = Client(service, path)
     async with asyncio.TaskGroup() as group:
         asking = group.create_task(client.ask(*request(path, stream=stream)))
-        await asyncio.to_thread(gate.reached.acquire)
+        assert await asyncio.to_thread(gate.reached.acquire, timeout=WAIT_S)
         gate.may_pass.release()
-        await asyncio.to_thread(gate.reached.acquire)  # the second step is under way
+        assert await asyncio.to_thread(
+            gate.reached.acquire, timeout=WAIT_S
+        )  # the second step is under way
         client.go()
         await asking  # noticed at once
     gate.may_pass.release(100)

@@ -244,9 +244,14 @@ async def test_audio_and_datagrams_of_others_are_dropped_and_leave_no_trace(
         peer.microphone.say("conf-locked")
         (call,) = live.webrtc._open.values()
         server = call.transport.peer
+        receiver = server._connection.getReceivers()[0]
+        async with asyncio.timeout(PATIENCE_S):
+            # The first source counts: it has to be the caller's.
+            while not receiver._RTCRtpReceiver__remote_streams:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)  # in another thread's loop
         sender = peer.connection.getSenders()[0]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
-            ice = server._connection.getReceivers()[0].transport.transport
+            ice = receiver.transport.transport
             for candidate in ice.iceGatherer.getLocalCandidates():
                 for data in (b"", b"\x16\xfe\xfd", bytes(20)) if ":" not in candidate.ip else ():
                     stranger.sendto(data, (candidate.ip, candidate.port))
@@ -255,7 +260,6 @@ async def test_audio_and_datagrams_of_others_are_dropped_and_leave_no_trace(
             packet.ssrc, packet.payload = 1000 + number, b"\xf8\xff\xfe"
             await sender.transport._send_rtp(packet.serialize())
         said = await peer.until("conversation.item.input_audio_transcription.completed")
-        receiver = server._connection.getReceivers()[0]
         assert len(receiver._RTCRtpReceiver__remote_streams) == 1
         assert len(receiver.transport._rtp_router.ssrc_table) == 1
         assert 0 < server.num_foreign <= 50

@@ -1,8 +1,10 @@
 """Connection to a client: its ports, and offers that no browser sends."""
 
 import asyncio
+import contextlib
 import re
 import socket
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +25,10 @@ from tests.support.webrtc.webrtc_peer import WebRtcPeer
 @pytest.fixture
 async def offer() -> AsyncIterator[Offer]:
     client = WebRtcPeer()
-    yield read_offer(await client.offer())
-    await client.close()
+    try:
+        yield read_offer(await client.offer())
+    finally:
+        await client.close()
 
 
 def new_peer(settings: WebRtcSettings | None = None) -> Peer:
@@ -112,14 +116,16 @@ async def connected() -> AsyncIterator[Connected]:
     server = Peer(
         WebRtcSettings(connect_s=60), lambda *_: None, messages.put_nowait, on_loopback=True
     )
-    answer = await server.answer(read_offer(await client.offer()))
-    await client.connect(answer)
-    assert await server.wait_connected()
-    found = re.findall(r"a=candidate:\S+ \d udp \d+ ([\d.]+) (\d+)", answer)
-    addresses = [(host, int(port)) for host, port in found]
-    yield Connected(client, server, addresses, messages)
-    await client.close()
-    await server.close()
+    try:
+        answer = await server.answer(read_offer(await client.offer()))
+        await client.connect(answer)
+        assert await server.wait_connected()
+        found = re.findall(r"a=candidate:\S+ \d udp \d+ ([\d.]+) (\d+)", answer)
+        addresses = [(host, int(port)) for host, port in found]
+        yield Connected(client, server, addresses, messages)
+    finally:
+        await client.close()
+        await server.close()
 
 
 GARBAGE: tuple[bytes, ...] = (
@@ -208,11 +214,79 @@ async def test_ports_come_back_from_a_connection_that_does_not_close(
     async def fails() -> None:
         raise RuntimeError("stop failed")
 
-    monkeypatch.setattr(part, "stop", fails if step == "sctp" else never)
+    async def ignores() -> None:
+        """Takes no notice of a cancellation."""
+        while not is_over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await is_over.wait()
+
+    is_over = asyncio.Event()
+    instead = {"sctp": fails, "ice": ignores}.get(step, never)
+    monkeypatch.setattr(part, "stop", instead)
     assert not any(map(can_be_bound, connected.addresses))
-    await connected.server.close()
+    try:
+        await connected.server.close()
+        await asyncio.sleep(0.05)  # a closed socket is gone in the loop's next round
+        assert all(map(can_be_bound, connected.addresses))
+    finally:
+        is_over.set()
+
+
+async def test_a_cancelled_close_gives_the_ports_back(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_closing = asyncio.Event()
+
+    async def never() -> None:
+        is_closing.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(connected.receiver, "stop", never)
+    closing = asyncio.get_running_loop().create_task(connected.server.close())
+    await is_closing.wait()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
     await asyncio.sleep(0.05)  # a closed socket is gone in the loop's next round
     assert all(map(can_be_bound, connected.addresses))
+
+
+async def test_a_connection_that_is_never_closed_holds_no_thread(connected: Connected) -> None:
+    """No signal ends the library's, and a process waits for it at its end."""
+
+    def decoders() -> set[threading.Thread]:
+        return {each for each in threading.enumerate() if each.name == "audio-decoder"}
+
+    receivers: list[Any] = connected.client.connection.getReceivers()
+    of_client = {each._RTCRtpReceiver__decoder_thread for each in receivers}
+    assert len(of_client) == 1
+    async with asyncio.timeout(PATIENCE_S):
+        while decoders() - of_client:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert connected.receiver._RTCRtpReceiver__decoder_thread is not None, "it was there"
+
+
+async def test_what_is_closed_while_it_connects_starts_nothing(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library's task that connects goes on by itself, and would start what was stopped."""
+    server, before = new_peer(), asyncio.all_tasks()
+    await server.answer(offer)
+    dtls = server._connection.getReceivers()[0].transport
+    starts, is_over = asyncio.Event(), asyncio.Event()
+
+    async def start(_: object) -> None:
+        starts.set()
+        await is_over.wait()
+
+    async def at_once(_: object) -> None:
+        pass
+
+    monkeypatch.setattr(dtls.transport, "start", at_once)
+    monkeypatch.setattr(dtls, "start", start)
+    await starts.wait()
+    await server.close()
+    assert {task for task in asyncio.all_tasks() - before if not task.done()} == set()
 
 
 async def test_time_stamps_that_jump_do_not_end_the_reports(

@@ -110,9 +110,17 @@ class WebRtcPeer:
                 return event
 
     async def close(self) -> None:
+        """Close the connection. The library's thread that decodes ends whatever happens to the
+        connection, also where it begins later: no signal ends it, and the process waits for it."""
         if self._listening is not None:
             self._listening.cancel()
-        await self.connection.close()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self.connection.close()
+        finally:
+            receivers: list[Any] = self.connection.getReceivers()
+            for receiver in receivers:
+                receiver._RTCRtpReceiver__decoder_queue.put(None)
 
     def _take(self, message: str) -> None:
         event = json.loads(message)

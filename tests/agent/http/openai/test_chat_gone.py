@@ -31,6 +31,7 @@ class StubStages:
 
     status = "ready"
     remote_llm = None
+    only_computes = False
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -113,9 +114,11 @@ async def test_generation_stops_within_a_step_of_a_disconnect(
     async with asyncio.TaskGroup() as group:
         request = group.create_task(client.ask(stream=stream))
         for _ in range(STEPS_BEFORE):
-            await asyncio.to_thread(backend.reached.acquire)
+            assert await asyncio.to_thread(backend.reached.acquire, timeout=60)
             backend.gate.release()
-        await asyncio.to_thread(backend.reached.acquire)  # one step more is under way
+        assert await asyncio.to_thread(
+            backend.reached.acquire, timeout=60
+        )  # one step more is under way
         client.go()
         await request  # noticed at once
         backend.gate.release()
