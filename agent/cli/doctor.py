@@ -194,7 +194,10 @@ def _gpu(config: Config) -> Finding:
         return Finding("gpu", "one, for the recognizer", "ok")
     from llm_engine.cuda.device import require_device
 
-    return Finding("gpu", str(require_device()), "ok")
+    remedy = (
+        "experimental: one H100 has run the engine, with random weights, and no GPU the service"
+    )
+    return Finding("gpu", str(require_device()), "note", remedy)
 
 
 def _traces(config: Config) -> Finding:

@@ -259,6 +259,18 @@ def test_doctor_says_where_traces_go(
     assert [each for each in lines if each.startswith(line)]
 
 
+def test_doctor_calls_gpus_experimental(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A GPU that would do; none is here."""
+    monkeypatch.setattr("agent.cli.doctor.gpu_problem", lambda config: None)
+    monkeypatch.setattr("llm_engine.cuda.device.require_device", lambda: "an H100")
+    monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    main(["doctor", "--port", "0", "--set", "llm_engine.dtype=fp8"])
+    (line,) = re.findall(r"note  gpu .*an H100\n.*-> (.*)", capsys.readouterr().out)
+    assert line.startswith("experimental: ")
+
+
 def test_doctor_sees_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
