@@ -61,13 +61,19 @@ OTHER_COMMANDS: Final = frozenset(
         "docker",
         "guidellm",
         "kubectl",
+        "ncu",
+        "nsys",
+        "perf",
         "pip",
+        "py-spy",
         "ray",
         "serve",
         "sudo",
         "systemctl",
+        "top",
         "useradd",
         "vllm",
+        "vtune",
     }
 )
 """Commands of others in blocks of bash. Options of theirs are not checked."""
