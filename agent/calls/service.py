@@ -76,6 +76,23 @@ ELSEWHERE: Final = "the call goes on at another server"
 
 FAILED: Final = "internal error"
 
+_CAUSES: Final = {
+    CLIENT_LEFT: "caller_hung_up",
+    SILENT: "silent",
+    IDLE: "lost",
+    TIME_IS_UP: "time_limit",
+    REVOKED: "revoked",
+    STOPPED: "stopped",
+}
+"""Causes of the end, as in call detail records, by reason."""
+
+_CAUSES_OF_CODES: Final = {
+    errors.CLOSE_NORMAL: "lost",
+    errors.CLOSE_POLICY: "bad_stream",
+    errors.CLOSE_OVERLOADED: "refused",
+}
+"""Causes of other reasons, by close code; of other codes "failed"."""
+
 WARMING: Final = HttpRefusal(
     503, "The models are still loading; try again shortly.", "warming", "server_error", 2
 )
@@ -323,6 +340,7 @@ class CallService:
             session = await self._session(held, carrier)
             if held.taken_over is not None:
                 session.restore(held.taken_over.state.session)
+            call.conversation = session.heard_items
             async with asyncio.timeout(held.rules.limit_s):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
@@ -347,6 +365,8 @@ class CallService:
             code, reason = errors.CLOSE_INTERNAL, FAILED
             raise
         finally:
+            if code != errors.CLOSE_TAKEN_OVER:
+                call.ended(_cause_of(code, reason), reason, self._clock.now_ns())
             held.reservation.leave()
             _log_end(call, code, reason)
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
@@ -472,6 +492,10 @@ def close_for(group_error: ExceptionGroup[Exception], call: ActiveCall) -> tuple
         return errors.CLOSE_POLICY, problem
     _log.error("session %s failed", call.session_id, exc_info=group_error)
     return errors.CLOSE_INTERNAL, FAILED
+
+
+def _cause_of(code: int, reason: str) -> str:
+    return _CAUSES.get(reason) or _CAUSES_OF_CODES.get(code, "failed")
 
 
 def _first_of(group: BaseExceptionGroup[Exception]) -> BaseException:

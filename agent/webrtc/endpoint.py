@@ -299,6 +299,7 @@ class WebRtcCalls:
             finally:
                 del self._open[call_id]
                 held.reservation.leave()
+                self._calls.report_end(held.call)
                 _log.info("call %s: %s", session_id, transport.counts())
                 await transport.peer.close()
             await save_trace(held.call, self._config.agent.trace_dir)
