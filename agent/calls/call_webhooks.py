@@ -281,7 +281,9 @@ class _Endpoint:
                 httpcore.ConnectionPool(
                     ssl_context=self._tls, network_backend=network, max_keepalive_connections=0
                 ) as pool,
-                pool.stream("POST", self._settings.url, headers=headers, content=body) as response,
+                pool.stream(
+                    "POST", self._settings.url, headers=list(headers.items()), content=body
+                ) as response,
             ):
                 status = response.status
         except httpcore.TimeoutException:

@@ -76,7 +76,7 @@ def receiving() -> Iterator[WebhookReceiver]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     receiver = WebhookReceiver(server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever, name="webhook-receiver")
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), name="webhook-receiver")
     thread.start()
     try:
         yield receiver
