@@ -243,11 +243,11 @@ class _Endpoint:
         problem, is_final = self._attempt(message)
         if problem is None:
             remove(connection, message.row)
-            self.num_delivered += 1
             self.writer.report(None)
+            self.num_delivered += 1
             return True
-        self.num_failures += 1
         self.writer.report(f"webhooks.{self._name}: the endpoint {problem}")
+        self.num_failures += 1
         now_ns = self._wall_ns()
         age_h = (now_ns - message.created_unix_ns) / (3600 * _NS)
         if is_final or age_h >= self._settings.max_age_h:

@@ -2,16 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from agent.calls import call_report
+from agent.calls import call_report, registry
 from agent.calls.call import ActiveCall, Beginning
 from agent.calls.call_report import call_document, document_json, ended_call
+from agent.config.layers import load_config
+from agent.config.schema import Config
 from agent.config.webhooks import WebhookSettings
+from agent.http.auth.authenticator import Authenticator
+from agent.http.auth.keys import KeyFile
+from agent.server.app import Application, create_app
 from agent.session.api.conversation import (
     FunctionCall,
     FunctionOutput,
@@ -21,10 +28,13 @@ from agent.session.api.conversation import (
     ModelCall,
     ToolRound,
 )
-from latency_budget.account.clock import ManualClock
+from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.registry import Stages
+from latency_budget.account.clock import ManualClock, SystemClock
 from latency_budget.account.turn import SessionId
 from latency_budget.reporting.trace import TraceWriter
 from latency_budget.storage.call_documents import EndedCall
+from latency_budget.storage.store import TurnStore
 from tests.agent.telephony.carriers.test_twilio import frame
 from tests.support.fakes.stages import Calling
 from tests.support.telephony.telephony_harness import ScriptedCarrier, TelephonyHarness, play
@@ -151,6 +161,80 @@ def test_words_go_only_where_the_settings_say_so(
         assert (document["transcript"] is not None) is has_words
         assert ("Saturdays" in json.dumps(document)) is has_words
     assert {**data, "transcript": None} == {**stored, "transcript": None}
+
+
+# --- over HTTP ---
+
+
+@asynccontextmanager
+async def serving(
+    store: TurnStore | None, tmp_path: Path, config: Config
+) -> AsyncIterator[tuple[Application, httpx.AsyncClient]]:
+    clock = SystemClock()
+    stages = Stages(config, ModelStore(tmp_path, {}), clock)
+    access = Authenticator(config, KeyFile(tmp_path / "keys.json"), clock)
+    app = create_app(config, stages, clock, store, access=access)
+    transport = httpx.ASGITransport(app.asgi)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        yield app, http
+    await stages.close()
+
+
+async def test_a_call_is_found_while_it_runs_at_its_end_and_in_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "MAX_DOCUMENTS", 1)
+    store = TurnStore(tmp_path / "turns.sqlite", replica="here:1")
+    store.start()
+    async with serving(store, tmp_path, Config()) as (app, http):
+        call = app.calls.admit(SessionId("sess_a"), "default")
+        call.conversation = lambda: (said(1, "Hello."),)
+        running = (await http.get("/v1/calls/sess_a")).json()
+        assert (running["status"], running["transcript"][0]["text"]) == ("in_progress", "Hello.")
+        call.ended("silent", "nobody spoke", call.began.now_ns + 2_500_000_000)
+        app.calls.leave(call)
+        between = (await http.get("/v1/calls/sess_a")).json()
+        app.calls.report_end(call)
+        ended = (await http.get("/v1/calls/sess_a")).json()
+        assert between == ended
+        assert (ended["status"], ended["seconds"]) == ("ended", 2.5)
+        assert ended["end"] == {"cause": "silent", "reason": "nobody spoke"}
+        assert ended["transcript"] == running["transcript"]
+        other = app.calls.admit(SessionId("sess_b"), "default")
+        other.ended("lost", "gone", other.began.now_ns)
+        app.calls.leave(other)
+        app.calls.report_end(other)
+        stored = (await http.get("/v1/calls/sess_a")).json()
+        assert stored == {**ended, "transcript": None}
+        assert (await http.get("/v1/calls/sess_c")).status_code == 404
+    store.close()
+
+
+async def test_without_a_store_the_newest_are_in_memory(tmp_path: Path) -> None:
+    async with serving(None, tmp_path, Config()) as (app, http):
+        for number in range(registry.MAX_DOCUMENTS + 1):
+            call = app.calls.admit(SessionId(f"sess_{number}"), "default")
+            call.ended("lost", "gone", call.began.now_ns)
+            app.calls.leave(call)
+            app.calls.report_end(call)
+        assert (await http.get("/v1/calls/sess_0")).status_code == 404
+        assert (await http.get("/v1/calls/sess_1")).json()["id"] == "sess_1"
+
+
+async def test_a_call_that_goes_on_elsewhere_is_not_told(tmp_path: Path) -> None:
+    async with serving(None, tmp_path, Config()) as (app, http):
+        call = app.calls.admit(SessionId("sess_a"), "default")
+        app.calls.leave(call)
+        app.calls.report_end(call)
+        assert (await http.get("/v1/calls/sess_a")).status_code == 404
+
+
+async def test_calls_are_shown_only_to_those_with_a_key(tmp_path: Path) -> None:
+    config = load_config(file_text="[access]\nrequire_key = 'always'\n")
+    async with serving(None, tmp_path, config) as (app, http):
+        app.calls.admit(SessionId("sess_a"), "default")
+        assert (await http.get("/v1/calls/sess_a")).status_code == 401
+        assert (await http.get("/v1/calls")).status_code == 401
 
 
 # --- the document alone ---
