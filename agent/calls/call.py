@@ -18,9 +18,9 @@ from latency_budget.storage.history import TurnEntry
 
 from .recording import CallRecording
 
-MAX_TURNS: Final = 500
-"""Turns whose account a call keeps, the newest. An hour has some 300; a client can make hundreds a
-second."""
+MAX_TURNS: Final = 300
+"""Turns whose account a call keeps, the newest: those of an hour. Each takes some 40 us of the
+event loop when the call ends; a client can make hundreds a second."""
 
 LEAD_IN_NS: Final = 500_000_000
 """Lead-in of a turn in the recording: speech is detected only after 160 ms of voice."""
@@ -123,8 +123,8 @@ class ActiveCall:
     def ended(self, cause: str, reason: str, now_ns: int) -> None:
         """Keep how the call ended, and what was said by then. The session may go."""
         ended_unix_ns = self.began.unix_ns + now_ns - self.began.now_ns
-        self.end = CallEnd(ended_unix_ns, cause, reason, self.conversation())
-        self.conversation = tuple
+        items, self.conversation = self.conversation(), tuple
+        self.end = CallEnd(ended_unix_ns, cause, reason, items)
 
     def placed(self, entry: TurnEntry) -> TurnEntry:
         """The entry with its position in the recording, if there is one."""

@@ -89,22 +89,16 @@ def ended_call(
     """What the store keeps of a call that is over: its document, with words only where the settings
     say so, and a message for each endpoint."""
     bare = without_words(document)
+    # A call that ends with its server may go on at another one, and end again: another message.
+    message_id = f"msg_{document['id']}_{ended_unix_ns // 10**6}"
+    wanted = {store_texts, *(endpoint.transcript for endpoint in webhooks.values())}
+    texts = {has_words: document_json(document if has_words else bare) for has_words in wanted}
+    head = document_json({"type": EVENT_TYPE, "timestamp": document["ended_at"]})[:-1]
     messages = tuple(
-        WebhookMessage(
-            name,
-            f"msg_{document['id']}",
-            document_json(
-                {
-                    "type": EVENT_TYPE,
-                    "timestamp": document["ended_at"],
-                    "data": document if endpoint.transcript else bare,
-                }
-            ),
-        )
+        WebhookMessage(name, message_id, f'{head},"data":{texts[endpoint.transcript]}}}')
         for name, endpoint in webhooks.items()
     )
-    kept = document_json(document if store_texts else bare)
-    return EndedCall(document["id"], ended_unix_ns, kept, messages)
+    return EndedCall(document["id"], ended_unix_ns, texts[store_texts], messages)
 
 
 def document_json(value: dict[str, Any]) -> str:
@@ -134,7 +128,10 @@ def _turn(record: TurnRecord) -> dict[str, Any]:
         "interrupted": record.interrupted,
         "reopened": record.reopened,
         "stages": {
-            stage.value: {"spent_ms": time.spent_ms, "exposed_ms": time.exposed_ms}
+            stage.value: {
+                "spent_ms": round(time.spent_ms, 1),
+                "exposed_ms": round(time.exposed_ms, 1),
+            }
             for stage, time in record.stages.items()
         },
     }

@@ -123,6 +123,8 @@ class CallRegistry:
         self.refusals: Final = Rejections()
         """Because all lines were busy, or those inside would have been answered too late."""
         self.traces: Final = Traces()
+        self._ending: dict[SessionId, ActiveCall] = {}
+        """Calls that have ended and are not reported yet: that may have to wait for a carrier."""
         self._documents: dict[SessionId, dict[str, Any]] = {}
         """Of the calls that ended last, the oldest first."""
         self._config = config
@@ -252,41 +254,36 @@ class CallRegistry:
                 "session", call.session_id, lambda: {"state": "ended", "turns": turns}
             )
             self._export(call)
-            if call.end is not None:
-                self._keep(call)
         self.traces.over(call.session_id)
         if not self._active:
             self._empty.set()
-
-    def _keep(self, call: ActiveCall, record: CallRecord | None = None) -> dict[str, Any]:
-        document = self._document(call, record)
-        self._documents.pop(call.session_id, None)
-        self._documents[call.session_id] = document
-        if len(self._documents) > MAX_DOCUMENTS:
-            del self._documents[next(iter(self._documents))]
-        return document
+        if call.end is not None:
+            self._ending[call.session_id] = call
 
     def report_end(self, call: ActiveCall, record: CallRecord | None = None) -> None:
         """Keep the document of a call that has ended, and queue the messages of the webhooks. Does
         nothing for one that never began, or goes on elsewhere. `record`: of a telephone call."""
+        self._ending.pop(call.session_id, None)
         if call.end is None:
             return
-        document = self._keep(call, record)
-        if self.store is not None:
-            store_texts = self._config.latency_budget.store_texts
-            self.store.add(
-                ended_call(
-                    document,
-                    call.end.ended_unix_ns,
-                    self._config.webhooks,
-                    store_texts=store_texts,
+        try:
+            document = self._document(call, record)
+            self._documents[call.session_id] = document
+            if len(self._documents) > MAX_DOCUMENTS:
+                del self._documents[next(iter(self._documents))]
+            if self.store is not None:
+                store_texts = self._config.latency_budget.store_texts
+                ended_unix_ns, endpoints = call.end.ended_unix_ns, self._config.webhooks
+                self.store.add(
+                    ended_call(document, ended_unix_ns, endpoints, store_texts=store_texts)
                 )
-            )
+        except Exception:  # our own fault: what follows the end of a call goes on
+            _log.exception("the end of call %s can't be told", call.session_id)
 
     def document(self, session_id: str) -> dict[str, Any] | None:
         """Document of a call in progress, or of one of those that ended last; None for others."""
         session = SessionId(session_id)
-        call = self._active.get(session)
+        call = self._active.get(session) or self._ending.get(session)
         return self._documents.get(session) if call is None else self._document(call)
 
     def _document(self, call: ActiveCall, record: CallRecord | None = None) -> dict[str, Any]:

@@ -366,7 +366,10 @@ class CallService:
             raise
         finally:
             if code != errors.CLOSE_TAKEN_OVER:
-                call.ended(_cause_of(code, reason), reason, self._clock.now_ns())
+                try:
+                    call.ended(_cause_of(code, reason), reason, self._clock.now_ns())
+                except Exception:  # our own fault: it must not keep the line
+                    _log.exception("the conversation of session %s is lost", call.session_id)
             held.reservation.leave()
             _log_end(call, code, reason)
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)

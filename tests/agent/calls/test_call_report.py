@@ -81,7 +81,8 @@ def test_an_ended_call_is_told_once_with_all_that_was_said(tmp_path: Path) -> No
     (message,) = call.messages
     event = json.loads(message.body)
     data = event["data"]
-    assert (message.endpoint, message.message_id) == ("crm", f"msg_{call.session}")
+    ended_ms = call.ended_unix_ns // 10**6
+    assert (message.endpoint, message.message_id) == ("crm", f"msg_{call.session}_{ended_ms}")
     assert (event["type"], event["timestamp"]) == ("call.ended", data["ended_at"])
     assert (data["id"], data["status"], data["agent"]) == (call.session, "ended", "default")
     assert data["end"] == {
@@ -97,7 +98,7 @@ def test_an_ended_call_is_told_once_with_all_that_was_said(tmp_path: Path) -> No
     (turn,) = data["turns"]
     assert turn["e2e_server_ms"] == data["p50_ms"]
     exposed = sum(stage["exposed_ms"] for stage in turn["stages"].values())
-    assert exposed == pytest.approx(turn["e2e_server_ms"])
+    assert exposed == pytest.approx(turn["e2e_server_ms"], abs=0.5)
 
 
 def test_a_caller_who_hangs_up_heard_a_part_of_the_reply(tmp_path: Path) -> None:
