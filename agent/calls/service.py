@@ -60,6 +60,11 @@ if TYPE_CHECKING:
 CLIENT_LEFT: Final = "the client hung up"
 """Reason of the end of a call; logged only, never sent."""
 
+HUNG_UP: Final = "hung up by request"
+
+CLIENT_LOST: Final = "the client was lost"
+"""Beginning of the reason of a call whose client did not come back."""
+
 SILENT: Final = "nobody has spoken for too long"
 
 IDLE: Final = "the client sent nothing for too long"
@@ -78,6 +83,7 @@ FAILED: Final = "internal error"
 
 _CAUSES: Final = {
     CLIENT_LEFT: "caller_hung_up",
+    HUNG_UP: "hung_up",
     SILENT: "silent",
     IDLE: "lost",
     TIME_IS_UP: "time_limit",
@@ -87,7 +93,7 @@ _CAUSES: Final = {
 """Causes of the end, as in call detail records, by reason."""
 
 _CAUSES_OF_CODES: Final = {
-    errors.CLOSE_NORMAL: "lost",
+    errors.CLOSE_NORMAL: "bad_stream",
     errors.CLOSE_POLICY: "bad_stream",
     errors.CLOSE_OVERLOADED: "refused",
 }
@@ -498,6 +504,8 @@ def close_for(group_error: ExceptionGroup[Exception], call: ActiveCall) -> tuple
 
 
 def _cause_of(code: int, reason: str) -> str:
+    if reason.startswith(CLIENT_LOST):
+        return "lost"
     return _CAUSES.get(reason) or _CAUSES_OF_CODES.get(code, "failed")
 
 

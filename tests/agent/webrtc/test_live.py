@@ -100,7 +100,7 @@ async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
     assert greeting.startswith(part["transcript"])
     assert len(part["transcript"]) < len(greeting)
     assert not greeting[len(part["transcript"])].isalnum(), "the history ends with a word"
-    assert (document["status"], document["end"]["cause"]) == ("ended", "caller_hung_up")
+    assert (document["status"], document["end"]["cause"]) == ("ended", "hung_up")
     first, question = document["transcript"][:2]
     assert first["text"] == part["transcript"], "the transcript has what was heard"
     assert question["text"] == said["transcript"]
