@@ -195,6 +195,7 @@ def _serve(options: argparse.Namespace) -> int:
         check_remote,
         check_store,
         check_torch,
+        check_webhooks,
     )
     from agent.server.startup_checks.telephony import check_telephony
     from agent.server.startup_checks.tools import check_tools
@@ -212,6 +213,7 @@ def _serve(options: argparse.Namespace) -> int:
     tls = None if certificate is None else server_context(certificate)
     check_exports(config)
     check_store(config)
+    check_webhooks(config)
     check_state_store(config)
     check_remote(config)
     check_torch(config)

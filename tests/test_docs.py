@@ -305,7 +305,7 @@ def test_generated_pages_are_not_written_by_hand() -> None:
     assert not [path for path in GENERATED if (ROOT / "docs" / path).exists()]
     assert {each.section for each in settings_page.settings()} >= {
         "agent", "asr", "llm_engine", "tts", "latency_budget", "telephony", "access",
-        "agents.default", "mcp.NAME",
+        "agents.default", "mcp.NAME", "webhooks.NAME",
     }  # fmt: skip
     assert all(each.text and each.default for each in settings_page.settings())
     assert all("usage: halfsec" in commands_page.help_of(each) for each in commands_page.commands())

@@ -1,18 +1,26 @@
 """State of one admitted call: its listing, its latency figures, its turns in the recording."""
 
 import statistics
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent.observability.agent_state import State
+from agent.session.api.conversation import Item
 from latency_budget.account.clock import iso_of
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import SessionId, Stage
+from latency_budget.account.turn_record import TurnRecord
 from latency_budget.reporting.trace import TraceWriter
 from latency_budget.statistics.report import percentile
 from latency_budget.storage.history import TurnEntry
 
 from .recording import CallRecording
+
+MAX_TURNS: Final = 300
+"""Turns whose account a call keeps, the newest: those of an hour. Each takes some 40 us of the
+event loop when the call ends; a client can make hundreds a second."""
 
 LEAD_IN_NS: Final = 500_000_000
 """Lead-in of a turn in the recording: speech is detected only after 160 ms of voice."""
@@ -25,6 +33,18 @@ class Beginning:
     now_ns: int
     """Monotonic clock, ns."""
     unix_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """How a call ended, and its conversation then."""
+
+    ended_unix_ns: int
+    cause: str
+    """In one word, as in call detail records."""
+    reason: str
+    """As a sentence without its full stop."""
+    items: tuple[Item, ...]
 
 
 class ActiveCall:
@@ -47,6 +67,12 @@ class ActiveCall:
         self.num_turns = 0
         self.is_waiting = False
         """The client's connection was lost; it may come back."""
+        self.turns: Final[deque[TurnRecord]] = deque(maxlen=MAX_TURNS)
+        """Accounts of the newest turns."""
+        self.conversation: Callable[[], tuple[Item, ...]] = tuple
+        """Items of the conversation so far; none before there is a session."""
+        self.end: CallEnd | None = None
+        """How it ended; None while it is in progress, and where it goes on at another server."""
         self.company = 1
         """Calls in progress when its last response was requested, itself included."""
         self._waits_ms: list[float] = []
@@ -94,6 +120,12 @@ class ActiveCall:
             "recorded": self.recording is not None,
         }
 
+    def ended(self, cause: str, reason: str, now_ns: int) -> None:
+        """Keep how the call ended, and what was said by then. The session may go."""
+        ended_unix_ns = self.began.unix_ns + now_ns - self.began.now_ns
+        items, self.conversation = self.conversation(), tuple
+        self.end = CallEnd(ended_unix_ns, cause, reason, items)
+
     def placed(self, entry: TurnEntry) -> TurnEntry:
         """The entry with its position in the recording, if there is one."""
         times = None if self.recording is None else stretch_ns(entry)
@@ -104,6 +136,7 @@ class ActiveCall:
     def turn(self, entry: TurnEntry) -> None:
         """Add a finished turn to the figures."""
         self.num_turns += 1
+        self.turns.append(entry.record)
         if entry.record.e2e_ns is not None:
             self._waits_ms.append(entry.record.e2e_ns / 1e6)
 

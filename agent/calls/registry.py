@@ -24,18 +24,24 @@ from latency_budget.enforcement.policy import Policy
 from latency_budget.enforcement.stage_latencies import stage_latencies_of
 from latency_budget.host import usable_cores
 from latency_budget.reporting.trace import TraceWriter
+from latency_budget.storage.call_records import CallRecord
 from latency_budget.storage.history import TurnEntry, TurnHistory, entry_json
 from latency_budget.storage.private_files import make_private_folder, write_private_file
 from latency_budget.storage.store import TurnStore
 from latency_budget.storage.store_schema import StoredTurn
 
 from .call import ActiveCall, Beginning
+from .call_report import call_document, ended_call
 from .recording import Recorder
 from .rejections import Rejections
 from .suspended import WaitingCalls
 
 MAX_TRACES: Final = 16
 """Traces kept after their call ended, at up to 10 MB each."""
+
+MAX_DOCUMENTS: Final = 32
+"""Documents of ended calls in memory, of up to a megabyte each: for servers without a store, and
+until the store has written them."""
 
 USAGE_EVERY_NS: Final = 10**9
 """Interval in ns between measurements of the processor time at ends of turns. Reading that of many
@@ -117,6 +123,10 @@ class CallRegistry:
         self.refusals: Final = Rejections()
         """Because all lines were busy, or those inside would have been answered too late."""
         self.traces: Final = Traces()
+        self._ending: dict[SessionId, ActiveCall] = {}
+        """Calls that have ended and are not reported yet: that may have to wait for a carrier."""
+        self._documents: dict[SessionId, dict[str, Any]] = {}
+        """Of the calls that ended last, the oldest first."""
         self._config = config
         self._clock = clock
         self._fingerprint = config.fingerprint()
@@ -247,6 +257,39 @@ class CallRegistry:
         self.traces.over(call.session_id)
         if not self._active:
             self._empty.set()
+        if call.end is not None:
+            self._ending[call.session_id] = call
+
+    def report_end(self, call: ActiveCall, record: CallRecord | None = None) -> None:
+        """Keep the document of a call that has ended, and queue the messages of the webhooks. Does
+        nothing for one that never began, or goes on elsewhere. `record`: of a telephone call."""
+        self._ending.pop(call.session_id, None)
+        if call.end is None:
+            return
+        try:
+            document = self._document(call, record)
+            self._documents[call.session_id] = document
+            if len(self._documents) > MAX_DOCUMENTS:
+                del self._documents[next(iter(self._documents))]
+            if self.store is not None:
+                store_texts = self._config.latency_budget.store_texts
+                ended_unix_ns, endpoints = call.end.ended_unix_ns, self._config.webhooks
+                self.store.add(
+                    ended_call(document, ended_unix_ns, endpoints, store_texts=store_texts)
+                )
+        except Exception:  # our own fault: what follows the end of a call goes on
+            _log.exception("the end of call %s can't be told", call.session_id)
+
+    def document(self, session_id: str) -> dict[str, Any] | None:
+        """Document of a call in progress, or of one of those that ended last; None for others."""
+        session = SessionId(session_id)
+        call = self._active.get(session) or self._ending.get(session)
+        return self._documents.get(session) if call is None else self._document(call)
+
+    def _document(self, call: ActiveCall, record: CallRecord | None = None) -> dict[str, Any]:
+        items = call.conversation() if call.end is None else call.end.items
+        replica = "" if self.store is None else self.store.replica
+        return {**call_document(call, items, record), "replica": replica}
 
     def _export(self, call: ActiveCall) -> None:
         """Export a call that is over; its turns were exported as they ended."""

@@ -60,6 +60,11 @@ if TYPE_CHECKING:
 CLIENT_LEFT: Final = "the client hung up"
 """Reason of the end of a call; logged only, never sent."""
 
+HUNG_UP: Final = "hung up by request"
+
+CLIENT_LOST: Final = "the client was lost"
+"""Beginning of the reason of a call whose client did not come back."""
+
 SILENT: Final = "nobody has spoken for too long"
 
 IDLE: Final = "the client sent nothing for too long"
@@ -75,6 +80,24 @@ STOPPED: Final = "the server is being stopped"
 ELSEWHERE: Final = "the call goes on at another server"
 
 FAILED: Final = "internal error"
+
+_CAUSES: Final = {
+    CLIENT_LEFT: "caller_hung_up",
+    HUNG_UP: "hung_up",
+    SILENT: "silent",
+    IDLE: "lost",
+    TIME_IS_UP: "time_limit",
+    REVOKED: "revoked",
+    STOPPED: "stopped",
+}
+"""Causes of the end, as in call detail records, by reason."""
+
+_CAUSES_OF_CODES: Final = {
+    errors.CLOSE_NORMAL: "bad_stream",
+    errors.CLOSE_POLICY: "bad_stream",
+    errors.CLOSE_OVERLOADED: "refused",
+}
+"""Causes of other reasons, by close code; of other codes "failed"."""
 
 WARMING: Final = HttpRefusal(
     503, "The models are still loading; try again shortly.", "warming", "server_error", 2
@@ -323,6 +346,7 @@ class CallService:
             session = await self._session(held, carrier)
             if held.taken_over is not None:
                 session.restore(held.taken_over.state.session)
+            call.conversation = session.heard_items
             async with asyncio.timeout(held.rules.limit_s):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(session.run())
@@ -347,6 +371,11 @@ class CallService:
             code, reason = errors.CLOSE_INTERNAL, FAILED
             raise
         finally:
+            if code != errors.CLOSE_TAKEN_OVER:
+                try:
+                    call.ended(_cause_of(code, reason), reason, self._clock.now_ns())
+                except Exception:  # our own fault: it must not keep the line
+                    _log.exception("the conversation of session %s is lost", call.session_id)
             held.reservation.leave()
             _log_end(call, code, reason)
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
@@ -472,6 +501,12 @@ def close_for(group_error: ExceptionGroup[Exception], call: ActiveCall) -> tuple
         return errors.CLOSE_POLICY, problem
     _log.error("session %s failed", call.session_id, exc_info=group_error)
     return errors.CLOSE_INTERNAL, FAILED
+
+
+def _cause_of(code: int, reason: str) -> str:
+    if reason.startswith(CLIENT_LOST):
+        return "lost"
+    return _CAUSES.get(reason) or _CAUSES_OF_CODES.get(code, "failed")
 
 
 def _first_of(group: BaseExceptionGroup[Exception]) -> BaseException:

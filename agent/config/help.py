@@ -17,6 +17,7 @@ from .presets import PRESETS
 from .schema import DEFAULT_AGENT, SECTIONS, AgentProfile, Config
 from .tools import McpSettings
 from .values import Between, Matching
+from .webhooks import WebhookSettings
 
 _WIDTH: Final = 100
 
@@ -33,7 +34,8 @@ def settings_file(config: Config) -> str:
         if fields(kind):
             parts.append("\n".join(_section(section, getattr(config, section))))
     parts.append("\n".join(_section(f"agents.{DEFAULT_AGENT}", config.agents[DEFAULT_AGENT])))
-    parts.append("\n".join(f"#   {line}".rstrip() for line in _section("mcp.NAME", McpSettings())))
+    for name, values in (("mcp.NAME", McpSettings()), ("webhooks.NAME", WebhookSettings())):
+        parts.append("\n".join(f"#   {line}".rstrip() for line in _section(name, values)))
     return "\n\n".join(parts) + "\n"
 
 

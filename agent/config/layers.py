@@ -45,11 +45,15 @@ from .suggestions import nearest, nearest_setting
 from .telephony import TelephonySettings
 from .tools import MCP_PREFIX, PHONE_PREFIX, PHONE_TOOLS, McpSettings
 from .values import WrongValueError, read_value, shown
+from .webhooks import MAX_ENDPOINTS, WebhookSettings, webhook_problem
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Names of agents and MCP servers. An agent's is part of URLs; all are part of log lines."""
+"""Names of agents, MCP servers and webhook endpoints. An agent's is part of URLs; all are part of
+log lines."""
 
-_NAMED: Final[Mapping[str, type]] = MappingProxyType({"agents": AgentProfile, "mcp": McpSettings})
+_NAMED: Final[Mapping[str, type]] = MappingProxyType(
+    {"agents": AgentProfile, "mcp": McpSettings, "webhooks": WebhookSettings}
+)
 """Groups of sections, with names chosen by the operator."""
 
 _NOT_SETTINGS: Final = (
@@ -69,7 +73,7 @@ _KUBERNETES_LINK: Final = re.compile(
 @dataclass(frozen=True, slots=True)
 class _Assignment:
     section: str
-    """A section's name, or "agents.NAME", or "mcp.NAME"."""
+    """A section's name, or "agents.NAME", "mcp.NAME" or "webhooks.NAME"."""
     key: str
     value: object
     origin: str
@@ -229,9 +233,11 @@ def _build(assignments: list[_Assignment]) -> Config:
     values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     agents: dict[str, dict[str, Any]] = {DEFAULT_AGENT: {}}
     servers: dict[str, dict[str, Any]] = {}
+    endpoints: dict[str, dict[str, Any]] = {}
     origins: dict[str, str] = {}
     for assignment in assignments:
-        table = _table_for(assignment, values, {"agents": agents, "mcp": servers})
+        named = {"agents": agents, "mcp": servers, "webhooks": endpoints}
+        table = _table_for(assignment, values, named)
         if assignment.key:
             table[assignment.key] = _value_of(assignment)
             origins[assignment.path] = assignment.origin
@@ -263,7 +269,10 @@ def _build(assignments: list[_Assignment]) -> Config:
     _check_remote_voices(sections["tts"], profiles, origins)
     _refuse_keyless(telephony, profiles)
     mcp = _servers(servers, profiles, telephony)
-    return Config(**sections, agents=profiles, mcp=mcp, origins=MappingProxyType(origins))
+    webhooks = _webhooks(endpoints, has_store=sections["latency_budget"].store is not False)
+    return Config(
+        **sections, agents=profiles, mcp=mcp, webhooks=webhooks, origins=MappingProxyType(origins)
+    )
 
 
 def _refuse_keyless(telephony: TelephonySettings, profiles: Mapping[str, AgentProfile]) -> None:
@@ -418,7 +427,7 @@ def _table_for(
     if section in named and _NAME.fullmatch(name):
         return named[section].setdefault(name, {})
     if section in named:
-        whose = "an agent's" if section == "agents" else "a server's"
+        whose = {"agents": "an agent's", "mcp": "a server's"}.get(section, "an endpoint's")
         raise ConfigError(
             f"{shown(name)} can't be {whose} name ({assignment.origin}): letters, digits, "
             '".", "_" and "-", at most 64.',
@@ -515,6 +524,31 @@ def _servers(
                     key=f"agents.{agent}.server_tools",
                 )
     return MappingProxyType(servers)
+
+
+def _webhooks(
+    tables: Mapping[str, Mapping[str, Any]], *, has_store: bool
+) -> Mapping[str, WebhookSettings]:
+    """The webhook endpoints. Raises ConfigError where one can't be used. The address is not
+    repeated: some hold a token."""
+    endpoints = {name: WebhookSettings(**table) for name, table in tables.items()}
+    if len(endpoints) > MAX_ENDPOINTS:
+        raise ConfigError(
+            f"There are {len(endpoints)} sections [webhooks.NAME], and {MAX_ENDPOINTS} are the "
+            "most.",
+            key="webhooks",
+        )
+    for name, endpoint in endpoints.items():
+        if (problem := webhook_problem(endpoint)) is not None:
+            key = f"webhooks.{name}.{problem[0]}"
+            raise ConfigError(f"{key} {problem[1]}.", key=key)
+    if endpoints and not has_store:
+        raise ConfigError(
+            "Webhooks need latency_budget.store, which is false: messages wait there until they "
+            "arrive.",
+            key="latency_budget.store",
+        )
+    return MappingProxyType(endpoints)
 
 
 def _is_default(assignment: _Assignment) -> bool:

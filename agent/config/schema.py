@@ -25,6 +25,7 @@ from .state_address import shown_state_store
 from .telephony import TelephonySettings
 from .tools import McpSettings, ToolTimeout
 from .values import Between, Matching
+from .webhooks import WebhookSettings, shown_webhook
 from .webrtc import WebRtcSettings
 
 DEFAULT_AGENT: Final = "default"
@@ -468,6 +469,8 @@ class Config:
     """Agents by name; `default` always exists."""
     mcp: Mapping[str, McpSettings] = field(default_factory=dict)
     """MCP servers by name."""
+    webhooks: Mapping[str, WebhookSettings] = field(default_factory=dict)
+    """Webhook endpoints by name."""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Origin of each key that is not at its default: "agent.port" -> "environment variable
     PORT"."""
@@ -579,7 +582,10 @@ class Config:
         for section in SECTIONS:
             for key, value in asdict(getattr(self, section)).items():
                 yield self._effective(f"{section}.{key}", value)
-        for group, tables in (("agents", self.agents), ("mcp", self.mcp)):
+        groups: tuple[tuple[str, Mapping[str, Any]], ...] = (
+            ("agents", self.agents), ("mcp", self.mcp), ("webhooks", self.webhooks),
+        )  # fmt: skip
+        for group, tables in groups:
             for name, table in tables.items():
                 for key, value in asdict(table).items():
                     yield self._effective(f"{group}.{name}.{key}", value)
@@ -587,6 +593,8 @@ class Config:
     def _effective(self, key: str, value: object) -> EffectiveSetting:
         if key == "agent.state_store":  # it may hold a password
             value = shown_state_store(str(value))
+        if key.startswith("webhooks.") and key.endswith(".url"):  # it may hold a token
+            value = shown_webhook(str(value))
         return EffectiveSetting(key, value, self.origins.get(key, "default"))
 
     def fingerprint(self) -> str:

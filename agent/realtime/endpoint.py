@@ -96,6 +96,7 @@ class RealtimeSocket:
                 await self._service.hold(held, self._carrier(held, socket, resuming))
         finally:
             held.reservation.leave()
+            self._calls.report_end(held.call)
             if resuming is not None and resuming.writer is not None:
                 await resuming.writer.close(keeps=True)  # unless the transport has, at its end
         await save_trace(held.call, self._config.agent.trace_dir)

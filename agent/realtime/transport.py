@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from agent import errors
 from agent.calls.call import ActiveCall
 from agent.calls.registry import CallRegistry
-from agent.calls.service import CLIENT_LEFT, CallOver, LineReservation
+from agent.calls.service import CLIENT_LEFT, CLIENT_LOST, CallOver, LineReservation
 from agent.errors import SlowReader
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api.client_events import AppendAudio, Request
@@ -248,7 +248,7 @@ class RealtimeTransport:
         finally:
             self._calls.waiting.end(self)
         if self._next is None:
-            raise CallOver(f"the client was lost, and {self._given_up}")
+            raise CallOver(f"{CLIENT_LOST}, and {self._given_up}")
         away_s = (self._clock.now_ns() - lost_ns) / 1e9
         _log.info("call %s has its client back after %.1f s", self._call.session_id, away_s)
 

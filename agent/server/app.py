@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -42,6 +42,9 @@ from agent.webrtc.endpoint import WebRtcCalls
 from latency_budget.account.clock import Clock
 from latency_budget.storage.store import TurnStore
 
+if TYPE_CHECKING:
+    from agent.calls.call_webhooks import CallWebhooks
+
 CONTENT_POLICY: Final = (
     "default-src 'self'; connect-src 'self' ws: wss:; img-src 'self' data:; "
     "media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -75,6 +78,7 @@ def create_app(  # noqa: PLR0913
     tools: ServerTools | None = None,
     recorder: Recorder | None = None,
     state_store: StateStore | None = None,
+    webhooks: "CallWebhooks | None" = None,
 ) -> Application:
     """Build the application; `agent/server/server.py` runs it. `access` defaults to an
     authenticator of the keys in HALFSEC_HOME, `state_store` to one in memory."""
@@ -85,13 +89,15 @@ def create_app(  # noqa: PLR0913
         state_store = MemoryStateStore(clock)
     tools = tools or ServerTools(config, clock)
     latency = LatencyEndpoints(calls, access)
-    endpoints = Endpoints(stages, calls, access, tools, config.answering_model(), state_store)
+    endpoints = Endpoints(
+        stages, calls, access, tools, config.answering_model(), state_store, webhooks
+    )
     check = partial(check_session, stages)
     secrets = SecretEndpoint(config, access.secrets, clock, check, access.publish_secret)
     visitors = OriginCheck(config.agent, config.telephony.public_host)
     call_service = CallService(config, stages, calls, clock, access, tools, state_store)
     voice = RealtimeSocket(config, calls, clock, call_service)
-    metrics = Metrics(stages, calls, tools)
+    metrics = Metrics(stages, calls, tools, webhooks)
     webrtc = WebRtcCalls(config, calls, clock, call_service, visitors, check)
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),
@@ -109,6 +115,7 @@ def create_app(  # noqa: PLR0913
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/sessions/{session_id}/recording", endpoints.recording),
         Route("/v1/calls", latency.calls),
+        Route("/v1/calls/{session_id}", latency.call),
         Route("/v1/latency/summary", latency.summary),
         Route("/v1/latency/turns", latency.turns),
         Route("/v1/latency/refusals", latency.refusals),

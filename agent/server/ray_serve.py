@@ -36,6 +36,7 @@ from agent.server.startup_checks.preflight import (
     check_remote,
     check_store,
     check_torch,
+    check_webhooks,
 )
 from agent.server.startup_checks.telephony import check_telephony
 from agent.server.startup_checks.tools import check_tools
@@ -142,6 +143,7 @@ class VoiceReplica:
         check_telephony(config)
         check_exports(config)
         check_store(config)
+        check_webhooks(config)
         check_state_store(config)
         check_remote(config)
         check_torch(config)

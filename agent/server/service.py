@@ -8,7 +8,7 @@ import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.calls.recording import Recorder
 from agent.calls.registry import CallRegistry
@@ -32,6 +32,9 @@ from .app import Application, create_app
 from .descriptors import LOOK_EVERY_S as DESCRIPTORS_EVERY_S
 from .descriptors import DescriptorWatch
 
+if TYPE_CHECKING:
+    from agent.calls.call_webhooks import CallWebhooks
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -45,6 +48,7 @@ class Service:
     exporter: TraceExporter | None
     recorder: Recorder | None
     state_store: StateStore
+    webhooks: "CallWebhooks | None"
 
     @property
     def calls(self) -> CallRegistry:
@@ -63,7 +67,7 @@ class Service:
         """End the threads, with what is still to be written. The calls are over by now."""
         await self.stages.close()
         await self.state_store.close()
-        for each in (self.store, self.exporter, self.recorder):
+        for each in (self.webhooks, self.store, self.exporter, self.recorder):
             if each is not None:
                 await asyncio.to_thread(each.close)
 
@@ -103,8 +107,11 @@ def make_service(
     )
     tools = ServerTools(config, clock)
     recorder = _recorder(config, clock)
-    app = create_app(config, stages, clock, store, exporter, access, tools, recorder, state_store)
-    return Service(stages, access, tools, app, store, exporter, recorder, state_store)
+    webhooks = _webhooks(config, store, clock)
+    app = create_app(
+        config, stages, clock, store, exporter, access, tools, recorder, state_store, webhooks
+    )
+    return Service(stages, access, tools, app, store, exporter, recorder, state_store, webhooks)
 
 
 async def drain(calls: CallRegistry, drain_s: float, hurry: asyncio.Event | None = None) -> None:
@@ -146,6 +153,17 @@ def _store(settings: LatencySettings, replica: str) -> TurnStore | None:
     )
     store.start()
     return store
+
+
+def _webhooks(config: Config, store: TurnStore | None, clock: Clock) -> "CallWebhooks | None":
+    """Started senders of the webhooks; None where there are no endpoints."""
+    if store is None or not config.webhooks:
+        return None
+    from agent.calls.call_webhooks import CallWebhooks
+
+    webhooks = CallWebhooks(config.webhooks, store.place, clock)
+    webhooks.start()
+    return webhooks
 
 
 def _recorder(config: Config, clock: Clock) -> Recorder | None:

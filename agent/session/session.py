@@ -22,7 +22,7 @@ import languages
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import AgentStateReporter
-from agent.session.api.conversation import ConversationItems, Message
+from agent.session.api.conversation import ConversationItems, Item, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.session_state import SessionState
 from agent.session.api.settings import (
@@ -222,6 +222,14 @@ class Session:
             self._complain(error)
         finally:
             self._request_id = None
+
+    def heard_items(self) -> tuple[Item, ...]:
+        """Items of the conversation; of a reply in progress the words that were heard by now."""
+        going = self._items.heard_so_far()
+        items = tuple(self.conversation)
+        if going is None:
+            return items
+        return tuple(going if item.id == going.id else item for item in items)
 
     # --- for the state store: another server goes on with the call ---
 

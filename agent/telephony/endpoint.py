@@ -236,10 +236,16 @@ class PhoneSocket:
             await self._service.hold(held, phone)
         finally:
             resources.close()
-            record = await record_of(held.call, phone, started, self._clock, whole_numbers=whole)
-            log_call(record)
-            if self._calls.store is not None:
-                self._calls.store.add(record)
+            record = None
+            try:
+                record = await record_of(
+                    held.call, phone, started, self._clock, whole_numbers=whole
+                )
+                log_call(record)
+                if self._calls.store is not None:
+                    self._calls.store.add(record)
+            finally:
+                self._calls.report_end(held.call, record)
 
     def _start(self, expected: ExpectedCall, started: StreamStarted) -> SessionStart | HttpRefusal:
         """Session of the call. Its agent is that of the webhook, else of the stream's parameter,

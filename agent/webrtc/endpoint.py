@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from agent.calls.registry import CallRegistry, save_trace
-from agent.calls.service import AdmittedCall, CallService
+from agent.calls.service import HUNG_UP, AdmittedCall, CallService
 from agent.calls.session_start import SessionStart, session_start
 from agent.calls.suspended import GiveWay
 from agent.codec.json_frame import read_frame
@@ -50,7 +50,7 @@ from llm_engine.errors import RequestError
 from .offer import MAX_SDP_BYTES, Offer, read_offer
 from .opus import OpusError, library
 from .peer import Peer, load
-from .transport import HUNG_UP, WebRtcTransport
+from .transport import WebRtcTransport
 
 MAX_BODY_BYTES: Final = 1 << 20
 """Largest request: an offer, and a session with its tools."""
@@ -299,6 +299,7 @@ class WebRtcCalls:
             finally:
                 del self._open[call_id]
                 held.reservation.leave()
+                self._calls.report_end(held.call)
                 _log.info("call %s: %s", session_id, transport.counts())
                 await transport.peer.close()
             await save_trace(held.call, self._config.agent.trace_dir)

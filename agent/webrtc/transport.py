@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent import errors
-from agent.calls.service import CLIENT_LEFT, CallOver
+from agent.calls.service import CLIENT_LEFT, HUNG_UP, CallOver
 from agent.errors import ClientError, IdleClientError, SlowReader
 from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.realtime.protocol.protocol import RealtimeProtocol
@@ -61,8 +61,6 @@ MAX_BEHIND_NS: Final = 1_000_000_000
 FRAME_NS: Final = FRAME_MS * 1_000_000
 
 FLOODED: Final = "the client sends messages faster than they may be processed"
-
-HUNG_UP: Final = "hung up by request"
 
 END_CODES: Final = {
     errors.CLOSE_NORMAL: "session_ended",

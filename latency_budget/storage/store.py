@@ -34,6 +34,7 @@ from typing import Final
 from latency_budget.account.clock import Clock, SystemClock, unix_ns
 
 from .background_writer import BackgroundWriter, BoundedQueue
+from .call_documents import DOCUMENT_ROWS, MAX_QUEUED_DAYS, EndedCall, insert_ended
 from .call_records import CallRecord, insert_call
 from .database import Place, StoreConnection
 from .open_database import database_at
@@ -51,6 +52,13 @@ MAX_BATCH: Final = 1000
 
 SLOW_S: Final = 5
 """Length of a pass from which the database counts as slow."""
+
+CHARS_PER_ENTRY: Final = 4096
+"""Characters of an ended call's texts that count as one entry of the queue: a long call must not
+take the memory of one short turn."""
+
+Entry = StoredTurn | CallRecord | EndedCall
+"""What the store writes."""
 
 NS_PER_S: Final = 10**9
 
@@ -101,7 +109,9 @@ class TurnStore:
         self._pass_began_ns: int | None = None
         self._num_unstorable = 0
         self._num_refused = 0
-        self._queue = BoundedQueue[StoredTurn | CallRecord](MAX_WAITING)
+        self.num_messages_dropped = 0
+        """Webhook messages that found the queue of their endpoint full."""
+        self._queue = BoundedQueue[Entry](MAX_WAITING)
         self._connection: StoreConnection | None = None
         self._unsure: tuple[str, int] | None = None
         """Number of a transaction whose end is not known, and its entries in the queue."""
@@ -153,9 +163,12 @@ class TurnStore:
         """Open the database and begin to write. Once."""
         self._writer.start()
 
-    def add(self, stored: StoredTurn | CallRecord) -> None:
+    def add(self, stored: Entry) -> None:
         """Queue a turn or a call. Returns at once; a full queue drops and counts it."""
-        self._queue.put(replace(stored, replica=self.replica))
+        cost = 1.0
+        if isinstance(stored, EndedCall):
+            cost += stored.num_chars // CHARS_PER_ENTRY
+        self._queue.put(replace(stored, replica=self.replica), cost)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Write what was added before. Returns False where that failed or takes longer. Blocks."""
@@ -211,7 +224,7 @@ class TurnStore:
                 self._queue.drop_oldest(num_entries)
             self._unsure = None
 
-    def _write(self, connection: StoreConnection, batch: Sequence[StoredTurn | CallRecord]) -> None:
+    def _write(self, connection: StoreConnection, batch: Sequence[Entry]) -> None:
         """Write the batch in one transaction; one by one where a table can't hold one of them.
         Raises an error of the driver."""
         try:
@@ -248,11 +261,18 @@ class TurnStore:
                 connection.execute("ROLLBACK")
             raise
 
-    def _insert(self, connection: StoreConnection, stored: StoredTurn | CallRecord) -> None:
+    def _insert(self, connection: StoreConnection, stored: Entry) -> None:
         """Raises UnstorableError, and errors of the driver."""
         try:
             if isinstance(stored, CallRecord):
                 insert_call(connection, stored)
+            elif isinstance(stored, EndedCall):
+                for message in insert_ended(connection, stored):
+                    self.num_messages_dropped += 1
+                    _log.error(
+                        "too many messages wait for webhooks.%s: %s was dropped",
+                        message.endpoint, message.message_id,
+                    )  # fmt: skip
             else:
                 insert(connection, stored)
         except Exception as error:
@@ -265,7 +285,11 @@ class TurnStore:
         size."""
         if not self._database.may_forget(connection):
             return
-        for table, column in (("turns", "at_unix_ns"), ("calls", "ended_unix_ns")):
+        for table, column, max_rows in (
+            ("turns", "at_unix_ns", self._max_turns),
+            ("calls", "ended_unix_ns", self._max_turns),
+            ("call_documents", "ended_unix_ns", max(1, self._max_turns // DOCUMENT_ROWS)),
+        ):
             newest = connection.execute(
                 f"SELECT max({column}) FROM {table} GROUP BY {column} / ?", (NS_PER_HOUR,)
             )
@@ -279,8 +303,14 @@ class TurnStore:
             connection.execute(
                 f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table}"
                 f" WHERE {column} < ? OR id <= ({beyond}) LIMIT ?)",
-                (oldest_ns, self._max_turns, MAX_FORGOTTEN),
+                (oldest_ns, max_rows, MAX_FORGOTTEN),
             )
+        oldest_ns = self._wall_ns() - MAX_QUEUED_DAYS * NS_PER_DAY
+        connection.execute(
+            "DELETE FROM webhook_messages WHERE id IN (SELECT id FROM webhook_messages"
+            " WHERE created_unix_ns < ? LIMIT ?)",
+            (oldest_ns, MAX_FORGOTTEN),
+        )
         connection.execute(
             "DELETE FROM sessions"
             " WHERE NOT EXISTS (SELECT 1 FROM turns WHERE turns.session = sessions.id)"

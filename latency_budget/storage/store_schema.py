@@ -113,6 +113,31 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "ALTER TABLE calls ADD COLUMN replica TEXT NOT NULL DEFAULT ''",
         "CREATE INDEX turns_replica ON turns (replica, at_unix_ns)",
     ),
+    (
+        """
+        CREATE TABLE call_documents (
+            id INTEGER PRIMARY KEY,
+            session TEXT NOT NULL,
+            ended_unix_ns INTEGER NOT NULL,
+            document TEXT NOT NULL,
+            replica TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX call_documents_session ON call_documents (session)",
+        "CREATE INDEX call_documents_ended ON call_documents (ended_unix_ns)",
+        """
+        CREATE TABLE webhook_messages (
+            id INTEGER PRIMARY KEY,
+            endpoint TEXT NOT NULL,
+            message_id TEXT NOT NULL,
+            body TEXT NOT NULL,
+            created_unix_ns INTEGER NOT NULL,
+            due_unix_ns INTEGER NOT NULL,
+            num_attempts INTEGER NOT NULL
+        )
+        """,
+        "CREATE INDEX webhook_messages_due ON webhook_messages (endpoint, due_unix_ns)",
+    ),
 )
 
 _PLAIN: Final = (

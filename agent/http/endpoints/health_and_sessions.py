@@ -5,7 +5,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
 from starlette.responses import (
@@ -25,6 +25,9 @@ from agent.tools.server_tools import ServerTools
 from agent.turn_taking.end_of_turn_model import shipped_score
 
 from .latency import error_response
+
+if TYPE_CHECKING:
+    from agent.calls.call_webhooks import CallWebhooks
 
 RECORDING_TYPE: Final = "audio/wav"
 
@@ -49,12 +52,14 @@ class Endpoints:
         tools: ServerTools | None = None,
         model: Mapping[str, str] | None = None,
         state_store: StateStore | None = None,
+        webhooks: "CallWebhooks | None" = None,
     ) -> None:
         """`model`: what answers, and why, for those who ask without a key where none is needed."""
         self._stages = stages
         self._calls = calls
         self._access = access
         self._state_store = state_store
+        self._webhooks = webhooks
         self._tools = tools
         self._model = dict(model or {})
 
@@ -77,6 +82,7 @@ class Endpoints:
             "exporter": calls.exporter,
             "recorder": calls.recorder,
             "tools": self._tools,
+            "webhooks": self._webhooks,
             "end_of_turn": shipped_score(),
         }
         problems: dict[str, Any] = {}

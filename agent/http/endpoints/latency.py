@@ -1,4 +1,5 @@
-"""`/v1/latency/*` and `/v1/calls`: turns from memory and the store, and ended telephone calls.
+"""`/v1/latency/*` and `/v1/calls`: turns from memory and the store, ended telephone calls, and the
+document of any call.
 
 Without a time, a profile, a window or a page the answer comes from memory, which has the newest
 turns of this server, those of this moment included. With one, or a replica, it comes from the
@@ -13,12 +14,14 @@ from typing import Any, Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from agent.calls.call_report import document_json
 from agent.calls.registry import CallRegistry
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.principal import principal_of
 from latency_budget.account.clock import iso_of
 from latency_budget.account.turn import SessionId
 from latency_budget.reporting.replay import states_json
+from latency_budget.storage.call_documents import read_document
 from latency_budget.storage.call_records import call_json, read_calls
 from latency_budget.storage.database import Place, StoreError
 from latency_budget.storage.history import turns_json
@@ -131,6 +134,22 @@ class LatencyEndpoints:
         return JSONResponse(
             {"calls": listed, "before": found[0][0] if len(found) == most else None}
         )
+
+    async def call(self, request: Request) -> Response:
+        """Document of one call: from memory in progress and just after its end, else from the
+        store."""
+        session = request.path_params["session_id"]
+        if (document := self._calls.document(session)) is not None:
+            return Response(document_json(document), media_type="application/json")
+        found = None
+        if self._calls.store is not None:
+            try:
+                found = await self._read(lambda place: read_document(place, session))
+            except StoreError as error:
+                return error_response(400, str(error))
+        if found is None:
+            return error_response(404, "There is no such call; old ones are forgotten.")
+        return Response(found, media_type="application/json")
 
     async def refusals(self, request: Request) -> Response:
         """Calls that were refused."""

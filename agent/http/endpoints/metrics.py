@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -34,6 +34,9 @@ from agent.stages.registry import ANSWER_TIMEOUT_S, Stages
 from agent.tools.server_tools import ServerTools, ToolState
 from latency_budget.enforcement.policy import Policy
 from latency_budget.statistics.histogram import Buckets, Histogram
+
+if TYPE_CHECKING:
+    from agent.calls.call_webhooks import CallWebhooks
 
 BUCKET_STEP: Final = 5
 """Every fifth bound of a histogram's buckets, which are a tenth apart, is exported: 30 of them,
@@ -95,9 +98,14 @@ class Metrics:
     """One instance for all scrapes."""
 
     def __init__(
-        self, stages: Stages, calls: CallRegistry, tools: ServerTools | None = None
+        self,
+        stages: Stages,
+        calls: CallRegistry,
+        tools: ServerTools | None = None,
+        webhooks: "CallWebhooks | None" = None,
     ) -> None:
-        """`tools`: those that run on the server; None: there are none."""
+        """`tools`: those that run on the server; None: there are none; so for `webhooks`."""
+        self._webhooks = webhooks
         self._tools = tools
         self._stages = stages
         self._calls = calls
@@ -194,6 +202,10 @@ class Metrics:
             text = "Damaged files that were set aside."
             yield _counter("store_set_aside", text, store.num_set_aside)
             yield _gauge("store_ok", "1 where turns can be kept.", float(store.problem is None))
+            if self._webhooks is not None:
+                yield from _webhook_messages(self._webhooks)
+                text = "Messages that found the queue of their webhook endpoint full."
+                yield _counter("webhook_messages_dropped", text, store.num_messages_dropped)
         if calls.exporter is not None:
             yield from _exports(calls.exporter)
 
@@ -296,6 +308,31 @@ def _policy(policy: Policy) -> Iterator[Metric]:
         seconds["predicted"].add_metric([state.action.value], state.predicted_ms / 1e3)
         seconds["saved"].add_metric([state.action.value], state.saved_ms / 1e3)
     yield from (*families.values(), *seconds.values())
+
+
+def _webhook_messages(webhooks: "CallWebhooks") -> Iterator[Metric]:
+    """What became of the messages about ended calls, by endpoint."""
+    labels = ["endpoint"]
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
+        "num_delivered": CounterMetricFamily(
+            "halfsec_webhook_messages_delivered", "Messages that were taken.", labels=labels
+        ),
+        "num_failures": CounterMetricFamily(
+            "halfsec_webhook_failures", "Attempts to send that failed.", labels=labels
+        ),
+        "num_given_up": CounterMetricFamily(
+            "halfsec_webhook_messages_given_up",
+            "Messages given up: too old, or the endpoint is gone (410).",
+            labels=labels,
+        ),
+        "num_waiting": GaugeMetricFamily(
+            "halfsec_webhook_messages_waiting", "Messages in the queue.", labels=labels
+        ),
+    }
+    for name, endpoint in webhooks.endpoints.items():
+        for figure, family in families.items():
+            family.add_metric([name], getattr(endpoint, figure))
+    yield from families.values()
 
 
 def _exports(exporter: TraceExporter) -> Iterator[Metric]:

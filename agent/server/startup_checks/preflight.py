@@ -14,6 +14,7 @@ from typing import Final
 from agent.config.remote_models import REMOTE_SECTIONS
 from agent.config.schema import Config, remote_models
 from agent.config.suggestions import nearest
+from agent.config.webhooks import secret_of
 from agent.errors import ConfigError
 from agent.stages.model_store.catalogue import (
     HubReference,
@@ -106,6 +107,16 @@ def check_store(config: Config) -> None:
         raise ConfigError(
             f"latency_budget.store needs psycopg: {INSTALL_POSTGRES}", key="latency_budget.store"
         )
+
+
+def check_webhooks(config: Config) -> None:
+    """Check the secrets of the endpoints. Raises ConfigError."""
+    for name, endpoint in config.webhooks.items():
+        try:
+            secret_of(endpoint.secret_env, os.environ)
+        except ValueError as error:
+            key = f"webhooks.{name}.secret_env"
+            raise ConfigError(f"{key} {error}.", key=key) from None
 
 
 def check_torch(config: Config) -> None:

@@ -249,6 +249,17 @@ class ReplyItems:
             if name is MarkName.HEARD and reply.first_audible_sample is not None:
                 self._recording.heard(playback, reply.first_audible_sample, at_ns)
 
+    def heard_so_far(self) -> Message | None:
+        """Item of the newest reply with the words that were heard by now, while it is not over;
+        None where there is none in progress."""
+        reply = self._newest
+        if reply is None or reply.ended or reply.item_id not in self._conversation:
+            return None
+        item = self._conversation.get(reply.item_id)
+        assert isinstance(item, Message)
+        text = reply.text[reply.first_char : self._heard(reply)]
+        return replace(item, text=text, rounds=tuple(reply.rounds))
+
     def state(self, *, in_progress: bool) -> ReplyState | None:
         """State of the newest response; None where it has nothing in the conversation.
         `in_progress`: it is not over yet."""

@@ -19,6 +19,7 @@ from tests.support.models import model_path
 from tests.support.service.live_call import call_to
 from tests.support.service.otlp_collector import Collector, attributes, serving
 from tests.support.service.service_process import ServiceProcess, service
+from tests.support.service.webhook_receiver import SECRET, answers, receiving
 
 pytestmark = [pytest.mark.slow, pytest.mark.models]
 
@@ -67,6 +68,50 @@ async def test_it_listens_before_it_is_ready_and_drains_at_the_end() -> None:
             assert response["status"] in ("completed", "incomplete")
             await call.prove_alive()
         assert await running.ended() == (0, "")
+
+
+async def test_the_end_of_a_call_is_told_by_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The endpoint is out of order until the service was stopped."""
+    monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
+    with receiving() as receiver:
+        receiver.answers = [answers(503)]
+        settings = tmp_path / "halfsec.toml"
+        settings.write_text(
+            f'[webhooks.crm]\nurl = "{receiver.url}"\nallow_private = true\n'
+            '[access]\nrequire_key = "never"\n'
+        )
+        arguments = ("--config", str(settings))
+        async with service(*arguments, home=tmp_path, log_level="error") as running:
+            await running.listening()
+            await running.line("Ready after")
+            async with call_to(running.url) as call:
+                await call.type("Say hello.")
+                await call.send("response.create", response={"max_output_tokens": 8})
+                said = await call.response()
+            await asyncio.to_thread(receiver.wait, 1)
+            running.stop()
+            status, errors = await running.ended()
+            assert (status, errors.count("the endpoint answered 503")) == (0, 1)
+        receiver.answers = [answers(200)]
+        num_before = len(receiver.events)
+        async with service(*arguments, home=tmp_path) as running:
+            await running.listening()
+            events = await asyncio.to_thread(receiver.wait, num_before + 1)
+            data = events[-1]["data"]
+            async with httpx.AsyncClient(trust_env=False, base_url=running.http) as http:
+                kept = (await http.get(f"/v1/calls/{data['id']}")).json()
+                assert (await http.get("/v1/calls/sess_unknown")).status_code == 404
+            running.stop()
+            assert (await running.ended())[0] == 0
+    assert data["end"] == {"cause": "caller_hung_up", "reason": "the client hung up"}
+    (question, answer) = data["transcript"]
+    assert question["text"] == "Say hello."
+    assert answer["text"]
+    assert said["output"][0]["content"][0]["transcript"].startswith(answer["text"])
+    assert kept == {**data, "transcript": None}
+    assert len(set(receiver.ids)) == 1
 
 
 async def test_a_second_signal_ends_it_at_once() -> None:

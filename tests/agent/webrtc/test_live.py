@@ -81,6 +81,7 @@ async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
         await until_over(live)
         again = await http.post(f"{peer.location}/hangup")
         trace = (await http.get(f"/v1/sessions/{session_id}/trace")).text
+        document = (await http.get(f"/v1/calls/{session_id}")).json()
 
     assert overlap(transcript("vm-nobodyavail"), said["transcript"]) > 0.6
     assert done["response"]["id"] == answer["response_id"]
@@ -99,6 +100,11 @@ async def test_the_caller_hears_a_greeting_interrupts_asks_and_is_hung_up_on(
     assert greeting.startswith(part["transcript"])
     assert len(part["transcript"]) < len(greeting)
     assert not greeting[len(part["transcript"])].isalnum(), "the history ends with a word"
+    assert (document["status"], document["end"]["cause"]) == ("ended", "hung_up")
+    first, question = document["transcript"][:2]
+    assert first["text"] == part["transcript"], "the transcript has what was heard"
+    assert question["text"] == said["transcript"]
+    assert document["telephone"] is None
     assert 20 * num_heard <= truncated["audio_end_ms"], "all that came was counted as heard"
 
 

@@ -13,10 +13,16 @@ from typing import Any, Final
 from agent.config.layers import load_config
 from agent.config.schema import SECTIONS, AgentProfile, Config
 from agent.config.tools import McpSettings
+from agent.config.webhooks import WebhookSettings
 from agent.errors import ConfigError
 from tests.fuzz.target import JsonGrammar, Target
 
-KINDS: Final[dict[str, type]] = {**SECTIONS, "agents.default": AgentProfile, "mcp.x": McpSettings}
+KINDS: Final[dict[str, type]] = {
+    **SECTIONS,
+    "agents.default": AgentProfile,
+    "mcp.x": McpSettings,
+    "webhooks.x": WebhookSettings,
+}
 KEYS: Final = [f"{name}.{item.name}" for name, kind in KINDS.items() for item in fields(kind)]
 
 

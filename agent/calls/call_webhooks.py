@@ -1,0 +1,375 @@
+"""Webhooks: sends the messages about ended calls that wait in the turn store.
+
+Theory of operation
+-------------------
+The store's thread writes a message in the transaction that writes the call's document
+(`latency_budget/storage/call_documents.py`). Each endpoint of the settings has a thread here, with
+a connection of its own to that database: it claims the message that has been due longest, sends it,
+and removes it once the endpoint has answered 2xx. Nothing of a call waits for any of this, and an
+endpoint that hangs delays its own messages only.
+
+- Every other answer and every error is a failed attempt, redirects too, which are not followed. The
+  message is tried again after pauses that grow from FIRST_PAUSE_S to MAX_PAUSE_S, until it is older
+  than `max_age_h`. It is given up at once where the endpoint answers 410 (Gone).
+- An endpoint may get a message twice: where its answer was lost, or the server was killed before it
+  noted it. `webhook-id` is the same then.
+- Only the head of an answer is read. An attempt ends after ATTEMPT_S, however slowly bytes come.
+- Addresses are checked when a connection is made, and the connection is made to the address that
+  was checked: a name server that changes its mind in between gains nothing. No proxy is used.
+- At the end of the process messages stay where they are. A claim that was not settled is due again
+  after CLAIM_S.
+
+The signature is that of Standard Webhooks 1.0 (https://www.standardwebhooks.com): two lines of the
+standard library. The package `standardwebhooks` would do the same, and is the tests' judge instead.
+"""
+
+import base64
+import hmac
+import logging
+import os
+import random
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import httpcore
+import httpx
+
+from agent.config.webhooks import WebhookSettings, is_public, secret_of
+from latency_budget.account.clock import Clock, unix_ns
+from latency_budget.storage.background_writer import BackgroundWriter
+from latency_budget.storage.call_documents import (
+    ClaimedMessage,
+    claim,
+    num_queued,
+    postpone,
+    remove,
+)
+from latency_budget.storage.database import Place, StoreConnection
+from latency_budget.storage.open_database import database_at
+
+LOOK_EVERY_S: Final = 1.0
+"""Interval in s between looks for due messages: some 50 us of a SQLite file each."""
+
+ATTEMPT_S: Final = 15.0
+"""Time limit of one attempt, from the connection to the head of the answer."""
+
+CLAIM_S: Final = 60
+"""Time in s after which a claimed message that was not settled is due again: an attempt, and a
+name server that takes its time before it."""
+
+FIRST_PAUSE_S: Final = 5.0
+MAX_PAUSE_S: Final = 3600.0
+"""Pause in s before the second attempt, and the longest. In between each is four times the one
+before: 5 s, 20 s, 80 s, 5 min, 21 min, an hour."""
+
+FAILED_PAUSE_S: Final = 1.0
+"""Pause in s after a failed attempt before the next message, so that an endpoint that comes back is
+not met by all that waited at once."""
+
+RECONNECT_S: Final = 60
+"""Longest use of a connection to the store, in s: a file that was damaged is renamed, and a
+connection to it would see no message any more."""
+
+GONE: Final = 410
+
+_NS: Final = 10**9
+
+_log = logging.getLogger(__name__)
+
+
+class ForbiddenAddressError(httpcore.ConnectError):
+    """The name of the endpoint has no address that it may have."""
+
+
+def signed_headers(secret: bytes, message_id: str, at_unix_s: int, body: bytes) -> dict[str, str]:
+    """Headers of Standard Webhooks for a message."""
+    content = f"{message_id}.{at_unix_s}.".encode() + body
+    signature = base64.b64encode(hmac.digest(secret, content, "sha256")).decode()
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(at_unix_s),
+        "webhook-signature": f"v1,{signature}",
+    }
+
+
+class _DeadlineStream(httpcore.NetworkStream):
+    """Connection whose time limits end at a deadline."""
+
+    def __init__(self, stream: httpcore.NetworkStream, left_s: Callable[[], float]) -> None:
+        self._stream = stream
+        self._left_s = left_s
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._stream.read(max_bytes, self._left_s())
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for begin in range(0, len(buffer), 1 << 14):
+            self._stream.write(buffer[begin : begin + (1 << 14)], self._left_s())
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.NetworkStream:
+        inner = self._stream.start_tls(ssl_context, server_hostname, self._left_s())
+        return _DeadlineStream(inner, self._left_s)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _CheckedNetwork(httpcore.NetworkBackend):
+    """Connects to public addresses only, unless private ones are allowed; for one attempt."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        allow_private: bool,
+        resolve: Callable[[str, int], Iterable[str]],
+    ) -> None:
+        self._clock = clock
+        self._ends_ns = clock.now_ns() + int(ATTEMPT_S * _NS)
+        self._allow_private = allow_private
+        self._resolve = resolve
+        self._network = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        try:
+            found = list(self._resolve(host, port))
+        except (OSError, UnicodeError):
+            raise httpcore.ConnectError("its host is not known") from None
+        allowed = [each for each in found if self._allow_private or is_public(each)]
+        if not allowed:
+            raise ForbiddenAddressError("its address is inside the network")
+        error: Exception | None = None
+        for address in allowed:
+            try:
+                stream = self._network.connect_tcp(address, port, self._left_s())
+                return _DeadlineStream(stream, self._left_s)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as failure:
+                error = failure
+        assert error is not None
+        raise error
+
+    def _left_s(self) -> float:
+        """Raises TimeoutException once nothing is left."""
+        left_s = (self._ends_ns - self._clock.now_ns()) / _NS
+        if left_s <= 0:
+            raise httpcore.ReadTimeout("timed out")
+        return left_s
+
+
+def addresses_of(host: str, port: int) -> Iterable[str]:
+    """IP addresses of a host. Blocks. Raises OSError and UnicodeError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return dict.fromkeys(str(address[0]) for *_, address in found)
+
+
+class _Endpoint:
+    """One endpoint with its thread. The figures may be read from any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: WebhookSettings,
+        secret: bytes,
+        place: Place,
+        clock: Clock,
+        wall_ns: Callable[[], int],
+        resolve: Callable[[str, int], Iterable[str]],
+    ) -> None:
+        self.num_delivered = 0
+        self.num_failures = 0
+        """Attempts that failed."""
+        self.num_given_up = 0
+        self.num_waiting = 0
+        """Messages in the queue when it was looked at last."""
+        self._name = name
+        self._settings = settings
+        self._secret = secret
+        self._database = database_at(place)
+        self._connection: StoreConnection | None = None
+        self._connected_ns = 0
+        self._clock = clock
+        self._wall_ns = wall_ns
+        self._resolve = resolve
+        self._tls: ssl.SSLContext | None = None
+        self.writer: Final = BackgroundWriter(
+            f"webhook-{name}",
+            self._pass,
+            recovered=f"webhooks.{name} takes messages again",
+            on_end=self._disconnect,
+        )
+
+    def _pass(self, is_closing: bool) -> float | None:
+        """Send what is due, until an attempt fails. Returns the pause before the next pass."""
+        try:
+            while not (is_closing or self.writer.is_abandoned):
+                connection = self._connected()
+                now_ns = self._wall_ns()
+                message = claim(connection, self._name, now_ns, now_ns + CLAIM_S * _NS)
+                if message is None:
+                    self.num_waiting = num_queued(connection, self._name)
+                    if not self.num_waiting:
+                        self.writer.report(None)
+                    return LOOK_EVERY_S
+                if not self._deliver(connection, message):
+                    self.num_waiting = num_queued(connection, self._name)
+                    return FAILED_PAUSE_S
+        except Exception as error:
+            if not self._database.is_from_driver(error):
+                raise
+            self._disconnect()
+            reason = self._database.explain(error)
+            self.writer.report(f"webhooks.{self._name}: its queue can't be read: {reason}")
+        return None if is_closing else LOOK_EVERY_S
+
+    def _deliver(self, connection: StoreConnection, message: ClaimedMessage) -> bool:
+        """Make one attempt and settle the message. False: it failed."""
+        problem, is_final = self._attempt(message)
+        if problem is None:
+            remove(connection, message.row)
+            self.writer.report(None)
+            self.num_delivered += 1
+            return True
+        self.writer.report(f"webhooks.{self._name}: the endpoint {problem}")
+        self.num_failures += 1
+        now_ns = self._wall_ns()
+        age_h = (now_ns - message.created_unix_ns) / (3600 * _NS)
+        if is_final or age_h >= self._settings.max_age_h:
+            remove(connection, message.row)
+            self.num_given_up += 1
+            _log.error(
+                "webhooks.%s: %s was given up after %d attempts in %.1f h: the endpoint %s",
+                self._name, message.message_id, message.num_attempts, age_h, problem,
+            )  # fmt: skip
+        else:
+            pause_s = pause_before(message.num_attempts + 1) * random.uniform(1, 1.2)
+            postpone(connection, message.row, now_ns + int(pause_s * _NS))
+        return False
+
+    def _attempt(self, message: ClaimedMessage) -> tuple[str | None, bool]:
+        """Send a message. Returns what is wrong, as the predicate of a sentence, and whether it
+        would be again."""
+        body = message.body.encode()
+        headers = {
+            "content-type": "application/json",
+            "user-agent": "halfsec",
+            **signed_headers(self._secret, message.message_id, self._wall_ns() // _NS, body),
+        }
+        if self._tls is None:
+            self._tls = httpx.create_ssl_context()
+        network = _CheckedNetwork(
+            self._clock, allow_private=self._settings.allow_private, resolve=self._resolve
+        )
+        try:
+            with (
+                httpcore.ConnectionPool(
+                    ssl_context=self._tls, network_backend=network, max_keepalive_connections=0
+                ) as pool,
+                pool.stream(
+                    "POST", self._settings.url, headers=list(headers.items()), content=body
+                ) as response,
+            ):
+                status = response.status
+        except httpcore.TimeoutException:
+            return f"did not answer within {ATTEMPT_S:.0f} s", False
+        except ForbiddenAddressError:
+            return "has an address inside the network, which allow_private is off for", False
+        except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
+            return f"can't be reached: {error or type(error).__name__}", False
+        if 200 <= status < 300:
+            return None, False
+        return f"answered {status}", status == GONE
+
+    def _connected(self) -> StoreConnection:
+        now_ns, connection = self._clock.now_ns(), self._connection
+        if connection is not None and (
+            not self._database.is_current(connection)
+            or now_ns - self._connected_ns >= RECONNECT_S * _NS
+        ):
+            self._disconnect()
+        if self._connection is None:
+            self._connection = self._database.connect()
+            self._connected_ns = now_ns
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            try:
+                self._connection.close()
+            except Exception as error:
+                _log.debug("webhooks.%s: %s", self._name, self._database.explain(error))
+            self._connection = None
+
+
+def pause_before(attempt: int) -> float:
+    """Pause in s before an attempt, from the second on."""
+    return float(min(MAX_PAUSE_S, FIRST_PAUSE_S * 4 ** min(attempt - 2, 10)))
+
+
+class CallWebhooks:
+    """Senders of all endpoints. Methods and figures may be used from any thread."""
+
+    def __init__(
+        self,
+        webhooks: Mapping[str, WebhookSettings],
+        place: Place,
+        clock: Clock,
+        *,
+        wall_ns: Callable[[], int] = unix_ns,
+        resolve: Callable[[str, int], Iterable[str]] = addresses_of,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Nothing is sent before `start`. `place`: of the turn store. `resolve`: addresses of a
+        host and port. Raises ValueError for a secret that is missing or invalid."""
+        self.endpoints: Final = {
+            name: _Endpoint(
+                name,
+                settings,
+                secret_of(settings.secret_env, environment),
+                place,
+                clock,
+                wall_ns,
+                resolve,
+            )
+            for name, settings in webhooks.items()
+        }
+
+    @property
+    def problem(self) -> dict[str, str]:
+        """Reason why an endpoint gets no messages, as a sentence, by its name; empty: all do."""
+        problems = {name: each.writer.problem for name, each in self.endpoints.items()}
+        return {name: problem for name, problem in problems.items() if problem is not None}
+
+    def start(self) -> None:
+        """Begin to send. Once."""
+        for each in self.endpoints.values():
+            each.writer.start()
+
+    def wake(self) -> None:
+        """Look for due messages now."""
+        for each in self.endpoints.values():
+            each.writer.wake()
+
+    def close(self, timeout_s: float = 1.0) -> None:
+        """Stop sending; messages stay in the store. An attempt in progress is left behind after the
+        time limit, and repeated by the next process. Blocks."""
+        for each in self.endpoints.values():
+            each.writer.close(0)
+        for each in self.endpoints.values():
+            each.writer.close(timeout_s / len(self.endpoints))
