@@ -20,6 +20,10 @@ A model that can't be built anew (its file is being replaced, memory is short) i
 timer, less and less often where a try is expensive, and at once where a call that goes on asks for
 it. The timer is needed because no new call is admitted while a stage is broken, so there may be no
 job left to trigger it.
+
+A build may hang too, as where the abandoned thread holds a lock that the library needs for it. No
+further thread would do better: the stage is lost, and the server ends for its supervisor to start
+another.
 """
 
 import asyncio
@@ -39,6 +43,7 @@ from latency_budget.account.clock import SystemClock
 from .fair_order import FairOrder, Ticket
 from .gc_freeze import unfreeze_heap
 from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, ThreadGroup, name_thread
+from .stall_timeout import NUM_TICKS
 
 Model = TypeVar("Model")
 Answer = TypeVar("Answer")
@@ -64,6 +69,13 @@ until it succeeds."""
 RETRY_SHARE: Final = 5.0
 """A wait is no longer than this times the build that failed: the tries take a fifth of a core."""
 
+MIN_REBUILD_S: Final = 60.0
+"""Shortest deadline of a build after the first. Lower ends a server whose disk or processor is busy
+for a while; higher leaves calls with apologies for longer."""
+
+REBUILD_FACTOR: Final = 10.0
+"""The same as a multiple of the first build, for models that take minutes to load."""
+
 THREAD_PREFIX: Final = "stage-"
 """Prefix of the owner threads' names."""
 
@@ -87,6 +99,10 @@ def as_exception(error: BaseException) -> Exception:
     failure = RuntimeError(f"{type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
+
+
+class StageLostError(StageError):
+    """A stage that can't be rebuilt in this process: threads that hang stand in the way."""
 
 
 class _Job(Generic[Model, Answer]):
@@ -175,6 +191,10 @@ class ModelThread(Generic[Model]):
         self._failed_builds = 0
         """Failed builds in a row, after the first model worked."""
         self._retry: asyncio.TimerHandle | None = None
+        self._first_build_s: float | None = None
+        """Time that the first build took; None before that."""
+        self._build_tick: asyncio.TimerHandle | None = None
+        """Next tick of the deadline of a build."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -192,7 +212,8 @@ class ModelThread(Generic[Model]):
 
     @property
     def broken(self) -> Exception | None:
-        """Error of the last attempt to build the model; None once it is built."""
+        """Error of the last attempt to build the model; None once it is built. A StageLostError
+        stays."""
         return self._broken
 
     async def call(
@@ -213,6 +234,8 @@ class ModelThread(Generic[Model]):
         """
         if self._loop is None:
             raise StageError(self.name, f"The {self.name} stage is not running.")
+        if isinstance(self._broken, StageLostError):
+            raise StageError(self.name, f"The {self.name} stage is lost: {self._broken}")
         if self._broken is not None and not self._building:
             self._spawn(None)  # a job waits: do not wait for the timer
         if self.waiting >= MAX_WAITING:
@@ -265,7 +288,7 @@ class ModelThread(Generic[Model]):
         left running."""
         self._inbox.put((OFFLINE + 1, 0.0, next(self._order), _STOP))
         self._loop = None
-        for timer in (self._retry, self._next_check):
+        for timer in (self._retry, self._next_check, self._build_tick):
             if timer is not None:
                 timer.cancel()
         if self._thread is not None:
@@ -337,6 +360,33 @@ class ModelThread(Generic[Model]):
             daemon=True,
         )
         self._thread.start()
+        if self._build_tick is not None:
+            self._build_tick.cancel()
+        if built is None and self._first_build_s is not None:
+            limit_s = max(MIN_REBUILD_S, REBUILD_FACTOR * self._first_build_s)
+            self._watch_build(self._generation, limit_s, NUM_TICKS)
+
+    def _watch_build(self, generation: int, limit_s: float, num_ticks: int) -> None:
+        """Give the stage up if this build is not over after so many ticks. Ticks, because a stall
+        of the whole process must not end it (`stall_timeout.py`)."""
+        self._build_tick = None
+        if self._loop is None or generation != self._generation or not self._building:
+            return
+        if num_ticks == 0:
+            self._lose(f"its model is not rebuilt after {limit_s:.0f} s")
+            return
+        self._build_tick = self._loop.call_later(
+            limit_s / NUM_TICKS, self._watch_build, generation, limit_s, num_ticks - 1
+        )
+
+    def _lose(self, why: str) -> None:
+        """Give the stage up for good: `broken` says so, and what waits fails."""
+        self._generation += 1  # abandons the newest thread, too
+        self.model, self._building = None, False
+        error = StageLostError(self.name, f"{why}; only a new process can load it")
+        self._broken = error
+        _log.error("stage %s is lost: %s", self.name, error)
+        self._fail_waiting(error)
 
     def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
         began_ns = SystemClock().now_ns()
@@ -355,6 +405,8 @@ class ModelThread(Generic[Model]):
                     self._try_again(generation, error, (SystemClock().now_ns() - began_ns) / 1e9)
             return
         if generation == self._generation:
+            if self._first_build_s is None:
+                self._first_build_s = (SystemClock().now_ns() - began_ns) / 1e9
             if self._failed_builds:
                 _log.warning("stage %s works again", self.name)
             self._failed_builds = 0

@@ -3,7 +3,8 @@
 `start` loads them side by side, those on the GPU one after another, while the server already
 listens; `progress` is what `/readyz` shows meanwhile. A model that can't be loaded at the start
 ends the server with the reason; one that fails later is restarted by its own thread, which goes on
-trying; until then new calls are refused.
+trying; until then new calls are refused. One that can't be restarted in this process ends the
+server as well.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ from .fault_injection import Rehearsal
 from .llm_chat import ChatFactory, chat_factory
 from .load_progress import Conversion
 from .loading import Loading
-from .model_thread import ModelThread
+from .model_thread import ModelThread, StageLostError
 from .speech_input import SpeechInput, check_language, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 from .tool_call_adapter import ToolLimits
@@ -522,7 +523,8 @@ def _only_compute(config: Config) -> set[str]:
 
 
 def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:
-    """Stages on a device that this process has lost for good, a line for each."""
+    """Stages that only a new process can load, because their device is lost or their threads hang,
+    a line for each."""
     models = {name: thread.model for name, thread in threads.items()}
     losses = {
         name: model.health.lost if isinstance(model, llm_engine.Engine) else threads[name].broken
@@ -531,7 +533,7 @@ def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:
     return [
         f"{name}: {loss}"
         for name, loss in losses.items()
-        if isinstance(loss, llm_engine.DeviceLostError)
+        if isinstance(loss, (llm_engine.DeviceLostError, StageLostError))
     ]
 
 

@@ -3,13 +3,23 @@
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
 from agent.errors import ClientError, StageError
 from agent.stages import model_thread
-from agent.stages.model_thread import BACKGROUND, MAX_WAITING, URGENT, ModelThread, retry_s
+from agent.stages.model_thread import (
+    BACKGROUND,
+    MAX_WAITING,
+    URGENT,
+    ModelThread,
+    StageLostError,
+    retry_s,
+)
+from agent.stages.stall_timeout import NUM_TICKS
 
 
 class Model:
@@ -425,3 +435,71 @@ async def test_a_broken_stage_that_is_closed_is_not_built_again(impatient: None)
     for _ in range(10):
         await asyncio.sleep(0)
     assert Model.built == 2
+
+
+async def test_a_rebuild_that_hangs_is_given_up_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the abandoned thread holds a lock of the library that every build takes."""
+    monkeypatch.setattr(model_thread, "MIN_REBUILD_S", 0.0)
+    monkeypatch.setattr(model_thread, "REBUILD_FACTOR", 0.0)
+    release, built = threading.Event(), []
+
+    def build() -> Model:
+        model = Model()
+        built.append(model)
+        if len(built) > 1:
+            release.wait(30)
+        return model
+
+    stage: ModelThread[Model] = ModelThread("asr", build)
+    await stage.start()
+    stage.restart(await stage.call(lambda model: model, timeout_s=30), "hangs")
+    with pytest.raises(StageError, match="only a new process"):
+        await stage.call(lambda model: model, timeout_s=30)
+    hung = stage._thread
+    assert isinstance(stage.broken, StageLostError)
+    release.set()
+    assert hung is not None
+    await asyncio.to_thread(hung.join, 30)
+    with pytest.raises(StageError, match="lost"):  # nor is it tried again, or taken up
+        await stage.call(lambda model: model, timeout_s=30)
+    assert (len(built), stage.model) == (2, None)
+    await stage.close()
+
+
+async def test_a_rebuild_has_its_time_in_which_the_loop_turned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    release, built = threading.Event(), []
+    ticks: list[tuple[float, Callable[[], object]]] = []
+
+    def build() -> Model:
+        model = Model()
+        built.append(model)
+        if len(built) > 1:
+            release.wait(30)
+        return model
+
+    def call_later(delay_s: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
+        if callback == stage._watch_build:
+            ticks.append((delay_s, partial(callback, *args)))
+            return later(3600, int)
+        return later(delay_s, callback, *args)
+
+    later = loop.call_later
+    monkeypatch.setattr(loop, "call_later", call_later)
+    stage: ModelThread[Model] = ModelThread("asr", build)
+    await stage.start()
+    assert not ticks  # the first build takes as long as it does
+    for first_s in (1.0, 12.0):
+        stage._first_build_s = first_s
+        ticks.clear()
+        stage._broken = None
+        stage._spawn(None)
+        for number in range(NUM_TICKS):
+            assert (len(ticks), stage.broken) == (number + 1, None)
+            ticks[-1][1]()
+        assert [delay_s for delay_s, _ in ticks] == [max(60.0, 10 * first_s) / NUM_TICKS] * 10
+        assert isinstance(stage.broken, StageLostError)
+    release.set()
+    await stage.close()
