@@ -23,7 +23,8 @@ job left to trigger it.
 
 A build may hang too, as where the abandoned thread holds a lock that the library needs for it. No
 further thread would do better: the stage is lost, and the server ends for its supervisor to start
-another.
+another. So it does at the third hang while two threads of earlier ones still have not returned:
+each keeps its model, and memory must not grow with every hang.
 """
 
 import asyncio
@@ -75,6 +76,10 @@ for a while; higher leaves calls with apologies for longer."""
 
 REBUILD_FACTOR: Final = 10.0
 """The same as a multiple of the first build, for models that take minutes to load."""
+
+MAX_HUNG: Final = 2
+"""Threads that may hang at once, each with a model in memory. Lower ends all calls for hangs that
+may never come again; higher needs room for more models beside the one that works."""
 
 THREAD_PREFIX: Final = "stage-"
 """Prefix of the owner threads' names."""
@@ -162,14 +167,19 @@ class ModelThread(Generic[Model]):
         dispose: Callable[[Model], None] = lambda model: None,
         *,
         only_computes: bool = False,
+        worker: Callable[[Model], threading.Thread] | None = None,
     ) -> None:
         """`build` makes the model, on the owner thread; it may raise. `dispose` ends it there.
-        `only_computes`: no job ever sleeps, so threads that do hang."""
+        `only_computes`: no job ever sleeps, so threads that do hang. `worker`: the thread that
+        hangs where `restart` abandons a model; None: the owner thread."""
         self.name = name
         self.restarts = 0
         self.peak_waiting = 0
         self._build = build
         self._dispose = dispose
+        self._worker = worker
+        self._hung: list[threading.Thread] = []
+        """Threads abandoned in a hang that had not ended at the last one."""
         self.only_computes = only_computes
         self._watched: _Watched | None = None
         """The job that ran at the last check of the thread."""
@@ -256,7 +266,7 @@ class ModelThread(Generic[Model]):
         except TimeoutError:
             running = self._running
             if running is not None and running in (waiting, ahead):
-                self._restart(running.generation, f"did not answer within {timeout_s:g} s")
+                self._abandon(running.generation, f"did not answer within {timeout_s:g} s")
             raise StageError(self.name, f"The {self.name} stage took too long.") from None
         except (ClientError, StageError):
             raise
@@ -300,7 +310,7 @@ class ModelThread(Generic[Model]):
         Does nothing where it has been abandoned already.
         """
         if model is self.model:
-            self._restart(self._generation, why)
+            self._abandon(self._generation, why, model)
 
     def idle_check(self, num_checks: int) -> IdleCheck:
         """A check of the threads of a model that only computes, and also between its jobs."""
@@ -336,10 +346,24 @@ class ModelThread(Generic[Model]):
 
     def _hangs(self, job: _Job[Model, Any]) -> None:
         """Abandon the thread, which sleeps in this job."""
-        self._restart(job.generation, f"slept for {NUM_CHECKS * CHECK_S:g} s in a job")
+        self._abandon(job.generation, f"slept for {NUM_CHECKS * CHECK_S:g} s in a job")
         if not job.answer.done():
             error = StageError(self.name, f"The {self.name} stage took too long.")
             job.answer.set_exception(error)
+
+    def _abandon(self, generation: int | None, why: str, model: Model | None = None) -> None:
+        """Rebuild the stage without its thread, which hangs, or the worker of `model`. Lose it where
+        too many hang."""
+        if generation != self._generation or self._loop is None:
+            return  # another job saw the same hang first
+        hung = self._thread
+        if model is not None and self._worker is not None:
+            hung = self._worker(model)
+        self._hung = [each for each in (*self._hung, hung) if each is not None and each.is_alive()]
+        if len(self._hung) > MAX_HUNG:
+            self._lose(f"{len(self._hung)} of its threads hang")
+        else:
+            self._restart(generation, why)
 
     def _restart(self, generation: int | None, why: str) -> None:
         if generation != self._generation or self._loop is None:

@@ -10,6 +10,7 @@ server as well.
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -101,7 +102,11 @@ class Stages:
             "turn", load.turn_model, only_computes=True
         )
         self.llm: ModelThread[llm_engine.Engine] = ModelThread(
-            "llm", load.engine, llm_engine.Engine.close, only_computes="llm" in computing
+            "llm",
+            load.engine,
+            llm_engine.Engine.close,
+            only_computes="llm" in computing,
+            worker=_engine_thread,
         )
         """The engine of this process. Not started where the language model is another one."""
         self.small_llm: ModelThread[llm_engine.Engine] | None = None
@@ -112,6 +117,7 @@ class Stages:
                 load.small_engine,
                 llm_engine.Engine.close,
                 only_computes="llm" in computing,
+                worker=_engine_thread,
             )
         self.remote_llm = _remote_llm(config, clock)
         """The language model, where it is on another server or of a plug-in."""
@@ -520,6 +526,10 @@ def _only_compute(config: Config) -> set[str]:
         "tts": True,
     }
     return {name for name, known in is_known.items() if known}
+
+
+def _engine_thread(engine: llm_engine.Engine) -> threading.Thread:
+    return engine.thread
 
 
 def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:

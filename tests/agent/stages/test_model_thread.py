@@ -173,6 +173,67 @@ async def test_a_stage_that_hangs_is_replaced_and_its_queue_goes_on(
     release.set()
 
 
+async def hang_once(stage: ModelThread[Model]) -> tuple[threading.Event, threading.Thread | None]:
+    """Have the stage abandon its thread in a job, which ends when the event is set."""
+    release, hanging = await hold(stage)
+    thread = stage._thread
+    assert stage._running is not None
+    stage._hangs(stage._running)
+    with pytest.raises(StageError, match="too long"):
+        await hanging
+    return release, thread
+
+
+async def test_the_third_thread_that_hangs_is_one_too_many(stage: ModelThread[Model]) -> None:
+    held = [await hang_once(stage) for _ in range(3)]
+    assert isinstance(stage.broken, StageLostError)
+    with pytest.raises(StageError, match="3 of its threads hang; only a new process"):
+        await stage.call(lambda model: model.number, timeout_s=30)
+    assert (Model.built, stage.restarts, stage.model) == (3, 2, None)
+    for release, _ in held:
+        release.set()
+
+
+async def test_threads_that_came_back_are_not_counted(stage: ModelThread[Model]) -> None:
+    for number in range(1, 6):
+        release, thread = await hang_once(stage)
+        assert thread is not None
+        release.set()
+        await asyncio.to_thread(thread.join, 30)
+        assert await stage.call(lambda model: model.number, timeout_s=30) == number + 1
+    assert (stage.broken, stage.restarts) == (None, 5)
+
+
+async def test_a_model_with_a_thread_of_its_own_is_gone_when_that_ends() -> None:
+    ends = [threading.Event() for _ in range(5)]
+    workers: dict[Model, threading.Thread] = {}
+
+    def build() -> Model:
+        model = Model()
+        workers[model] = threading.Thread(target=ends[len(workers)].wait, args=(30,), daemon=True)
+        workers[model].start()
+        return model
+
+    stage: ModelThread[Model] = ModelThread("llm", build, worker=workers.__getitem__)
+    await stage.start()
+
+    async def give_up() -> None:
+        stage.restart(await stage.call(lambda model: model, timeout_s=30), "hangs")
+
+    await give_up()
+    await give_up()
+    ends[0].set()
+    await asyncio.to_thread(next(iter(workers.values())).join, 30)
+    await give_up()
+    assert (stage.restarts, stage.broken) == (3, None)
+    await give_up()
+    assert isinstance(stage.broken, StageLostError)
+    assert (stage.restarts, len(workers)) == (3, 4)
+    for each in ends:
+        each.set()
+    await stage.close()
+
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="counted by Linux")
 
 
