@@ -352,8 +352,8 @@ class ModelThread(Generic[Model]):
             job.answer.set_exception(error)
 
     def _abandon(self, generation: int | None, why: str, model: Model | None = None) -> None:
-        """Rebuild the stage without its thread, which hangs, or the worker of `model`. Lose it where
-        too many hang."""
+        """Rebuild the stage without its thread, which hangs, or the worker of `model`. Lose it
+        where too many hang."""
         if generation != self._generation or self._loop is None:
             return  # another job saw the same hang first
         hung = self._thread
