@@ -81,6 +81,11 @@ MAX_HUNG: Final = 2
 """Threads that may hang at once, each with a model in memory. Lower ends all calls for hangs that
 may never come again; higher needs room for more models beside the one that works."""
 
+NUM_UNDUE_CHECKS: Final = 20
+"""Checks, 3 s, after which a job of a call is taken for trouble where sleep is no sign of it. Lower
+takes a pass over a long utterance for a hang; higher is a longer silence where a GPU or a plug-in
+hangs."""
+
 THREAD_PREFIX: Final = "stage-"
 """Prefix of the owner threads' names."""
 
@@ -111,7 +116,7 @@ class StageLostError(StageError):
 
 
 class _Job(Generic[Model, Answer]):
-    __slots__ = ("answer", "call", "generation", "on_begun", "order", "ticket")
+    __slots__ = ("answer", "call", "generation", "is_awaited", "on_begun", "order", "ticket")
 
     def __init__(
         self,
@@ -119,8 +124,12 @@ class _Job(Generic[Model, Answer]):
         answer: "asyncio.Future[Answer]",
         order: FairOrder,
         ticket: Ticket | None,
+        *,
+        is_awaited: bool,
     ) -> None:
+        """`is_awaited`: a caller waits for its answer."""
         self.call = call
+        self.is_awaited = is_awaited
         self.answer = answer
         self.order = order
         self.ticket = ticket
@@ -155,6 +164,13 @@ class _Watched:
     """None where the model's threads may sleep by right."""
     num_checks: int = 0
     """Checks since the first that found it running."""
+
+    @property
+    def is_undue(self) -> bool:
+        """True if the job seems to hang. One that is only slow, as on a busy machine, does not."""
+        if self.idle is not None and self.idle.counts:
+            return self.num_checks >= NUM_CHECKS and self.idle.has_slept
+        return self.job.is_awaited and self.num_checks >= NUM_UNDUE_CHECKS
 
 
 class ModelThread(Generic[Model]):
@@ -253,7 +269,9 @@ class ModelThread(Generic[Model]):
         loop, ahead = self._loop, self._running
         order = self._fair_orders[priority]
         ticket = None if caller is None else order.queued(caller)
-        waiting: _Job[Model, Answer] = _Job(job, loop.create_future(), order, ticket)
+        waiting: _Job[Model, Answer] = _Job(
+            job, loop.create_future(), order, ticket, is_awaited=priority < BACKGROUND
+        )
         tag = 0.0 if ticket is None else ticket.tag
         self._inbox.put((priority, tag, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
@@ -318,9 +336,9 @@ class ModelThread(Generic[Model]):
 
     @property
     def is_troubled(self) -> bool:
-        """True while the model is being rebuilt, or its present job lasts unduly long."""
+        """True while the model is being rebuilt, or seems to hang in its present job."""
         is_missing = self._generation > 1 and self.model is None
-        return is_missing or (self._watched is not None and self._watched.num_checks >= NUM_CHECKS)
+        return is_missing or (self._watched is not None and self._watched.is_undue)
 
     def _check(self) -> None:
         """Look whether the thread hangs in its job, and look again while there are jobs."""

@@ -200,7 +200,7 @@ class Stages:
 
     @property
     def is_troubled(self) -> bool:
-        """True while a model that calls need is being rebuilt, or lasts unduly long over a job."""
+        """True while a model that calls need is being rebuilt, or seems to hang in a job."""
         threads = self.threads().items()
         return any(it.is_troubled for name, it in threads if name not in STAND_INS)
 
