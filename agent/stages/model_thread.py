@@ -38,7 +38,7 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from agent.errors import ClientError, StageError
+from agent.errors import ClientError, HalfsecError, StageError
 from latency_budget.account.clock import SystemClock
 
 from .fair_order import FairOrder, Ticket
@@ -111,7 +111,7 @@ def as_exception(error: BaseException) -> Exception:
     return failure
 
 
-class StageLostError(StageError):
+class StageLostError(HalfsecError):
     """A stage that can't be rebuilt in this process: threads that hang stand in the way."""
 
 
@@ -425,7 +425,7 @@ class ModelThread(Generic[Model]):
         """Give the stage up for good: `broken` says so, and what waits fails."""
         self._generation += 1  # abandons the newest thread, too
         self.model, self._building = None, False
-        error = StageLostError(self.name, f"{why}; only a new process can load it")
+        error = StageLostError(f"{why}; only a new process can load it")
         self._broken = error
         _log.error("stage %s is lost: %s", self.name, error)
         self._fail_waiting(error)

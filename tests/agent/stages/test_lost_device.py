@@ -80,7 +80,7 @@ async def test_the_service_ends_once_a_device_is_lost(
 
 
 @pytest.mark.parametrize(
-    "error", [DeviceLostError("it has not ended"), StageLostError("llm", "it has not ended")]
+    "error", [DeviceLostError("it has not ended"), StageLostError("it has not ended")]
 )
 def test_a_model_that_only_a_new_process_can_load_ends_this_one(error: Exception) -> None:
     """As where processes of several GPUs hang, or threads, and are given up."""
