@@ -6,6 +6,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -304,6 +305,11 @@ class Engine:
     async def stats(self) -> EngineStats:
         """Counters of the engine, read between two of its steps."""
         return await self._thread.call(self._core.stats, undo=lambda _: None)
+
+    @property
+    def thread(self) -> threading.Thread:
+        """The thread that takes the steps; it ends after `stop`, unless it hangs."""
+        return self._thread.thread
 
     def stop(self) -> None:
         """Begin to close without waiting for the thread: for an engine that may hang."""

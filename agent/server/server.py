@@ -44,7 +44,7 @@ LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
 engine on several GPUs and of a plug-in that loads."""
 
 LOOK_EVERY_S: Final = 0.5
-"""Interval in seconds between checks for a model that has lost its device."""
+"""Interval in seconds between checks for a model that is lost in this process."""
 
 _log = logging.getLogger(__name__)
 
@@ -228,8 +228,8 @@ def _give_up(stages: Stages, calls: CallRegistry, server: uvicorn.Server) -> Non
 
 
 async def _end_when_lost(stages: Stages, calls: CallRegistry, server: uvicorn.Server) -> None:
-    """End the service once a model has lost its device for good. The turn that failed has already
-    reported it to its client."""
+    """End the service once a model has lost its device, or can't be rebuilt in this process. The
+    turn that failed has already reported it to its client."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         if stages.status == "failed":

@@ -109,6 +109,16 @@ class IdleCheck:
         self._last = threads.sample()
         self._num_idle = 0
 
+    @property
+    def counts(self) -> bool:
+        """True where the system says what the threads do."""
+        return bool(self._last)
+
+    @property
+    def has_slept(self) -> bool:
+        """True if the threads slept from the last look but one to the last."""
+        return self._num_idle > 0
+
     def look(self) -> bool:
         """True if the threads hang. To be called once every `CHECK_S`."""
         last, self._last = self._last, self._threads.sample()

@@ -20,6 +20,11 @@ A model that can't be built anew (its file is being replaced, memory is short) i
 timer, less and less often where a try is expensive, and at once where a call that goes on asks for
 it. The timer is needed because no new call is admitted while a stage is broken, so there may be no
 job left to trigger it.
+
+A build may hang too, as where the abandoned thread holds a lock that the library needs for it. No
+further thread would do better: the stage is lost, and the server ends for its supervisor to start
+another. So it does at the third hang while two threads of earlier ones still have not returned:
+each keeps its model, and memory must not grow with every hang.
 """
 
 import asyncio
@@ -33,12 +38,13 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from agent.errors import ClientError, StageError
+from agent.errors import ClientError, HalfsecError, StageError
 from latency_budget.account.clock import SystemClock
 
 from .fair_order import FairOrder, Ticket
 from .gc_freeze import unfreeze_heap
 from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, ThreadGroup, name_thread
+from .stall_timeout import NUM_TICKS
 
 Model = TypeVar("Model")
 Answer = TypeVar("Answer")
@@ -63,6 +69,22 @@ until it succeeds."""
 
 RETRY_SHARE: Final = 5.0
 """A wait is no longer than this times the build that failed: the tries take a fifth of a core."""
+
+MIN_REBUILD_S: Final = 60.0
+"""Shortest deadline of a build after the first. Lower ends a server whose disk or processor is busy
+for a while; higher leaves calls with apologies for longer."""
+
+REBUILD_FACTOR: Final = 10.0
+"""The same as a multiple of the first build, for models that take minutes to load."""
+
+MAX_HUNG: Final = 2
+"""Threads that may hang at once, each with a model in memory. Lower ends all calls for hangs that
+may never come again; higher needs room for more models beside the one that works."""
+
+NUM_UNDUE_CHECKS: Final = 20
+"""Checks, 3 s, after which a job of a call is taken for trouble where sleep is no sign of it. Lower
+takes a pass over a long utterance for a hang; higher is a longer silence where a GPU or a plug-in
+hangs."""
 
 THREAD_PREFIX: Final = "stage-"
 """Prefix of the owner threads' names."""
@@ -89,8 +111,12 @@ def as_exception(error: BaseException) -> Exception:
     return failure
 
 
+class StageLostError(HalfsecError):
+    """A stage that can't be rebuilt in this process: threads that hang stand in the way."""
+
+
 class _Job(Generic[Model, Answer]):
-    __slots__ = ("answer", "call", "generation", "on_begun", "order", "ticket")
+    __slots__ = ("answer", "call", "generation", "is_awaited", "on_begun", "order", "ticket")
 
     def __init__(
         self,
@@ -98,8 +124,12 @@ class _Job(Generic[Model, Answer]):
         answer: "asyncio.Future[Answer]",
         order: FairOrder,
         ticket: Ticket | None,
+        *,
+        is_awaited: bool,
     ) -> None:
+        """`is_awaited`: a caller waits for its answer."""
         self.call = call
+        self.is_awaited = is_awaited
         self.answer = answer
         self.order = order
         self.ticket = ticket
@@ -135,6 +165,13 @@ class _Watched:
     num_checks: int = 0
     """Checks since the first that found it running."""
 
+    @property
+    def is_undue(self) -> bool:
+        """True if the job seems to hang. One that is only slow, as on a busy machine, does not."""
+        if self.idle is not None and self.idle.counts:
+            return self.num_checks >= NUM_CHECKS and self.idle.has_slept
+        return self.job.is_awaited and self.num_checks >= NUM_UNDUE_CHECKS
+
 
 class ModelThread(Generic[Model]):
     """One model and its owner thread. `start`, `call` and `close` belong to one event loop."""
@@ -146,14 +183,19 @@ class ModelThread(Generic[Model]):
         dispose: Callable[[Model], None] = lambda model: None,
         *,
         only_computes: bool = False,
+        worker: Callable[[Model], threading.Thread] | None = None,
     ) -> None:
         """`build` makes the model, on the owner thread; it may raise. `dispose` ends it there.
-        `only_computes`: no job ever sleeps, so threads that do hang."""
+        `only_computes`: no job ever sleeps, so threads that do hang. `worker`: the thread that
+        hangs where `restart` abandons a model; None: the owner thread."""
         self.name = name
         self.restarts = 0
         self.peak_waiting = 0
         self._build = build
         self._dispose = dispose
+        self._worker = worker
+        self._hung: list[threading.Thread] = []
+        """Threads abandoned in a hang that had not ended at the last one."""
         self.only_computes = only_computes
         self._watched: _Watched | None = None
         """The job that ran at the last check of the thread."""
@@ -175,6 +217,10 @@ class ModelThread(Generic[Model]):
         self._failed_builds = 0
         """Failed builds in a row, after the first model worked."""
         self._retry: asyncio.TimerHandle | None = None
+        self._first_build_s: float | None = None
+        """Time that the first build took; None before that."""
+        self._build_tick: asyncio.TimerHandle | None = None
+        """Next tick of the deadline of a build."""
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -192,7 +238,8 @@ class ModelThread(Generic[Model]):
 
     @property
     def broken(self) -> Exception | None:
-        """Error of the last attempt to build the model; None once it is built."""
+        """Error of the last attempt to build the model; None once it is built. A StageLostError
+        stays."""
         return self._broken
 
     async def call(
@@ -213,6 +260,8 @@ class ModelThread(Generic[Model]):
         """
         if self._loop is None:
             raise StageError(self.name, f"The {self.name} stage is not running.")
+        if isinstance(self._broken, StageLostError):
+            raise StageError(self.name, f"The {self.name} stage is lost: {self._broken}")
         if self._broken is not None and not self._building:
             self._spawn(None)  # a job waits: do not wait for the timer
         if self.waiting >= MAX_WAITING:
@@ -220,7 +269,9 @@ class ModelThread(Generic[Model]):
         loop, ahead = self._loop, self._running
         order = self._fair_orders[priority]
         ticket = None if caller is None else order.queued(caller)
-        waiting: _Job[Model, Answer] = _Job(job, loop.create_future(), order, ticket)
+        waiting: _Job[Model, Answer] = _Job(
+            job, loop.create_future(), order, ticket, is_awaited=priority < BACKGROUND
+        )
         tag = 0.0 if ticket is None else ticket.tag
         self._inbox.put((priority, tag, next(self._order), waiting))
         self.peak_waiting = max(self.peak_waiting, self.waiting)
@@ -233,7 +284,7 @@ class ModelThread(Generic[Model]):
         except TimeoutError:
             running = self._running
             if running is not None and running in (waiting, ahead):
-                self._restart(running.generation, f"did not answer within {timeout_s:g} s")
+                self._abandon(running.generation, f"did not answer within {timeout_s:g} s")
             raise StageError(self.name, f"The {self.name} stage took too long.") from None
         except (ClientError, StageError):
             raise
@@ -265,7 +316,7 @@ class ModelThread(Generic[Model]):
         left running."""
         self._inbox.put((OFFLINE + 1, 0.0, next(self._order), _STOP))
         self._loop = None
-        for timer in (self._retry, self._next_check):
+        for timer in (self._retry, self._next_check, self._build_tick):
             if timer is not None:
                 timer.cancel()
         if self._thread is not None:
@@ -277,7 +328,7 @@ class ModelThread(Generic[Model]):
         Does nothing where it has been abandoned already.
         """
         if model is self.model:
-            self._restart(self._generation, why)
+            self._abandon(self._generation, why, model)
 
     def idle_check(self, num_checks: int) -> IdleCheck:
         """A check of the threads of a model that only computes, and also between its jobs."""
@@ -285,9 +336,9 @@ class ModelThread(Generic[Model]):
 
     @property
     def is_troubled(self) -> bool:
-        """True while the model is being rebuilt, or its present job lasts unduly long."""
+        """True while the model is being rebuilt, or seems to hang in its present job."""
         is_missing = self._generation > 1 and self.model is None
-        return is_missing or (self._watched is not None and self._watched.num_checks >= NUM_CHECKS)
+        return is_missing or (self._watched is not None and self._watched.is_undue)
 
     def _check(self) -> None:
         """Look whether the thread hangs in its job, and look again while there are jobs."""
@@ -313,10 +364,24 @@ class ModelThread(Generic[Model]):
 
     def _hangs(self, job: _Job[Model, Any]) -> None:
         """Abandon the thread, which sleeps in this job."""
-        self._restart(job.generation, f"slept for {NUM_CHECKS * CHECK_S:g} s in a job")
+        self._abandon(job.generation, f"slept for {NUM_CHECKS * CHECK_S:g} s in a job")
         if not job.answer.done():
             error = StageError(self.name, f"The {self.name} stage took too long.")
             job.answer.set_exception(error)
+
+    def _abandon(self, generation: int | None, why: str, model: Model | None = None) -> None:
+        """Rebuild the stage without its thread, which hangs, or the worker of `model`. Lose it
+        where too many hang."""
+        if generation != self._generation or self._loop is None:
+            return  # another job saw the same hang first
+        hung = self._thread
+        if model is not None and self._worker is not None:
+            hung = self._worker(model)
+        self._hung = [each for each in (*self._hung, hung) if each is not None and each.is_alive()]
+        if len(self._hung) > MAX_HUNG:
+            self._lose(f"{len(self._hung)} of its threads hang")
+        else:
+            self._restart(generation, why)
 
     def _restart(self, generation: int | None, why: str) -> None:
         if generation != self._generation or self._loop is None:
@@ -337,6 +402,33 @@ class ModelThread(Generic[Model]):
             daemon=True,
         )
         self._thread.start()
+        if self._build_tick is not None:
+            self._build_tick.cancel()
+        if built is None and self._first_build_s is not None:
+            limit_s = max(MIN_REBUILD_S, REBUILD_FACTOR * self._first_build_s)
+            self._watch_build(self._generation, limit_s, NUM_TICKS)
+
+    def _watch_build(self, generation: int, limit_s: float, num_ticks: int) -> None:
+        """Give the stage up if this build is not over after so many ticks. Ticks, because a stall
+        of the whole process must not end it (`stall_timeout.py`)."""
+        self._build_tick = None
+        if self._loop is None or generation != self._generation or not self._building:
+            return
+        if num_ticks == 0:
+            self._lose(f"its model is not rebuilt after {limit_s:.0f} s")
+            return
+        self._build_tick = self._loop.call_later(
+            limit_s / NUM_TICKS, self._watch_build, generation, limit_s, num_ticks - 1
+        )
+
+    def _lose(self, why: str) -> None:
+        """Give the stage up for good: `broken` says so, and what waits fails."""
+        self._generation += 1  # abandons the newest thread, too
+        self.model, self._building = None, False
+        error = StageLostError(f"{why}; only a new process can load it")
+        self._broken = error
+        _log.error("stage %s is lost: %s", self.name, error)
+        self._fail_waiting(error)
 
     def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
         began_ns = SystemClock().now_ns()
@@ -355,6 +447,8 @@ class ModelThread(Generic[Model]):
                     self._try_again(generation, error, (SystemClock().now_ns() - began_ns) / 1e9)
             return
         if generation == self._generation:
+            if self._first_build_s is None:
+                self._first_build_s = (SystemClock().now_ns() - began_ns) / 1e9
             if self._failed_builds:
                 _log.warning("stage %s works again", self.name)
             self._failed_builds = 0

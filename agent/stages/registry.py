@@ -3,13 +3,15 @@
 `start` loads them side by side, those on the GPU one after another, while the server already
 listens; `progress` is what `/readyz` shows meanwhile. A model that can't be loaded at the start
 ends the server with the reason; one that fails later is restarted by its own thread, which goes on
-trying; until then new calls are refused.
+trying; until then new calls are refused. One that can't be restarted in this process ends the
+server as well.
 """
 
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -50,7 +52,7 @@ from .fault_injection import Rehearsal
 from .llm_chat import ChatFactory, chat_factory
 from .load_progress import Conversion
 from .loading import Loading
-from .model_thread import ModelThread
+from .model_thread import ModelThread, StageLostError
 from .speech_input import SpeechInput, check_language, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 from .tool_call_adapter import ToolLimits
@@ -100,7 +102,11 @@ class Stages:
             "turn", load.turn_model, only_computes=True
         )
         self.llm: ModelThread[llm_engine.Engine] = ModelThread(
-            "llm", load.engine, llm_engine.Engine.close, only_computes="llm" in computing
+            "llm",
+            load.engine,
+            llm_engine.Engine.close,
+            only_computes="llm" in computing,
+            worker=_engine_thread,
         )
         """The engine of this process. Not started where the language model is another one."""
         self.small_llm: ModelThread[llm_engine.Engine] | None = None
@@ -111,6 +117,7 @@ class Stages:
                 load.small_engine,
                 llm_engine.Engine.close,
                 only_computes="llm" in computing,
+                worker=_engine_thread,
             )
         self.remote_llm = _remote_llm(config, clock)
         """The language model, where it is on another server or of a plug-in."""
@@ -128,7 +135,10 @@ class Stages:
         self._own_languages: tuple[str, ...] = ()
         """Those of the recognizer, also while it is built anew."""
         self._preparing = asyncio.Lock()
-        """Held while models of a language are loaded."""
+        """Held while a model of a language is loaded."""
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        """Loads of models of languages that run or wait, by the names that `threads` uses. Ended by
+        `close`."""
         local = {name: self._new_voice(name) for name in config.local_voices}
         self.fallback_voice: VoiceStage | None = None
         """The voice of this process that speaks where another server's does not, and nowhere
@@ -190,7 +200,7 @@ class Stages:
 
     @property
     def is_troubled(self) -> bool:
-        """True while a model that calls need is being rebuilt, or lasts unduly long over a job."""
+        """True while a model that calls need is being rebuilt, or seems to hang in a job."""
         threads = self.threads().items()
         return any(it.is_troubled for name, it in threads if name not in STAND_INS)
 
@@ -204,6 +214,10 @@ class Stages:
 
     async def close(self) -> None:
         """End the threads, and wait for those that do not hang."""
+        loads = list(self._loads.values())
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
         async with asyncio.TaskGroup() as group:
             for stage in {**self.threads(), "asr languages": self.multilingual}.values():
                 group.create_task(stage.close())
@@ -246,9 +260,8 @@ class Stages:
         if knows and voice_language(spoken) in (None, language):
             return voice
         check_language(language, self.known_languages())
-        async with self._preparing:
-            await self._prepare_recognizer(language)
-            other = await self._prepare_voice(language, spoken)
+        await self._prepare_recognizer(language)
+        other = await self._prepare_voice(language, spoken)
         return voice if other == spoken else other
 
     async def _prepare_all(self, needed: Sequence[str]) -> None:
@@ -261,13 +274,36 @@ class Stages:
         if not self._config.asr.multilingual_model:
             raise _no_language(language, "asr.multilingual_model is empty")
         try:
-            await self.multilingual.start()
+            await self._load_once("asr languages", self._load_multilingual)
         except _FAULTS as error:
             if self.remote_asr is not None:  # it recognizes; the one of this process stands in
                 return
             raise _no_language(language, _one_line(error)) from error
-        self._has_multilingual = True
         check_language(language, self.known_languages())
+
+    async def _load_multilingual(self) -> None:
+        await self.multilingual.start()
+        self._has_multilingual = True
+
+    async def _load_once(self, name: str, load: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Load a model of a language, one at a time. All who need it wait for the same load. It
+        goes on where they leave: a thread that loads can't be stopped, and a client that asks and
+        leaves again and again must not start another one each time."""
+
+        async def in_turn() -> None:
+            async with self._preparing:
+                await load()
+
+        def over(task: asyncio.Task[None]) -> None:
+            del self._loads[name]
+            if not task.cancelled():
+                task.exception()  # retrieved: all who waited may have left
+
+        task = self._loads.get(name)
+        if task is None:
+            task = self._loads[name] = asyncio.get_running_loop().create_task(in_turn())
+            task.add_done_callback(over)
+        await asyncio.shield(task)
 
     async def _prepare_voice(self, language: str, voice: str) -> str:
         profile = languages.profile_of(language)
@@ -275,16 +311,20 @@ class Stages:
             return voice
         name = profile.voice
         if name not in self._voices:
-            stage = self._new_voice(name)
             try:
-                await stage.start()
-            except BaseException as error:
-                await stage.thread.close()
-                if isinstance(error, _FAULTS):
-                    raise _no_language(language, _one_line(error)) from error
-                raise
-            self._voices[name] = stage
+                await self._load_once(f"voice {name}", partial(self._load_voice, name))
+            except _FAULTS as error:
+                raise _no_language(language, _one_line(error)) from error
         return name
+
+    async def _load_voice(self, name: str) -> None:
+        stage = self._new_voice(name)
+        try:
+            await stage.start()
+        except BaseException:
+            await stage.thread.close()
+            raise
+        self._voices[name] = stage
 
     def _is_foreign(self, language: str) -> bool:
         """True where a recognizer of this process does not know the language."""
@@ -521,8 +561,13 @@ def _only_compute(config: Config) -> set[str]:
     return {name for name, known in is_known.items() if known}
 
 
+def _engine_thread(engine: llm_engine.Engine) -> threading.Thread:
+    return engine.thread
+
+
 def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:
-    """Stages on a device that this process has lost for good, a line for each."""
+    """Stages that only a new process can load, because their device is lost or their threads hang,
+    a line for each."""
     models = {name: thread.model for name, thread in threads.items()}
     losses = {
         name: model.health.lost if isinstance(model, llm_engine.Engine) else threads[name].broken
@@ -531,7 +576,7 @@ def _lost(threads: dict[str, ModelThread[Any]]) -> list[str]:
     return [
         f"{name}: {loss}"
         for name, loss in losses.items()
-        if isinstance(loss, llm_engine.DeviceLostError)
+        if isinstance(loss, (llm_engine.DeviceLostError, StageLostError))
     ]
 
 

@@ -43,13 +43,17 @@ async def stall_timeout(seconds: float) -> AsyncIterator[None]:
 
 
 async def first_of(*works: Awaitable[Result]) -> Result:
-    """Return or raise what the first of these to end does. The others are cancelled and awaited."""
+    """Return or raise what the first of these to end does. The others are cancelled and awaited.
+    Raises CancelledError where it was cancelled itself."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_settled(work)) for work in works]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
-    outcome = next(task for task in tasks if not task.cancelled()).result()
+    ended = next((task for task in tasks if not task.cancelled()), None)
+    if ended is None:
+        raise asyncio.CancelledError
+    outcome = ended.result()
     return outcome()
 
 

@@ -138,8 +138,8 @@ class EngineThread:
         self._changed = threading.Condition()
         self._closing = False
         self._native_name = _native_name()
-        self._thread = threading.Thread(target=self._run, name="llm_engine", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="llm_engine", daemon=True)
+        self.thread.start()
 
     def submit(self, request: Request) -> OutputStream:
         """Start a request. Call on a running loop; raises EngineError when the engine is closed."""
@@ -237,7 +237,7 @@ class EngineThread:
     def close(self) -> None:
         """Stop and wait for the thread. Must not be called on the engine's thread."""
         self.stop()
-        self._thread.join()
+        self.thread.join()
 
     def _post(
         self,

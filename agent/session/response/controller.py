@@ -363,6 +363,8 @@ class ResponseController:
 
     async def _complete(self, run: ResponseTask) -> None:
         """Send what is left, emit that all is sent, and wait until the client has played it."""
+        if run is self.current:
+            self._first_audio.cancel()  # a reply without sound never was ready
         await run.conclude()
         run.is_sent = True
         reply = run.reply

@@ -56,7 +56,7 @@ class SessionStages:
     speaking_voice: Callable[[str], str] = lambda name: name
     """Returns the name of the voice that speaks where a client names this one."""
     is_troubled: Callable[[], bool] = lambda: False
-    """True while a model is being rebuilt, or lasts unduly long over its job."""
+    """True while a model is being rebuilt, or seems to hang in its job."""
     prepare_language: PrepareLanguage = _keep_voice
 
 

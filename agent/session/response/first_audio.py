@@ -177,7 +177,7 @@ class FirstAudioGate:
         while not self._holding.is_due():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(LOOK_S)
         self._holding_task = None  # this can't be stopped half way from here on
-        if speech is not None and not (run.is_ready or run.reply.has_speech):
+        if speech is not None and not (run.is_ready or run.reply.has_speech or run.reply.ended):
             run.open_with(text, speech)
             run.become_ready()
 

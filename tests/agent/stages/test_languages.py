@@ -1,6 +1,7 @@
 """Models of a call's language: which recognizer gets its jobs, and what is loaded when."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -104,6 +105,53 @@ async def test_the_first_call_loads_what_its_language_needs_and_the_others_share
             decoder.set_options(asr.TranscriptionOptions(language))
             await decoder.decode(job(number), 0)
         assert (english.asked, other.asked) == ([None], ["de", "fr"])
+
+
+async def test_clients_that_ask_and_leave_start_one_load(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def build() -> Listening:
+        begun.set()
+        assert release.wait(30)
+        return Listening("en", "de")
+
+    async with staged(monkeypatch, tmp_path, Listening("en"), build) as (stages, loaded):
+        for _ in range(6):
+            asked = asyncio.get_running_loop().create_task(stages.prepare_language("de", "hibari"))
+            assert await asyncio.to_thread(begun.wait, 30)
+            await asyncio.sleep(0)
+            asked.cancel()
+            await asyncio.wait([asked])
+            assert asked.cancelled()
+        staying = asyncio.get_running_loop().create_task(stages.prepare_language("de", "hibari"))
+        await asyncio.sleep(0)
+        release.set()
+        assert await staying == "pico-de"
+        assert loaded == ["multilingual", "pico-de"]
+        assert not stages._loads
+
+
+async def test_a_load_that_all_have_left_ends_with_the_service(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def build() -> Listening:
+        begun.set()
+        assert release.wait(30)
+        return Listening("en", "de")
+
+    async with staged(monkeypatch, tmp_path, Listening("en"), build) as (stages, _):
+        asked = asyncio.get_running_loop().create_task(stages.prepare_language("de", "hibari"))
+        assert await asyncio.to_thread(begun.wait, 30)
+        asked.cancel()
+        await asyncio.wait([asked])
+        (load,) = stages._loads.values()
+        release.set()
+    assert load.done()
+    assert not stages._loads
 
 
 async def test_what_nobody_recognizes_is_refused_and_loads_nothing(

@@ -13,6 +13,7 @@ from agent.config.layers import load_config
 from agent.server.server import _end_when_lost
 from agent.stages.llm_chat import HANGS_S
 from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.model_thread import StageLostError
 from agent.stages.registry import Stages
 from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import Plan, StepHandle
@@ -78,13 +79,16 @@ async def test_the_service_ends_once_a_device_is_lost(
     engine.close()
 
 
-def test_an_engine_that_only_a_new_process_can_load_ends_this_one() -> None:
-    """As where processes of several GPUs hang, and are given up."""
+@pytest.mark.parametrize(
+    "error", [DeviceLostError("it has not ended"), StageLostError("it has not ended")]
+)
+def test_a_model_that_only_a_new_process_can_load_ends_this_one(error: Exception) -> None:
+    """As where processes of several GPUs hang, or threads, and are given up."""
     stages = Stages(load_config({}), ModelStore(), SystemClock())
     stages._progress = {"llm": "ready"}
     found = []
-    for error in (OSError("it is being replaced"), DeviceLostError("it has not ended")):
-        stages.llm._broken = error
+    for each in (OSError("it is being replaced"), error):
+        stages.llm._broken = each
         found.append((stages.status, stages.failure()))
     assert found == [("broken", ""), ("failed", "llm: it has not ended")]
 

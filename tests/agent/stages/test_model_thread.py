@@ -3,13 +3,27 @@
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 
 from agent.errors import ClientError, StageError
 from agent.stages import model_thread
-from agent.stages.model_thread import BACKGROUND, MAX_WAITING, URGENT, ModelThread, retry_s
+from agent.stages.idle_threads import Activity, ThreadGroup
+from agent.stages.model_thread import (
+    BACKGROUND,
+    MAX_WAITING,
+    NORMAL,
+    NUM_UNDUE_CHECKS,
+    OFFLINE,
+    URGENT,
+    ModelThread,
+    StageLostError,
+    retry_s,
+)
+from agent.stages.stall_timeout import NUM_TICKS
 
 
 class Model:
@@ -29,7 +43,9 @@ async def stage() -> AsyncIterator[ModelThread[Model]]:
     await thread.close()
 
 
-async def hold(stage: ModelThread[Model]) -> tuple[threading.Event, "asyncio.Task[None]"]:
+async def hold(
+    stage: ModelThread[Model], priority: int = NORMAL
+) -> tuple[threading.Event, "asyncio.Task[None]"]:
     """Keep the thread busy until the event is set."""
     begun, release = threading.Event(), threading.Event()
 
@@ -37,7 +53,7 @@ async def hold(stage: ModelThread[Model]) -> tuple[threading.Event, "asyncio.Tas
         begun.set()
         release.wait(30)
 
-    task = asyncio.get_running_loop().create_task(stage.call(job, timeout_s=30))
+    task = asyncio.get_running_loop().create_task(stage.call(job, timeout_s=30, priority=priority))
     await asyncio.to_thread(begun.wait, 30)
     return release, task
 
@@ -163,6 +179,67 @@ async def test_a_stage_that_hangs_is_replaced_and_its_queue_goes_on(
     release.set()
 
 
+async def hang_once(stage: ModelThread[Model]) -> tuple[threading.Event, threading.Thread | None]:
+    """Have the stage abandon its thread in a job, which ends when the event is set."""
+    release, hanging = await hold(stage)
+    thread = stage._thread
+    assert stage._running is not None
+    stage._hangs(stage._running)
+    with pytest.raises(StageError, match="too long"):
+        await hanging
+    return release, thread
+
+
+async def test_the_third_thread_that_hangs_is_one_too_many(stage: ModelThread[Model]) -> None:
+    held = [await hang_once(stage) for _ in range(3)]
+    assert isinstance(stage.broken, StageLostError)
+    with pytest.raises(StageError, match="3 of its threads hang; only a new process"):
+        await stage.call(lambda model: model.number, timeout_s=30)
+    assert (Model.built, stage.restarts, stage.model) == (3, 2, None)
+    for release, _ in held:
+        release.set()
+
+
+async def test_threads_that_came_back_are_not_counted(stage: ModelThread[Model]) -> None:
+    for number in range(1, 6):
+        release, thread = await hang_once(stage)
+        assert thread is not None
+        release.set()
+        await asyncio.to_thread(thread.join, 30)
+        assert await stage.call(lambda model: model.number, timeout_s=30) == number + 1
+    assert (stage.broken, stage.restarts) == (None, 5)
+
+
+async def test_a_model_with_a_thread_of_its_own_is_gone_when_that_ends() -> None:
+    ends = [threading.Event() for _ in range(5)]
+    workers: dict[Model, threading.Thread] = {}
+
+    def build() -> Model:
+        model = Model()
+        workers[model] = threading.Thread(target=ends[len(workers)].wait, args=(30,), daemon=True)
+        workers[model].start()
+        return model
+
+    stage: ModelThread[Model] = ModelThread("llm", build, worker=workers.__getitem__)
+    await stage.start()
+
+    async def give_up() -> None:
+        stage.restart(await stage.call(lambda model: model, timeout_s=30), "hangs")
+
+    await give_up()
+    await give_up()
+    ends[0].set()
+    await asyncio.to_thread(next(iter(workers.values())).join, 30)
+    await give_up()
+    assert (stage.restarts, stage.broken) == (3, None)
+    await give_up()
+    assert isinstance(stage.broken, StageLostError)
+    assert (stage.restarts, len(workers)) == (3, 4)
+    for each in ends:
+        each.set()
+    await stage.close()
+
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="counted by Linux")
 
 
@@ -230,7 +307,6 @@ async def test_a_job_that_computes_is_left_alone(monkeypatch: pytest.MonkeyPatch
     await computing.stage.start()
     job = asyncio.get_running_loop().create_task(computing.stage.call(compute, timeout_s=3600))
     await computing.checked.wait()
-    assert computing.stage.is_troubled  # it takes long, whatever it does
     end.set()
     assert await job == 1
     await computing.stage.close()
@@ -266,11 +342,75 @@ async def test_a_job_that_may_sleep_is_left_alone(monkeypatch: pytest.MonkeyPatc
     await computing.stage.start()
     release, job = await hold(computing.stage)
     await computing.checked.wait()
-    assert (computing.stage.restarts, computing.stage.is_troubled) == (0, True)
+    assert computing.stage.restarts == 0
     release.set()
     await job
     assert await computing.stage.call(lambda model: model.number, timeout_s=30) == 1
     await computing.stage.close()
+
+
+class ScriptedThreads(ThreadGroup):
+    """Threads of a model that do what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[str, Activity] = {"1": ("S", 100)}
+
+    def sample(self, *, finds_new: bool = False) -> dict[str, Activity]:
+        return self.found
+
+
+async def troubles(
+    monkeypatch: pytest.MonkeyPatch,
+    runs_ns: Sequence[int | None],
+    *,
+    only_computes: bool = True,
+    priority: int = NORMAL,
+) -> list[bool]:
+    """Whether the model is in trouble after each check of a long job, whose thread has run for so
+    long by then; None: the system does not say."""
+    monkeypatch.setattr(model_thread, "CHECK_S", 3600.0)  # the test makes the checks
+    stage: ModelThread[Model] = ModelThread("asr", Model, only_computes=only_computes)
+    await stage.start()
+    threads = stage._threads = ScriptedThreads()
+    release, job = await hold(stage, priority)
+    found: list[bool] = []
+    for run_ns in runs_ns:
+        threads.found = {} if run_ns is None else {"1": ("S", run_ns)}
+        stage._check()
+        found.append(stage.is_troubled)
+    assert stage.restarts == 0
+    release.set()
+    await job
+    await stage.close()
+    return found
+
+
+async def test_a_slow_job_that_computes_is_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A phrase in front of the reply would only delay it: the machine is busy, or another caller
+    has spoken for long. Before, any job of 0.75 s was taken for trouble."""
+    for priority in (URGENT, BACKGROUND, OFFLINE):
+        assert not any(await troubles(monkeypatch, range(100, 150), priority=priority))
+
+
+async def test_a_job_that_falls_asleep_is_trouble_before_it_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = await troubles(monkeypatch, [1, 2, 3, 4, 5, 6, 6, 6, 7, 7])
+    assert found == [*(False,) * 6, True, True, False, True]
+
+
+@pytest.mark.parametrize("only_computes", [True, False], ids=["not_counted", "may_sleep"])
+async def test_where_sleep_says_nothing_a_job_of_seconds_is_trouble(
+    monkeypatch: pytest.MonkeyPatch, *, only_computes: bool
+) -> None:
+    seen = [None] * (NUM_UNDUE_CHECKS + 2)
+    for priority in (URGENT, NORMAL):
+        found = await troubles(monkeypatch, seen, only_computes=only_computes, priority=priority)
+        assert found == [False] * NUM_UNDUE_CHECKS + [True, True]
+    for priority in (BACKGROUND, OFFLINE):  # nobody waits for it: files, partial transcripts
+        found = await troubles(monkeypatch, seen, only_computes=only_computes, priority=priority)
+        assert not any(found)
 
 
 async def test_too_many_jobs_are_refused(stage: ModelThread[Model]) -> None:
@@ -425,3 +565,71 @@ async def test_a_broken_stage_that_is_closed_is_not_built_again(impatient: None)
     for _ in range(10):
         await asyncio.sleep(0)
     assert Model.built == 2
+
+
+async def test_a_rebuild_that_hangs_is_given_up_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the abandoned thread holds a lock of the library that every build takes."""
+    monkeypatch.setattr(model_thread, "MIN_REBUILD_S", 0.0)
+    monkeypatch.setattr(model_thread, "REBUILD_FACTOR", 0.0)
+    release, built = threading.Event(), []
+
+    def build() -> Model:
+        model = Model()
+        built.append(model)
+        if len(built) > 1:
+            release.wait(30)
+        return model
+
+    stage: ModelThread[Model] = ModelThread("asr", build)
+    await stage.start()
+    stage.restart(await stage.call(lambda model: model, timeout_s=30), "hangs")
+    with pytest.raises(StageError, match="only a new process"):
+        await stage.call(lambda model: model, timeout_s=30)
+    hung = stage._thread
+    assert isinstance(stage.broken, StageLostError)
+    release.set()
+    assert hung is not None
+    await asyncio.to_thread(hung.join, 30)
+    with pytest.raises(StageError, match="lost"):  # nor is it tried again, or taken up
+        await stage.call(lambda model: model, timeout_s=30)
+    assert (len(built), stage.model) == (2, None)
+    await stage.close()
+
+
+async def test_a_rebuild_has_its_time_in_which_the_loop_turned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    release, built = threading.Event(), []
+    ticks: list[tuple[float, Callable[[], object]]] = []
+
+    def build() -> Model:
+        model = Model()
+        built.append(model)
+        if len(built) > 1:
+            release.wait(30)
+        return model
+
+    def call_later(delay_s: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
+        if callback == stage._watch_build:
+            ticks.append((delay_s, partial(callback, *args)))
+            return later(3600, int)
+        return later(delay_s, callback, *args)
+
+    later = loop.call_later
+    monkeypatch.setattr(loop, "call_later", call_later)
+    stage: ModelThread[Model] = ModelThread("asr", build)
+    await stage.start()
+    assert not ticks  # the first build takes as long as it does
+    for first_s in (1.0, 12.0):
+        stage._first_build_s = first_s
+        ticks.clear()
+        stage._broken = None
+        stage._spawn(None)
+        for number in range(NUM_TICKS):
+            assert (len(ticks), stage.broken) == (number + 1, None)
+            ticks[-1][1]()
+        assert [delay_s for delay_s, _ in ticks] == [max(60.0, 10 * first_s) / NUM_TICKS] * 10
+        assert isinstance(stage.broken, StageLostError)
+    release.set()
+    await stage.close()

@@ -6,7 +6,7 @@ import threading
 import anyio
 import pytest
 
-from agent.stages.stall_timeout import NUM_TICKS, finished_on_thread, stall_timeout
+from agent.stages.stall_timeout import NUM_TICKS, finished_on_thread, first_of, stall_timeout
 
 
 class Skew:
@@ -129,3 +129,14 @@ async def test_what_work_on_a_thread_gives_or_raises_comes_back() -> None:
 
     with pytest.raises(ValueError, match="no"):
         await finished_on_thread(fail)
+
+
+async def test_work_that_is_cancelled_by_itself_is_a_cancellation() -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(asyncio.CancelledError):
+        await first_of(waits(), cancelled())

@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import pytest
+
 from agent.errors import StageError
 from agent.session.api import server_events as say
+from agent.session.api.conversation import ModelCall
 from agent.session.api.settings import SessionSettings
 from agent.session.ports.stage_ports import APOLOGY
 from agent.session.wait_notices import WAIT_S
 from languages import PROFILES
 from latency_budget.account.clock import ManualClock
 from tests.support.fakes.remembering import RememberingChat
+from tests.support.fakes.stages import Calling
 from tests.support.session import virtual_time
 from tests.support.session.guess_call import ended, known, said
 from tests.support.session.session_call import WAIT, Call, call_with
@@ -134,6 +138,29 @@ def test_a_reply_that_is_only_late_has_no_phrase_but_the_client_is_told() -> Non
     call = hold_call(story, REPLY, is_troubled=False)
     assert ended(call) == [("completed", REPLY)]
     assert waits(call) == ["llm_prefill"] * 10
+
+
+@pytest.mark.parametrize("reply", [Calling("", (ModelCall("show_map", "{}"),)), ""])
+def test_nothing_waits_behind_a_reply_that_has_ended_without_a_sound(reply: str | Calling) -> None:
+    """The trouble that comes later is none of its own."""
+    troubled: list[bool] = []
+
+    async def test(clock: ManualClock) -> None:
+        async with call_with(reply, clock=clock, is_troubled=lambda: bool(troubled)) as call:
+            call.ears.last_audio_ns = 1 << 62
+            call.ears.say("Where is it?")
+            await call.until(say.ReplyEnded)
+            run = call.session._responses.current
+            assert run is not None
+            before = run.reply.text, run.reply.opener_chars
+            assert call.session._responses._first_audio._holding_task is None
+            troubled.append(True)
+            await asyncio.sleep(20)
+            assert (run.reply.text, run.reply.opener_chars) == before
+            assert not call.of(say.ReplyAudio)
+            assert len(call.of(say.ReplyEnded)) == 1
+
+    virtual_time.run(test)
 
 
 def test_a_reply_in_time_has_neither_phrase_nor_event() -> None:
