@@ -108,8 +108,8 @@ class JitterBuffer:
             self._next_seq, self._next_time = seq, timestamp
             self._last_ns = now_ns
         near = self._next_seq
-        seq = near + _signed(seq - near, 16)
-        timestamp = self._next_time + _signed(timestamp - self._next_time, 32)
+        seq = near + signed(seq - near, 16)
+        timestamp = self._next_time + signed(timestamp - self._next_time, 32)
         if seq - near > 1000 or near - seq > 1000:  # another beginning
             self._waiting.clear()
             self._next_seq, self._next_time, self._owed = seq, timestamp, 0
@@ -186,7 +186,7 @@ class JitterBuffer:
         return audio
 
 
-def _signed(difference: int, bits: int) -> int:
+def signed(difference: int, bits: int) -> int:
     """The difference modulo 2**bits that is nearest to zero."""
     half = 1 << (bits - 1)
     return ((difference + half) & ((1 << bits) - 1)) - half

@@ -9,7 +9,11 @@ library (which is pinned to one minor version):
   the reports to the client and decodes none. The thread that would decode them ends at once: no
   signal ends it, and it would keep the process from its end where a connection was not closed.
 - *sources*: it keeps statistics of every SSRC for ever. One counts here, the first.
-- *messages*: its reassembly of fragments has no bound but a window that a client may ignore.
+- *messages*: its reassembly of fragments has no bound but a window that a client may ignore, and is
+  searched from the beginning at each fragment. An acknowledgement is carried out for each number in
+  it, sent or not.
+- *retransmission*: it sends again what a client asks for, as often as it asks. Nothing is here.
+- *candidates*: it checks every address from which a client sends a check.
 - *datagrams*: it takes what is no STUN from any address, queues it without bound, and ends the
   connection at an empty one. Here an address has to have passed a connectivity check, or to be in
   the offer.
@@ -34,8 +38,8 @@ from typing import Any, Final, cast
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError, SlowReader
 
-from .jitter_buffer import FRAME, RTP_HZ
-from .offer import Offer, with_opus_format
+from .jitter_buffer import FRAME, RTP_HZ, signed
+from .offer import MAX_CANDIDATES, Offer, with_opus_format
 
 CHANNEL: Final = "oai-events"
 """Label of the data channel with events, as in OpenAI's API."""
@@ -52,6 +56,14 @@ MAX_DATAGRAMS: Final = 500
 MAX_OVERRUN_BYTES: Final = 1 << 20
 """Fragments beyond the window of the data channel (1 MiB) after which all datagrams are dropped.
 `check` ends the call before, unless the event loop stands still."""
+
+MAX_FRAGMENTS: Final = 1000
+"""Fragments that wait for the rest of their messages; more end the call. The longest message that
+is taken has 230 of those that browsers send."""
+
+MAX_REMOTE_CANDIDATES: Final = 2 * MAX_CANDIDATES
+"""Addresses of a client that are checked: those of its offer, and those behind its NAT that its own
+checks come from."""
 
 CHECK_S: Final = 0.1
 """Interval of `check` until the client is connected."""
@@ -103,6 +115,8 @@ class Peer:
         self._connected = asyncio.Event()
         self.closed: Final = asyncio.Event()
         """The client has gone, or the connection failed."""
+        self._num_fragments = 0
+        """Fragments of messages that wait for the rest; those that the client gave up may count."""
         self.num_foreign = 0
         """RTP packets dropped because they have another SSRC."""
         self.num_dropped = 0
@@ -133,7 +147,9 @@ class Peer:
         transceiver.setCodecPreferences([each for each in codecs if each.name == "opus"])
         try:
             await connection.setRemoteDescription(RTCSessionDescription(offer.sdp, "offer"))
-            self._hook(transceiver.receiver)
+            self._hook(transceiver)
+            if connection.sctp is not None:
+                self._hook_sctp(connection.sctp)
             await connection.setLocalDescription(await connection.createAnswer())
         except Exception as error:  # the library's parser raises whatever an offer makes it
             await self.close()
@@ -175,7 +191,7 @@ class Peer:
         sends a message without end."""
         if self._unsent_bytes() > MAX_UNSENT_BYTES:
             raise SlowReader
-        if self._window() <= 0:
+        if self._window() <= 0 or self._num_fragments > MAX_FRAGMENTS:
             raise ClientError("A message is too long for the data channel.", code="invalid_event")
 
     def send(self, text: str) -> None:
@@ -279,8 +295,10 @@ class Peer:
 
         connection._RTCPeerConnection__connect = connected
 
-    def _hook(self, receiver: Any) -> None:
+    def _hook(self, transceiver: Any) -> None:
         """Take RTP and ports into own hands."""
+        receiver = transceiver.receiver
+        transceiver.sender._retransmit = _nothing
         receiver._RTCRtpReceiver__decoder_queue.put(None)  # its thread ends as soon as it begins
         receiver._RTCRtpReceiver__jitter_buffer = _PacketTap(self._on_packet)
         dtls = receiver.transport
@@ -322,6 +340,37 @@ class Peer:
             return await _candidates(ice, component, addresses, self._settings, self._on_loopback)
 
         ice.get_component_candidates = candidates
+        check = ice.check_incoming
+
+        def checked(message: Any, addr: tuple[str, int], protocol: Any) -> None:
+            if _may_check(ice, addr):
+                check(message, addr, protocol)
+
+        ice.check_incoming = checked
+
+    def _hook_sctp(self, sctp: Any) -> None:
+        """Bound what one datagram on the data channel costs."""
+        acknowledge, receive = sctp._receive_sack_chunk, sctp._receive_data_chunk
+
+        async def acknowledged(chunk: Any) -> None:
+            if _clip_gaps(chunk, sctp):
+                await acknowledge(chunk)
+
+        def num_waiting(stream_id: int) -> int:
+            stream = sctp._inbound_streams.get(stream_id)
+            return 0 if stream is None else len(stream.reassembly)
+
+        async def received(chunk: Any) -> None:
+            if self._num_fragments > MAX_FRAGMENTS:
+                return
+            before = num_waiting(chunk.stream_id)
+            await receive(chunk)
+            self._num_fragments += num_waiting(chunk.stream_id) - before
+            if self._num_fragments > MAX_FRAGMENTS:  # the client may have given some up since
+                self._num_fragments = sum(map(num_waiting, sctp._inbound_streams))
+
+        sctp._receive_sack_chunk = acknowledged
+        sctp._receive_data_chunk = received
 
 
 class _PacketTap:
@@ -360,6 +409,33 @@ def _agent_track() -> Any:
             return await self._packets.get()
 
     return AgentTrack()
+
+
+async def _nothing(_: int) -> None:
+    """Send no packet again: the next one holds a copy (FEC), and a request costs less than it."""
+
+
+def _clip_gaps(chunk: Any, sctp: Any) -> bool:
+    """Cut the gap blocks of a SACK to what was sent. False: they overlap, which none may."""
+    if not chunk.gaps:
+        return True
+    num_sent = 0
+    if sctp._sent_queue:
+        num_sent = max(0, signed(sctp._sent_queue[-1].tsn - chunk.cumulative_tsn, 32))
+    gaps = [(first, min(last, num_sent)) for first, last in chunk.gaps]
+    chunk.gaps = [(first, last) for first, last in gaps if first <= last]
+    return sum(last - first + 1 for first, last in chunk.gaps) <= num_sent
+
+
+def _is_known(ice: Any, addr: tuple[Any, ...]) -> bool:
+    """True for the address of a candidate of the client."""
+    known = ice._remote_candidates
+    return any((each._network_host, each.port) == addr[:2] for each in known)
+
+
+def _may_check(ice: Any, addr: tuple[Any, ...]) -> bool:
+    """True unless a check from this address would make one candidate too many of it."""
+    return len(ice._remote_candidates) < MAX_REMOTE_CANDIDATES or _is_known(ice, addr)
 
 
 def _is_dtls_or_rtp(data: bytes) -> bool:
@@ -418,10 +494,9 @@ def _guarded_protocol() -> Any:
         def datagram_received(self, data: bytes | str, addr: tuple[Any, ...]) -> None:
             assert isinstance(data, bytes)
             if _is_dtls_or_rtp(data):
-                known = self.receiver._remote_candidates
-                if any((each._network_host, each.port) == addr[:2] for each in known):
+                if _is_known(self.receiver, addr):
                     self.receiver.data_received(data, self.local_candidate.component)
-            elif data and data[0] < 4:  # STUN
+            elif data and data[0] < 4 and _may_check(self.receiver, addr):  # STUN
                 # The parser raises whatever a message makes it, and any host may send one.
                 with contextlib.suppress(Exception):
                     super().datagram_received(data, addr)

@@ -11,13 +11,20 @@ from typing import Any
 
 import pytest
 from aioice import stun
-from aiortc.rtp import RtpPacket
+from aiortc.rtcsctptransport import DataChunk, SackChunk
+from aiortc.rtp import RTCP_RTPFB_NACK, RtcpRtpfbPacket, RtpPacket
 
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError
 from agent.webrtc import peer as peer_module
 from agent.webrtc.offer import Offer, read_offer
-from agent.webrtc.peer import MAX_DATAGRAMS, MAX_OVERRUN_BYTES, Peer
+from agent.webrtc.peer import (
+    MAX_DATAGRAMS,
+    MAX_FRAGMENTS,
+    MAX_OVERRUN_BYTES,
+    MAX_REMOTE_CANDIDATES,
+    Peer,
+)
 from tests.support.service.live_call import PATIENCE_S
 from tests.support.webrtc.webrtc_peer import WebRtcPeer
 
@@ -183,6 +190,148 @@ async def test_datagrams_that_nobody_reads_are_bounded(offer: Offer) -> None:
     with pytest.raises(ClientError, match="too long for the data channel"):
         await server.wait_connected()
     await server.close()
+
+
+@pytest.fixture
+async def answered(offer: Offer) -> AsyncIterator[Peer]:
+    """One that has answered, and that no client connects to."""
+    server = new_peer()
+    await server.answer(offer)
+    yield server
+    await server.close()
+
+
+class SentTsn(int):
+    """TSN of a SACK that counts the additions to it, one for each number that is looked at."""
+
+    num_added = 0
+
+    def __add__(self, other: int) -> int:
+        SentTsn.num_added += 1
+        return int(self) + other
+
+
+async def test_a_sack_costs_no_more_than_what_was_sent(
+    answered: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sctp: Any = answered._connection.sctp
+    base = 2**32 - 3  # numbers begin again at zero
+
+    def sack(*gaps: tuple[int, int]) -> SackChunk:
+        chunk = SackChunk()
+        chunk.cumulative_tsn, chunk.advertised_rwnd = SentTsn(base), 1 << 20
+        chunk.gaps = [*gaps]
+        return chunk
+
+    def acknowledged() -> list[bool]:
+        return [each._acked for each in sctp._sent_queue]
+
+    for number in range(1, 7):
+        chunk = DataChunk()
+        chunk.tsn = (base + number) % 2**32
+        chunk._acked = chunk._in_flight = False
+        chunk._book_size, chunk._misses, chunk._sent_count = 1, 0, 1
+        chunk._retransmit = chunk._abandoned = False
+        chunk._max_retransmits, chunk._expiry, chunk._sent_time = None, None, 0.0
+        sctp._sent_queue.append(chunk)
+    sctp._last_sacked_tsn = sctp._advanced_peer_ack_tsn = base
+    monkeypatch.setattr(SentTsn, "num_added", 0)
+    await sctp._receive_sack_chunk(sack(*[(1, 65_535)] * 280))
+    assert acknowledged() == [False] * 6
+    await sctp._receive_sack_chunk(sack((9, 12), (5, 3)))
+    assert acknowledged() == [False] * 6
+    assert SentTsn.num_added == 0
+    await sctp._receive_sack_chunk(sack((2, 3), (5, 65_535)))
+    assert acknowledged() == [False, True, True, False, True, True]
+    assert SentTsn.num_added == 4
+
+
+def fragment(tsn: int, flags: int, stream_id: int = 1) -> DataChunk:
+    """One byte of a message. Flags: 2 begins one, 1 ends it."""
+    chunk = DataChunk(flags=flags)
+    chunk.tsn, chunk.stream_id, chunk.stream_seq, chunk.protocol = tsn, stream_id, 0, 51
+    chunk.user_data = b"x"
+    return chunk
+
+
+@pytest.mark.parametrize("num_streams", [1, 7])
+async def test_fragments_that_wait_are_bounded(answered: Peer, num_streams: int) -> None:
+    sctp: Any = answered._connection.sctp
+    sctp._last_received_tsn = 0
+    for tsn in range(1, 3 * MAX_FRAGMENTS):
+        stream = tsn % num_streams
+        await sctp._receive_data_chunk(fragment(tsn, 2 if tsn <= num_streams else 0, stream))
+        if tsn <= MAX_FRAGMENTS:
+            answered.check()
+    held = sum(len(each.reassembly) for each in sctp._inbound_streams.values())
+    assert held == MAX_FRAGMENTS + 1
+    with pytest.raises(ClientError, match="too long for the data channel"):
+        answered.check()
+
+
+async def test_messages_that_are_complete_leave_no_fragments_behind(answered: Peer) -> None:
+    sctp: Any = answered._connection.sctp
+    sctp._last_received_tsn = 0
+    for tsn in range(1, 3 * MAX_FRAGMENTS, 2):
+        first, last = fragment(tsn, 2), fragment(tsn + 1, 1)
+        first.stream_seq = last.stream_seq = tsn // 2
+        await sctp._receive_data_chunk(first)
+        await sctp._receive_data_chunk(last)
+    assert sctp._last_received_tsn == 3 * MAX_FRAGMENTS
+    answered.check()
+
+
+async def test_addresses_that_a_client_checks_from_are_bounded(connected: Connected) -> None:
+    """All with the right credentials, of which a client has those."""
+    ice, protocol = connected.ice, connected.ice._protocols[0]
+    answers: list[tuple[str, int]] = []
+    protocol.send_stun = lambda message, addr: answers.append(addr)
+
+    def check(port: int) -> None:
+        query = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
+        query.attributes["USERNAME"] = f"{ice.local_username}:{ice.remote_username}"
+        query.attributes["PRIORITY"] = 1
+        query.attributes["ICE-CONTROLLING"] = 2**64 - 1
+        query.add_message_integrity(ice.local_password.encode())
+        protocol.datagram_received(bytes(query), ("192.0.2.1", port))
+
+    num_known = len(ice._remote_candidates)
+    for port in range(1000, 1200):
+        check(port)
+    assert len(ice._remote_candidates) == MAX_REMOTE_CANDIDATES
+    num_new = MAX_REMOTE_CANDIDATES - num_known
+    checks = [addr for addr in answers if addr[0] == "192.0.2.1"]
+    assert set(checks) == {("192.0.2.1", 1000 + each) for each in range(num_new)}
+    check(1000)
+    assert answers.count(("192.0.2.1", 1000)) > checks.count(("192.0.2.1", 1000))
+    relayed = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
+    ice.check_incoming(relayed, ("192.0.2.1", 5000), protocol)
+    assert len(ice._remote_candidates) == MAX_REMOTE_CANDIDATES
+
+
+async def test_a_nack_is_answered_with_nothing(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sender,) = connected.server._connection.getSenders()
+    sent, is_sent = [], asyncio.Event()
+    send = sender.transport._send_rtp
+
+    async def noticed(data: bytes) -> None:
+        sent.append(data)
+        is_sent.set()
+        await send(data)
+
+    monkeypatch.setattr(sender.transport, "_send_rtp", noticed)
+    connected.server.send_audio(b"\xf8\xff\xfe", 0)
+    async with asyncio.timeout(PATIENCE_S):
+        await is_sent.wait()
+    first = [each for each in sent if each[1] & 0x7F < 64 or each[1] & 0x7F >= 96]
+    assert len(first) == 1
+    lost = [RtpPacket.parse(first[0]).sequence_number] * 50
+    before = len(sent)
+    nack = RtcpRtpfbPacket(RTCP_RTPFB_NACK, ssrc=1, media_ssrc=sender._ssrc, lost=lost)
+    await sender._handle_rtcp_packet(nack)
+    assert [each for each in sent[before:] if each[1:4] == first[0][1:4]] == []
 
 
 def can_be_bound(address: tuple[str, int]) -> bool:
