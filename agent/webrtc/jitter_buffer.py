@@ -12,8 +12,9 @@ all the same, and the stream is ahead of real time by as much. The next gap, or 
 with as much less, so that the session is never further ahead than the longest silence of the
 network; otherwise each would add to it, until audio is dropped (`AHEAD_S` in `transport.py`).
 
-All packets have one SSRC: `peer.py` drops others. After a jump of the time by more than `MAX_GAP_S`
-nothing is filled.
+All packets have one SSRC: `peer.py` drops others, and calls `restart` where another one takes over.
+After a jump of the time by more than `MAX_GAP_S`, forward or back, nothing is filled, and nothing
+counts as filled too far.
 
 Pure: no I/O and no clock. Times are arguments.
 """
@@ -100,6 +101,11 @@ class JitterBuffer:
         """Packets that wait for one before them."""
         return len(self._waiting)
 
+    def restart(self) -> None:
+        """Take the next packet as the first of another stream; what waits is dropped."""
+        self._waiting.clear()
+        self._next_seq, self._gap_ns, self._owed = None, None, 0
+
     def push(self, seq: int, timestamp: int, payload: bytes, now_ns: int) -> list[Int16]:
         """Take a packet: 16 bits of sequence number, 32 of time stamp. Returns audio, in order.
         Payloads that are no Opus count as lost."""
@@ -159,8 +165,10 @@ class JitterBuffer:
         try:
             num = self._decoder.num_samples(payload)
             gap = timestamp - self._next_time
-            if gap < 0:
-                self._owed += -gap
+            if gap < -MAX_GAP_S * RTP_HZ:  # another beginning
+                self._owed = 0
+            elif gap < 0:
+                self._owed = min(self._owed - gap, MAX_GAP_S * RTP_HZ)
             elif 0 < gap <= MAX_GAP_S * RTP_HZ:
                 saved = min(self._owed, gap)
                 self._owed -= saved
