@@ -283,6 +283,7 @@ class WebRtcCalls:
             self._config.webrtc,
             transport.packet_arrived,
             transport.message_arrived,
+            transport.stream_restarted,
             on_loopback=self._config.agent.host in _LOOPBACK,
         )
         return transport

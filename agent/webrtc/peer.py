@@ -8,7 +8,8 @@ library (which is pinned to one minor version):
   makes nothing of a pause. Packets are taken from it before that (`_PacketTap`); it counts them for
   the reports to the client and decodes none. The thread that would decode them ends at once: no
   signal ends it, and it would keep the process from its end where a connection was not closed.
-- *sources*: it keeps statistics of every SSRC for ever. One counts here, the first.
+- *sources*: it keeps statistics of every SSRC for ever. One counts here: the first with audio,
+  until it has been silent for `SILENT_S`; then the next.
 - *messages*: its reassembly of fragments has no bound but a window that a client may ignore, and is
   searched from the beginning at each fragment. An acknowledgement is carried out for each number in
   it, sent or not.
@@ -61,6 +62,10 @@ MAX_FRAGMENTS: Final = 1000
 """Fragments that wait for the rest of their messages; more end the call. The longest message that
 is taken has 230 of those that browsers send."""
 
+SILENT_S: Final = 2.0
+"""Silence of the caller's SSRC after which another one takes its place. With DTX a packet comes
+each 0.4 s."""
+
 MAX_REMOTE_CANDIDATES: Final = 2 * MAX_CANDIDATES
 """Addresses of a client that are checked: those of its offer, and those behind its NAT that its own
 checks come from."""
@@ -97,14 +102,17 @@ class Peer:
         settings: WebRtcSettings,
         on_packet: Callable[[int, int, bytes], None],
         on_message: Callable[[str | bytes], None],
+        on_restart: Callable[[], None] = lambda: None,
         *,
         on_loopback: bool,
     ) -> None:
-        """`on_packet` takes sequence number, time stamp and payload of each RTP packet. Both
-        callbacks may not wait. `on_loopback`: the loopback's address is offered too."""
+        """`on_packet` takes sequence number, time stamp and payload of each RTP packet;
+        `on_restart` is called where the next one begins another stream. No callback may wait.
+        `on_loopback`: the loopback's address is offered too."""
         self._settings = settings
         self._on_packet = on_packet
         self._on_message = on_message
+        self._on_restart = on_restart
         self._on_loopback = on_loopback
         self._connection: Any = None
         self._connecting: list[asyncio.Task[None]] = []
@@ -302,20 +310,7 @@ class Peer:
         receiver._RTCRtpReceiver__decoder_queue.put(None)  # its thread ends as soon as it begins
         receiver._RTCRtpReceiver__jitter_buffer = _PacketTap(self._on_packet)
         dtls = receiver.transport
-        passed, first = dtls._handle_rtp_data, None
-
-        async def filtered(data: bytes, arrival_time_ms: int) -> None:
-            nonlocal first
-            if len(data) < 12:
-                return
-            ssrc = data[8:12]
-            first = first or ssrc
-            if ssrc != first:
-                self.num_foreign += 1
-                return
-            await passed(data, arrival_time_ms=arrival_time_ms)
-
-        dtls._handle_rtp_data = filtered
+        self._hook_rtp(receiver, dtls)
         report = receiver._send_rtcp
 
         async def reported(packet: Any) -> None:
@@ -347,6 +342,31 @@ class Peer:
                 check(message, addr, protocol)
 
         ice.check_incoming = checked
+
+    def _hook_rtp(self, receiver: Any, dtls: Any) -> None:
+        """Let packets of one SSRC through."""
+        passed, loop = dtls._handle_rtp_data, asyncio.get_running_loop()
+        router = dtls._rtp_router
+        source, last_s, has_changed = b"", 0.0, False
+
+        async def filtered(data: bytes, arrival_time_ms: int) -> None:
+            nonlocal source, last_s, has_changed
+            if len(data) < 12 or data[1] & 0x7F not in router.payload_type_table:
+                return
+            ssrc, now_s = data[8:12], loop.time()
+            if source and ssrc != source:
+                if now_s - last_s < SILENT_S:
+                    self.num_foreign += 1
+                    return
+                _forget_sources(receiver, router)
+                if not has_changed:
+                    _log.info("a client goes on with another SSRC")
+                has_changed = True
+                self._on_restart()
+            source, last_s = ssrc, now_s
+            await passed(data, arrival_time_ms=arrival_time_ms)
+
+        dtls._handle_rtp_data = filtered
 
     def _hook_sctp(self, sctp: Any) -> None:
         """Bound what one datagram on the data channel costs."""
@@ -409,6 +429,15 @@ def _agent_track() -> Any:
             return await self._packets.get()
 
     return AgentTrack()
+
+
+def _forget_sources(receiver: Any, router: Any) -> None:
+    """Drop what aiortc knows of each SSRC: a report to the client has space for 31."""
+    receiver._RTCRtpReceiver__remote_streams.clear()
+    receiver._RTCRtpReceiver__active_ssrc.clear()
+    receiver._RTCRtpReceiver__lsr.clear()
+    receiver._RTCRtpReceiver__lsr_time.clear()
+    router.ssrc_table.clear()
 
 
 async def _nothing(_: int) -> None:

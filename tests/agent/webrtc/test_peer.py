@@ -334,6 +334,49 @@ async def test_a_nack_is_answered_with_nothing(
     assert [each for each in sent[before:] if each[1:4] == first[0][1:4]] == []
 
 
+async def test_another_source_is_heard_once_the_first_is_silent(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger=peer_module.__name__)
+    came: list[object] = []
+    server = Peer(
+        WebRtcSettings(),
+        lambda seq, *_: came.append(seq),
+        lambda _: None,
+        lambda: came.append("restart"),
+        on_loopback=True,
+    )
+    await server.answer(offer)
+    receiver: Any = server._connection.getReceivers()[0]
+    await receiver.receive(server._connection._RTCPeerConnection__remoteRtp(transceiver(server)))
+
+    async def send(ssrc: int, seq: int, payload_type: int = 96) -> None:
+        packet = RtpPacket(payload_type, sequence_number=seq, timestamp=seq * 960)
+        packet.ssrc, packet.payload = ssrc, b"\xf8\xff\xfe"
+        await receiver.transport._handle_rtp_data(packet.serialize(), arrival_time_ms=0)
+
+    monkeypatch.setattr(peer_module, "SILENT_S", 1e9)
+    await send(7, 0, payload_type=101)  # not negotiated: it is nobody's audio
+    await send(8, 1)
+    await send(9, 2)
+    await send(8, 3)
+    assert (came, server.num_foreign) == ([1, 3], 1)
+    monkeypatch.setattr(peer_module, "SILENT_S", 0.0)
+    for number in range(40):
+        await send(100 + number, 10 + number)
+    heard = [each for number in range(40) for each in ("restart", 10 + number)]
+    assert (came[2:], server.num_foreign) == (heard, 1)
+    assert [*receiver._RTCRtpReceiver__remote_streams] == [139]
+    assert [*receiver.transport._rtp_router.ssrc_table] == [139]
+    assert len(caplog.records) == 1
+    await server.close()
+
+
+def transceiver(server: Peer) -> Any:
+    (only,) = server._connection.getTransceivers()
+    return only
+
+
 def can_be_bound(address: tuple[str, int]) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
