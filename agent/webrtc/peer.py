@@ -1,7 +1,7 @@
 """WebRTC connection of one client: aiortc, and what is done instead of it.
 
 aiortc brings ICE, DTLS, SRTP and SCTP. Around it, all in this module, since it reaches into the
-library (which is pinned to one minor version):
+library (which is pinned to one minor version; `load` looks for the names):
 
 - *ports*: aiortc binds any free port; here they come from `webrtc.min_port` to `max_port`.
 - *RTP*: its receiver waits for four packets behind each, stands still for 16 where one is lost, and
@@ -39,6 +39,7 @@ from typing import Any, Final, cast
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError, SlowReader
 
+from . import private_names
 from .jitter_buffer import FRAME, RTP_HZ, signed
 from .offer import MAX_CANDIDATES, Offer, with_opus_format
 
@@ -88,9 +89,17 @@ STEP_S: Final = 0.5
 _log = logging.getLogger(__name__)
 
 
+class IncompatibleLibraryError(Exception):
+    """A version of aiortc or aioice that this module does not know."""
+
+
 def load() -> None:
-    """Import aiortc, which takes 0.2 s of a processor: on a thread. Raises ImportError."""
+    """Import aiortc, which takes 0.2 s of a processor: on a thread. Raises ImportError, and
+    IncompatibleLibraryError where it lacks what this module reaches into."""
     import aiortc  # noqa: F401
+
+    if missing := private_names.missing():
+        raise IncompatibleLibraryError(", ".join(missing))
 
 
 class Peer:
