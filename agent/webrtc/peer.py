@@ -18,6 +18,8 @@ library (which is pinned to one minor version; `load` looks for the names):
 - *datagrams*: it takes what is no STUN from any address, queues it without bound, and ends the
   connection at an empty one. Here an address has to have passed a connectivity check, or to be in
   the offer.
+- *names*: it looks the STUN server up for each address of this machine, on threads that others
+  need. Here one lookup serves all calls (`host_resolver.py`).
 - *connect*: its task for that goes on while a connection is closed, and starts what was stopped.
   It is ended here before.
 - *close*: it waits for tasks of its own that may have failed, and may take no notice of a
@@ -26,6 +28,7 @@ library (which is pinned to one minor version; `load` looks for the names):
 
 import asyncio
 import contextlib
+import errno
 import functools
 import ipaddress
 import logging
@@ -40,6 +43,7 @@ from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError, SlowReader
 
 from . import private_names
+from .host_resolver import HostResolver
 from .jitter_buffer import FRAME, RTP_HZ, signed
 from .offer import MAX_CANDIDATES, Offer, with_opus_format
 
@@ -71,6 +75,9 @@ MAX_REMOTE_CANDIDATES: Final = 2 * MAX_CANDIDATES
 """Addresses of a client that are checked: those of its offer, and those behind its NAT that its own
 checks come from."""
 
+TRIES_AT_ONCE: Final = 50
+"""Ports that are tried, of those that are taken, until others may run: 1.4 ms."""
+
 CHECK_S: Final = 0.1
 """Interval of `check` until the client is connected."""
 
@@ -87,6 +94,8 @@ STEP_S: Final = 0.5
 """Limit for each part of a connection that did not close as a whole."""
 
 _log = logging.getLogger(__name__)
+
+_resolver: Final = HostResolver()
 
 
 class IncompatibleLibraryError(Exception):
@@ -588,13 +597,22 @@ async def _reflexive(protocols: list[Any], server: tuple[str, int]) -> list[Any]
 
     found: list[Any] = []
     loop = asyncio.get_running_loop()
-    tasks = []
+    asking: list[Any] = []
+    tasks: list[asyncio.Task[Any]] = []
     for protocol in protocols:
         address = ipaddress.ip_address(protocol.local_candidate.host.partition("%")[0])
         if address.version == 4 and not address.is_loopback:
-            tasks.append(loop.create_task(server_reflexive_candidate(protocol, server)))
+            asking.append(protocol)
+    if not asking:
+        return found
     try:
         async with asyncio.timeout(SERVER_S) as limit:
+            try:
+                at = await _resolver.resolve(server[0], loop.time()), server[1]
+            except (OSError, UnicodeError) as error:
+                _log.warning("the STUN server's name can't be looked up: %s", error)
+                return found
+            tasks += [loop.create_task(server_reflexive_candidate(each, at)) for each in asking]
             for answered in asyncio.as_completed(tasks):
                 with contextlib.suppress(Exception):  # there are the host's own candidates
                     candidate, _ = await answered
@@ -610,15 +628,22 @@ async def _reflexive(protocols: list[Any], server: tuple[str, int]) -> list[Any]
 
 
 async def _bound(protocol: Callable[[], Any], address: str, settings: WebRtcSettings) -> Any:
-    """Bind a UDP port of the range on this address. None where no port is free."""
+    """Bind a UDP port of the range on this address. None where no port is free, or where none could
+    be bound: the address is gone, or there are no descriptors."""
     loop = asyncio.get_running_loop()
     ports = [0]
     if settings.min_port:
         ports = list(range(settings.min_port, settings.max_port + 1))
         first = random.randrange(len(ports))  # from anywhere: the first ones are taken
         ports = ports[first:] + ports[:first]
-    for port in ports:
-        with contextlib.suppress(OSError):
+    for number, port in enumerate(ports):
+        if number % TRIES_AT_ONCE == TRIES_AT_ONCE - 1:
+            await asyncio.sleep(0)  # a try does not let others run
+        try:
             _, bound = await loop.create_datagram_endpoint(protocol, local_addr=(address, port))
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                break
+        else:
             return bound
     return None

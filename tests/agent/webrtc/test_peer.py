@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import re
 import socket
 import threading
@@ -17,6 +18,7 @@ from aiortc.rtp import RTCP_RTPFB_NACK, RtcpRtpfbPacket, RtpPacket
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError
 from agent.webrtc import peer as peer_module
+from agent.webrtc.host_resolver import HostResolver
 from agent.webrtc.offer import Offer, read_offer
 from agent.webrtc.peer import (
     MAX_DATAGRAMS,
@@ -509,6 +511,50 @@ async def test_time_stamps_that_jump_do_not_end_the_reports(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize(
+    ("number", "num_tries"),
+    [(errno.EADDRNOTAVAIL, 1), (errno.EADDRINUSE, 500), (errno.EACCES, 500)],
+)
+async def test_a_range_without_a_free_port_is_searched_while_others_run(
+    monkeypatch: pytest.MonkeyPatch, number: int, num_tries: int
+) -> None:
+    """And not at all where no port could be bound."""
+    tried: set[int] = set()
+    rounds: set[int] = set()
+
+    async def create(_: object, local_addr: tuple[str, int]) -> None:
+        tried.add(local_addr[1])
+        raise OSError(number, "not bound")
+
+    async def run() -> None:
+        while True:
+            rounds.add(len(tried))
+            await asyncio.sleep(0)
+
+    loop = asyncio.get_running_loop()
+    other = loop.create_task(run())
+    monkeypatch.setattr(loop, "create_datagram_endpoint", create)
+    settings = WebRtcSettings(min_port=20_001, max_port=20_500)
+    assert await peer_module._bound(asyncio.DatagramProtocol, "192.0.2.1", settings) is None
+    other.cancel()
+    assert len(tried) == num_tries
+    assert len(rounds) == (10 if num_tries > 1 else 0)
+
+
+async def test_an_address_that_is_gone_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    create, tried = loop.create_datagram_endpoint, []
+
+    async def noticed(protocol: Any, local_addr: tuple[str, int]) -> Any:
+        tried.append(local_addr)
+        return await create(protocol, local_addr=local_addr)
+
+    monkeypatch.setattr(loop, "create_datagram_endpoint", noticed)
+    settings = WebRtcSettings(min_port=20_001, max_port=20_500)
+    assert await peer_module._bound(asyncio.DatagramProtocol, "203.0.113.99", settings) is None
+    assert len(tried) == 1
+
+
 class StunServer(asyncio.DatagramProtocol):
     """Answers some queries. Each client is at 198.51.100.7."""
 
@@ -528,6 +574,33 @@ class StunServer(asyncio.DatagramProtocol):
             answer = stun.Message(stun.Method.BINDING, stun.Class.RESPONSE, query.transaction_id)
             answer.attributes["XOR-MAPPED-ADDRESS"] = ("198.51.100.7", addr[1])
             self._transport.sendto(bytes(answer), addr)
+
+
+async def test_the_name_of_the_stun_server_is_looked_up_once_for_all_calls(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def look_up(host: str) -> str:
+        asked.append(host)
+        return "127.0.0.1"
+
+    def no_lookup(host: str) -> str:
+        assert host == "127.0.0.1", "the library looks names up in the default executor"
+        return host
+
+    monkeypatch.setattr(peer_module, "_resolver", HostResolver(look_up))
+    monkeypatch.setattr(socket, "gethostbyname", no_lookup)
+    loop = asyncio.get_running_loop()
+    transport, server = await loop.create_datagram_endpoint(StunServer, local_addr=("127.0.0.1", 0))
+    port = transport.get_extra_info("sockname")[1]
+    for _ in range(3):
+        peer = new_peer(WebRtcSettings(stun_url=f"stun:stun.test:{port}"))
+        answer = await peer.answer(offer)
+        await peer.close()
+        assert ("198.51.100.7" in answer) == bool(server.asked)
+    assert asked == ["stun.test"] * bool(server.asked)
+    transport.close()
 
 
 @pytest.mark.parametrize("answered", [None, 0])
