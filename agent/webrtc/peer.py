@@ -471,7 +471,8 @@ def _clip_gaps(chunk: Any, sctp: Any) -> bool:
         num_sent = max(0, signed(sctp._sent_queue[-1].tsn - chunk.cumulative_tsn, 32))
     gaps = [(first, min(last, num_sent)) for first, last in chunk.gaps]
     chunk.gaps = [(first, last) for first, last in gaps if first <= last]
-    return sum(last - first + 1 for first, last in chunk.gaps) <= num_sent
+    num_acknowledged: int = sum(last - first + 1 for first, last in chunk.gaps)
+    return num_acknowledged <= num_sent
 
 
 def _is_known(ice: Any, addr: tuple[Any, ...]) -> bool:
