@@ -87,6 +87,8 @@ class JitterBuffer:
         """Packets behind a missing one: time stamp and payload by extended sequence number."""
         self._next_seq: int | None = None
         """Extended sequence number of the next packet; None before the first."""
+        self._is_restarted = False
+        """The next packet begins another stream."""
         self._next_time = 0
         """Time stamp, extended, up to which audio was passed on."""
         self._owed = 0
@@ -102,17 +104,18 @@ class JitterBuffer:
         return len(self._waiting)
 
     def restart(self) -> None:
-        """Take the next packet as the first of another stream; what waits is dropped."""
+        """Take the next packet as the first of another stream; what waits is dropped. Until it
+        comes, silence is filled as before."""
         self._waiting.clear()
-        self._next_seq, self._gap_ns, self._owed = None, None, 0
+        self._is_restarted, self._gap_ns, self._owed = True, None, 0
 
     def push(self, seq: int, timestamp: int, payload: bytes, now_ns: int) -> list[Int16]:
         """Take a packet: 16 bits of sequence number, 32 of time stamp. Returns audio, in order.
         Payloads that are no Opus count as lost."""
         self.counts.received += 1
-        if self._next_seq is None:
+        if self._next_seq is None or self._is_restarted:
             self._next_seq, self._next_time = seq, timestamp
-            self._last_ns = now_ns
+            self._last_ns, self._is_restarted = now_ns, False
         near = self._next_seq
         seq = near + signed(seq - near, 16)
         timestamp = self._next_time + signed(timestamp - self._next_time, 32)

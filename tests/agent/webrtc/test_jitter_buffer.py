@@ -195,6 +195,8 @@ def test_another_stream_begins_at_once() -> None:
         heard = buffer.push(seq, 5_000_000 + number * FRAME, sent[number], (40 + 20 * number) * MS)
         assert len(joined(heard)) == SAMPLES
     assert buffer.num_waiting == buffer.counts.late == buffer.counts.filled == 0
+    buffer.restart()
+    assert len(joined(buffer.advance((60 + OVERDUE_MS + 100) * MS))) == 5 * SAMPLES
 
 
 def test_payloads_that_are_no_opus_count_as_lost() -> None:
