@@ -236,6 +236,12 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/webrtc/test_peer.py::test_datagrams_that_nobody_reads_are_bounded"
     ),
     "candidates of an offer": "agent/webrtc/test_offer.py::test_a_flood_of_candidates_is_cut",
+    "addresses of a client that are checked": (
+        "agent/webrtc/test_peer.py::test_addresses_that_a_client_checks_from_are_bounded"
+    ),
+    "fragments of messages that wait for the rest": (
+        "agent/webrtc/test_peer.py::test_fragments_that_wait_are_bounded"
+    ),
     "time until a WebRTC client is connected, `webrtc.connect_s`": (
         "agent/webrtc/test_live.py::test_a_client_that_does_not_connect_gives_its_line_back"
     ),

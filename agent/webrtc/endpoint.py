@@ -49,7 +49,7 @@ from llm_engine.errors import RequestError
 
 from .offer import MAX_SDP_BYTES, Offer, read_offer
 from .opus import OpusError, library
-from .peer import Peer, load
+from .peer import IncompatibleLibraryError, Peer, load
 from .transport import WebRtcTransport
 
 MAX_BODY_BYTES: Final = 1 << 20
@@ -63,6 +63,14 @@ NOT_INSTALLED: Final = HttpRefusal(
     'Calls by WebRTC need the extra "webrtc": pip install "halfsec[webrtc]". '
     "Calls by WebSocket are taken at /v1/realtime.",
     "webrtc_not_installed",
+    "server_error",
+)
+INCOMPATIBLE: Final = HttpRefusal(
+    501,
+    "Calls by WebRTC do not work with the versions of aiortc and aioice that are installed: "
+    'pip install --upgrade "halfsec[webrtc]" brings those that do. '
+    "Calls by WebSocket are taken at /v1/realtime.",
+    "webrtc_incompatible",
     "server_error",
 )
 NO_OPUS: Final = HttpRefusal(
@@ -283,6 +291,7 @@ class WebRtcCalls:
             self._config.webrtc,
             transport.packet_arrived,
             transport.message_arrived,
+            transport.stream_restarted,
             on_loopback=self._config.agent.host in _LOOPBACK,
         )
         return transport
@@ -316,6 +325,9 @@ def _loaded() -> HttpRefusal | None:
         library()
     except OpusError:
         return NO_OPUS
+    except IncompatibleLibraryError as error:
+        _log.error("calls by WebRTC can't be taken: aiortc or aioice lacks %s", error)
+        return INCOMPATIBLE
     except Exception as error:  # a package that is damaged raises anything
         _log.error("calls by WebRTC can't be taken: %r", error)
         return NOT_INSTALLED

@@ -12,8 +12,9 @@ all the same, and the stream is ahead of real time by as much. The next gap, or 
 with as much less, so that the session is never further ahead than the longest silence of the
 network; otherwise each would add to it, until audio is dropped (`AHEAD_S` in `transport.py`).
 
-All packets have one SSRC: `peer.py` drops others. After a jump of the time by more than `MAX_GAP_S`
-nothing is filled.
+All packets have one SSRC: `peer.py` drops others, and calls `restart` where another one takes over.
+After a jump of the time by more than `MAX_GAP_S`, forward or back, nothing is filled, and nothing
+counts as filled too far.
 
 Pure: no I/O and no clock. Times are arguments.
 """
@@ -86,6 +87,8 @@ class JitterBuffer:
         """Packets behind a missing one: time stamp and payload by extended sequence number."""
         self._next_seq: int | None = None
         """Extended sequence number of the next packet; None before the first."""
+        self._is_restarted = False
+        """The next packet begins another stream."""
         self._next_time = 0
         """Time stamp, extended, up to which audio was passed on."""
         self._owed = 0
@@ -100,16 +103,22 @@ class JitterBuffer:
         """Packets that wait for one before them."""
         return len(self._waiting)
 
+    def restart(self) -> None:
+        """Take the next packet as the first of another stream; what waits is dropped. Until it
+        comes, silence is filled as before."""
+        self._waiting.clear()
+        self._is_restarted, self._gap_ns, self._owed = True, None, 0
+
     def push(self, seq: int, timestamp: int, payload: bytes, now_ns: int) -> list[Int16]:
         """Take a packet: 16 bits of sequence number, 32 of time stamp. Returns audio, in order.
         Payloads that are no Opus count as lost."""
         self.counts.received += 1
-        if self._next_seq is None:
+        if self._next_seq is None or self._is_restarted:
             self._next_seq, self._next_time = seq, timestamp
-            self._last_ns = now_ns
+            self._last_ns, self._is_restarted = now_ns, False
         near = self._next_seq
-        seq = near + _signed(seq - near, 16)
-        timestamp = self._next_time + _signed(timestamp - self._next_time, 32)
+        seq = near + signed(seq - near, 16)
+        timestamp = self._next_time + signed(timestamp - self._next_time, 32)
         if seq - near > 1000 or near - seq > 1000:  # another beginning
             self._waiting.clear()
             self._next_seq, self._next_time, self._owed = seq, timestamp, 0
@@ -159,8 +168,10 @@ class JitterBuffer:
         try:
             num = self._decoder.num_samples(payload)
             gap = timestamp - self._next_time
-            if gap < 0:
-                self._owed += -gap
+            if gap < -MAX_GAP_S * RTP_HZ:  # another beginning
+                self._owed = 0
+            elif gap < 0:
+                self._owed = min(self._owed - gap, MAX_GAP_S * RTP_HZ)
             elif 0 < gap <= MAX_GAP_S * RTP_HZ:
                 saved = min(self._owed, gap)
                 self._owed -= saved
@@ -186,7 +197,7 @@ class JitterBuffer:
         return audio
 
 
-def _signed(difference: int, bits: int) -> int:
+def signed(difference: int, bits: int) -> int:
     """The difference modulo 2**bits that is nearest to zero."""
     half = 1 << (bits - 1)
     return ((difference + half) & ((1 << bits) - 1)) - half

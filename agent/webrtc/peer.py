@@ -1,18 +1,25 @@
 """WebRTC connection of one client: aiortc, and what is done instead of it.
 
 aiortc brings ICE, DTLS, SRTP and SCTP. Around it, all in this module, since it reaches into the
-library (which is pinned to one minor version):
+library (which is pinned to one minor version; `load` looks for the names):
 
 - *ports*: aiortc binds any free port; here they come from `webrtc.min_port` to `max_port`.
 - *RTP*: its receiver waits for four packets behind each, stands still for 16 where one is lost, and
   makes nothing of a pause. Packets are taken from it before that (`_PacketTap`); it counts them for
   the reports to the client and decodes none. The thread that would decode them ends at once: no
   signal ends it, and it would keep the process from its end where a connection was not closed.
-- *sources*: it keeps statistics of every SSRC for ever. One counts here, the first.
-- *messages*: its reassembly of fragments has no bound but a window that a client may ignore.
+- *sources*: it keeps statistics of every SSRC for ever. One counts here: the first with audio,
+  until it has been silent for `SILENT_S`; then the next.
+- *messages*: its reassembly of fragments has no bound but a window that a client may ignore, and is
+  searched from the beginning at each fragment. An acknowledgement is carried out for each number in
+  it, sent or not.
+- *retransmission*: it sends again what a client asks for, as often as it asks. Nothing is here.
+- *candidates*: it checks every address from which a client sends a check.
 - *datagrams*: it takes what is no STUN from any address, queues it without bound, and ends the
   connection at an empty one. Here an address has to have passed a connectivity check, or to be in
   the offer.
+- *names*: it looks the STUN server up for each address of this machine, on threads that others
+  need. Here one lookup serves all calls (`host_resolver.py`).
 - *connect*: its task for that goes on while a connection is closed, and starts what was stopped.
   It is ended here before.
 - *close*: it waits for tasks of its own that may have failed, and may take no notice of a
@@ -21,6 +28,7 @@ library (which is pinned to one minor version):
 
 import asyncio
 import contextlib
+import errno
 import functools
 import ipaddress
 import logging
@@ -34,8 +42,10 @@ from typing import Any, Final, cast
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError, SlowReader
 
-from .jitter_buffer import FRAME, RTP_HZ
-from .offer import Offer, with_opus_format
+from . import private_names
+from .host_resolver import HostResolver
+from .jitter_buffer import FRAME, RTP_HZ, signed
+from .offer import MAX_CANDIDATES, Offer, with_opus_format
 
 CHANNEL: Final = "oai-events"
 """Label of the data channel with events, as in OpenAI's API."""
@@ -52,6 +62,21 @@ MAX_DATAGRAMS: Final = 500
 MAX_OVERRUN_BYTES: Final = 1 << 20
 """Fragments beyond the window of the data channel (1 MiB) after which all datagrams are dropped.
 `check` ends the call before, unless the event loop stands still."""
+
+MAX_FRAGMENTS: Final = 1000
+"""Fragments that wait for the rest of their messages; more end the call. The longest message that
+is taken has 230 of those that browsers send."""
+
+SILENT_S: Final = 2.0
+"""Silence of the caller's SSRC after which another one takes its place. With DTX a packet comes
+each 0.4 s."""
+
+MAX_REMOTE_CANDIDATES: Final = 2 * MAX_CANDIDATES
+"""Addresses of a client that are checked: those of its offer, and those behind its NAT that its own
+checks come from."""
+
+TRIES_AT_ONCE: Final = 50
+"""Ports that are tried, of those that are taken, until others may run: 1.4 ms."""
 
 CHECK_S: Final = 0.1
 """Interval of `check` until the client is connected."""
@@ -70,10 +95,20 @@ STEP_S: Final = 0.5
 
 _log = logging.getLogger(__name__)
 
+_resolver: Final = HostResolver()
+
+
+class IncompatibleLibraryError(Exception):
+    """A version of aiortc or aioice that this module does not know."""
+
 
 def load() -> None:
-    """Import aiortc, which takes 0.2 s of a processor: on a thread. Raises ImportError."""
+    """Import aiortc, which takes 0.2 s of a processor: on a thread. Raises ImportError, and
+    IncompatibleLibraryError where it lacks what this module reaches into."""
     import aiortc  # noqa: F401
+
+    if missing := private_names.missing():
+        raise IncompatibleLibraryError(", ".join(missing))
 
 
 class Peer:
@@ -85,14 +120,17 @@ class Peer:
         settings: WebRtcSettings,
         on_packet: Callable[[int, int, bytes], None],
         on_message: Callable[[str | bytes], None],
+        on_restart: Callable[[], None] = lambda: None,
         *,
         on_loopback: bool,
     ) -> None:
-        """`on_packet` takes sequence number, time stamp and payload of each RTP packet. Both
-        callbacks may not wait. `on_loopback`: the loopback's address is offered too."""
+        """`on_packet` takes sequence number, time stamp and payload of each RTP packet;
+        `on_restart` is called where the next one begins another stream. No callback may wait.
+        `on_loopback`: the loopback's address is offered too."""
         self._settings = settings
         self._on_packet = on_packet
         self._on_message = on_message
+        self._on_restart = on_restart
         self._on_loopback = on_loopback
         self._connection: Any = None
         self._connecting: list[asyncio.Task[None]] = []
@@ -103,6 +141,8 @@ class Peer:
         self._connected = asyncio.Event()
         self.closed: Final = asyncio.Event()
         """The client has gone, or the connection failed."""
+        self._num_fragments = 0
+        """Fragments of messages that wait for the rest; those that the client gave up may count."""
         self.num_foreign = 0
         """RTP packets dropped because they have another SSRC."""
         self.num_dropped = 0
@@ -133,7 +173,9 @@ class Peer:
         transceiver.setCodecPreferences([each for each in codecs if each.name == "opus"])
         try:
             await connection.setRemoteDescription(RTCSessionDescription(offer.sdp, "offer"))
-            self._hook(transceiver.receiver)
+            self._hook(transceiver)
+            if connection.sctp is not None:
+                self._hook_sctp(connection.sctp)
             await connection.setLocalDescription(await connection.createAnswer())
         except Exception as error:  # the library's parser raises whatever an offer makes it
             await self.close()
@@ -175,7 +217,7 @@ class Peer:
         sends a message without end."""
         if self._unsent_bytes() > MAX_UNSENT_BYTES:
             raise SlowReader
-        if self._window() <= 0:
+        if self._window() <= 0 or self._num_fragments > MAX_FRAGMENTS:
             raise ClientError("A message is too long for the data channel.", code="invalid_event")
 
     def send(self, text: str) -> None:
@@ -279,25 +321,14 @@ class Peer:
 
         connection._RTCPeerConnection__connect = connected
 
-    def _hook(self, receiver: Any) -> None:
+    def _hook(self, transceiver: Any) -> None:
         """Take RTP and ports into own hands."""
+        receiver = transceiver.receiver
+        transceiver.sender._retransmit = _nothing
         receiver._RTCRtpReceiver__decoder_queue.put(None)  # its thread ends as soon as it begins
         receiver._RTCRtpReceiver__jitter_buffer = _PacketTap(self._on_packet)
         dtls = receiver.transport
-        passed, first = dtls._handle_rtp_data, None
-
-        async def filtered(data: bytes, arrival_time_ms: int) -> None:
-            nonlocal first
-            if len(data) < 12:
-                return
-            ssrc = data[8:12]
-            first = first or ssrc
-            if ssrc != first:
-                self.num_foreign += 1
-                return
-            await passed(data, arrival_time_ms=arrival_time_ms)
-
-        dtls._handle_rtp_data = filtered
+        self._hook_rtp(receiver, dtls)
         report = receiver._send_rtcp
 
         async def reported(packet: Any) -> None:
@@ -322,6 +353,62 @@ class Peer:
             return await _candidates(ice, component, addresses, self._settings, self._on_loopback)
 
         ice.get_component_candidates = candidates
+        check = ice.check_incoming
+
+        def checked(message: Any, addr: tuple[str, int], protocol: Any) -> None:
+            if _may_check(ice, addr):
+                check(message, addr, protocol)
+
+        ice.check_incoming = checked
+
+    def _hook_rtp(self, receiver: Any, dtls: Any) -> None:
+        """Let packets of one SSRC through."""
+        passed, loop = dtls._handle_rtp_data, asyncio.get_running_loop()
+        router = dtls._rtp_router
+        source, last_s, has_changed = b"", 0.0, False
+
+        async def filtered(data: bytes, arrival_time_ms: int) -> None:
+            nonlocal source, last_s, has_changed
+            if len(data) < 12 or data[1] & 0x7F not in router.payload_type_table:
+                return
+            ssrc, now_s = data[8:12], loop.time()
+            if source and ssrc != source:
+                if now_s - last_s < SILENT_S:
+                    self.num_foreign += 1
+                    return
+                _forget_sources(receiver, router)
+                if not has_changed:
+                    _log.info("a client goes on with another SSRC")
+                has_changed = True
+                self._on_restart()
+            source, last_s = ssrc, now_s
+            await passed(data, arrival_time_ms=arrival_time_ms)
+
+        dtls._handle_rtp_data = filtered
+
+    def _hook_sctp(self, sctp: Any) -> None:
+        """Bound what one datagram on the data channel costs."""
+        acknowledge, receive = sctp._receive_sack_chunk, sctp._receive_data_chunk
+
+        async def acknowledged(chunk: Any) -> None:
+            if _clip_gaps(chunk, sctp):
+                await acknowledge(chunk)
+
+        def num_waiting(stream_id: int) -> int:
+            stream = sctp._inbound_streams.get(stream_id)
+            return 0 if stream is None else len(stream.reassembly)
+
+        async def received(chunk: Any) -> None:
+            if self._num_fragments > MAX_FRAGMENTS:
+                return
+            before = num_waiting(chunk.stream_id)
+            await receive(chunk)
+            self._num_fragments += num_waiting(chunk.stream_id) - before
+            if self._num_fragments > MAX_FRAGMENTS:  # the client may have given some up since
+                self._num_fragments = sum(map(num_waiting, sctp._inbound_streams))
+
+        sctp._receive_sack_chunk = acknowledged
+        sctp._receive_data_chunk = received
 
 
 class _PacketTap:
@@ -360,6 +447,43 @@ def _agent_track() -> Any:
             return await self._packets.get()
 
     return AgentTrack()
+
+
+def _forget_sources(receiver: Any, router: Any) -> None:
+    """Drop what aiortc knows of each SSRC: a report to the client has space for 31."""
+    receiver._RTCRtpReceiver__remote_streams.clear()
+    receiver._RTCRtpReceiver__active_ssrc.clear()
+    receiver._RTCRtpReceiver__lsr.clear()
+    receiver._RTCRtpReceiver__lsr_time.clear()
+    router.ssrc_table.clear()
+
+
+async def _nothing(_: int) -> None:
+    """Send no packet again: the next one holds a copy (FEC), and a request costs less than it."""
+
+
+def _clip_gaps(chunk: Any, sctp: Any) -> bool:
+    """Cut the gap blocks of a SACK to what was sent. False: they overlap, which none may."""
+    if not chunk.gaps:
+        return True
+    num_sent = 0
+    if sctp._sent_queue:
+        num_sent = max(0, signed(sctp._sent_queue[-1].tsn - chunk.cumulative_tsn, 32))
+    gaps = [(first, min(last, num_sent)) for first, last in chunk.gaps]
+    chunk.gaps = [(first, last) for first, last in gaps if first <= last]
+    num_acknowledged: int = sum(last - first + 1 for first, last in chunk.gaps)
+    return num_acknowledged <= num_sent
+
+
+def _is_known(ice: Any, addr: tuple[Any, ...]) -> bool:
+    """True for the address of a candidate of the client."""
+    known = ice._remote_candidates
+    return any((each._network_host, each.port) == addr[:2] for each in known)
+
+
+def _may_check(ice: Any, addr: tuple[Any, ...]) -> bool:
+    """True unless a check from this address would make one candidate too many of it."""
+    return len(ice._remote_candidates) < MAX_REMOTE_CANDIDATES or _is_known(ice, addr)
 
 
 def _is_dtls_or_rtp(data: bytes) -> bool:
@@ -418,10 +542,9 @@ def _guarded_protocol() -> Any:
         def datagram_received(self, data: bytes | str, addr: tuple[Any, ...]) -> None:
             assert isinstance(data, bytes)
             if _is_dtls_or_rtp(data):
-                known = self.receiver._remote_candidates
-                if any((each._network_host, each.port) == addr[:2] for each in known):
+                if _is_known(self.receiver, addr):
                     self.receiver.data_received(data, self.local_candidate.component)
-            elif data and data[0] < 4:  # STUN
+            elif data and data[0] < 4 and _may_check(self.receiver, addr):  # STUN
                 # The parser raises whatever a message makes it, and any host may send one.
                 with contextlib.suppress(Exception):
                     super().datagram_received(data, addr)
@@ -475,13 +598,22 @@ async def _reflexive(protocols: list[Any], server: tuple[str, int]) -> list[Any]
 
     found: list[Any] = []
     loop = asyncio.get_running_loop()
-    tasks = []
+    asking: list[Any] = []
+    tasks: list[asyncio.Task[Any]] = []
     for protocol in protocols:
         address = ipaddress.ip_address(protocol.local_candidate.host.partition("%")[0])
         if address.version == 4 and not address.is_loopback:
-            tasks.append(loop.create_task(server_reflexive_candidate(protocol, server)))
+            asking.append(protocol)
+    if not asking:
+        return found
     try:
         async with asyncio.timeout(SERVER_S) as limit:
+            try:
+                at = await _resolver.resolve(server[0], loop.time()), server[1]
+            except (OSError, UnicodeError) as error:
+                _log.warning("the STUN server's name can't be looked up: %s", error)
+                return found
+            tasks += [loop.create_task(server_reflexive_candidate(each, at)) for each in asking]
             for answered in asyncio.as_completed(tasks):
                 with contextlib.suppress(Exception):  # there are the host's own candidates
                     candidate, _ = await answered
@@ -497,15 +629,22 @@ async def _reflexive(protocols: list[Any], server: tuple[str, int]) -> list[Any]
 
 
 async def _bound(protocol: Callable[[], Any], address: str, settings: WebRtcSettings) -> Any:
-    """Bind a UDP port of the range on this address. None where no port is free."""
+    """Bind a UDP port of the range on this address. None where no port is free, or where none could
+    be bound: the address is gone, or there are no descriptors."""
     loop = asyncio.get_running_loop()
     ports = [0]
     if settings.min_port:
         ports = list(range(settings.min_port, settings.max_port + 1))
         first = random.randrange(len(ports))  # from anywhere: the first ones are taken
         ports = ports[first:] + ports[:first]
-    for port in ports:
-        with contextlib.suppress(OSError):
+    for number, port in enumerate(ports):
+        if number % TRIES_AT_ONCE == TRIES_AT_ONCE - 1:
+            await asyncio.sleep(0)  # a try does not let others run
+        try:
             _, bound = await loop.create_datagram_endpoint(protocol, local_addr=(address, port))
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                break
+        else:
             return bound
     return None

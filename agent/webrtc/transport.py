@@ -130,6 +130,10 @@ class WebRtcTransport:
         if self._is_live:
             self._hear(self._jitter.push(seq, timestamp, payload, self._clock.now_ns()))
 
+    def stream_restarted(self) -> None:
+        """Take the next packet as the first of another stream."""
+        self._jitter.restart()
+
     def message_arrived(self, message: str | bytes) -> None:
         """Take a message of the data channel."""
         self._last_ns = self._clock.now_ns()

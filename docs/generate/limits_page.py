@@ -363,13 +363,28 @@ WEBRTC: Final = (
         _seconds(WebRtcSettings().connect_s),
         "the connection is closed, and the line is free",
     ),
-    Limit("sources of RTP", "1", "packets of others are dropped"),
+    Limit(
+        "addresses of a client that are checked",
+        _number(webrtc_peer.MAX_REMOTE_CANDIDATES),
+        "checks from others are dropped",
+    ),
+    Limit(
+        "sources of RTP",
+        "1",
+        "packets of others are dropped, until it has been silent for "
+        f"{_seconds(webrtc_peer.SILENT_S)}",
+    ),
     Limit(
         "datagrams that wait",
         _number(webrtc_peer.MAX_DATAGRAMS),
         "more are dropped, as is all that comes from no candidate of the client",
     ),
     Limit("a message on the data channel", f"{webrtc.MAX_MESSAGE_BYTES >> 10} KiB", "`error`"),
+    Limit(
+        "fragments of messages that wait for the rest",
+        _number(webrtc_peer.MAX_FRAGMENTS),
+        "the call ends with an `error`",
+    ),
     Limit(
         "messages of the data channel that are not processed",
         f"{_number(webrtc.MAX_MESSAGES)}, {_number(webrtc.MAX_INBOX_BYTES)}",

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.webrtc.jitter_buffer import FRAME, MAX_AHEAD, OVERDUE_MS, JitterBuffer
+from agent.webrtc.jitter_buffer import (
+    FRAME,
+    MAX_AHEAD,
+    MAX_GAP_S,
+    OVERDUE_MS,
+    JitterBuffer,
+)
 from agent.webrtc.opus import OpusDecoder, OpusEncoder, OpusError
 from tests.support.service.live_call import recording
 
@@ -160,6 +166,37 @@ def test_a_jump_is_a_new_beginning_and_fills_nothing() -> None:
     push(buffer, 0, sent[0], 0)
     assert len(joined(buffer.push(30_000, 5_000_000, sent[1], 20 * MS))) == SAMPLES
     assert len(joined(buffer.push(30_001, 900_000_000, sent[2], 40 * MS))) == SAMPLES
+
+
+@pytest.mark.parametrize("back_s", [6, 60, 10_000])
+def test_after_a_jump_back_silence_is_filled_as_before(back_s: int) -> None:
+    """Numbers go on, as where a client begins its time stamps again."""
+    sent, buffer = packets(2), new_buffer()
+    buffer.push(0, 2**31, sent[0], 0)
+    buffer.push(1, 2**31 - back_s * 48_000, sent[1], 20 * MS)
+    assert len(joined(buffer.advance((20 + OVERDUE_MS + 100) * MS))) == 5 * SAMPLES
+
+
+def test_small_jumps_back_save_no_more_silence_than_the_longest_gap() -> None:
+    sent, buffer = packets(1), new_buffer()
+    for number in range(20):
+        buffer.push(number, 2**31 - number * 48_000, sent[0], 0)
+    filled = joined(buffer.advance((OVERDUE_MS + (MAX_GAP_S + 1) * 1000) * MS))
+    assert len(filled) == RATE_HZ
+
+
+def test_another_stream_begins_at_once() -> None:
+    """Its numbers and times have nothing to do with those of the one before."""
+    sent, buffer = packets(4), new_buffer()
+    push(buffer, 0, sent[0], 0)
+    assert len(push(buffer, 2, sent[2], 20)) == 0, "it waits for the one before"
+    buffer.restart()
+    for number, seq in enumerate((500, 501)):
+        heard = buffer.push(seq, 5_000_000 + number * FRAME, sent[number], (40 + 20 * number) * MS)
+        assert len(joined(heard)) == SAMPLES
+    assert buffer.num_waiting == buffer.counts.late == buffer.counts.filled == 0
+    buffer.restart()
+    assert len(joined(buffer.advance((60 + OVERDUE_MS + 100) * MS))) == 5 * SAMPLES
 
 
 def test_payloads_that_are_no_opus_count_as_lost() -> None:

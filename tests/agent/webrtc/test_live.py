@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
+import aiortc
 import httpx
 import numpy as np
 import pytest
@@ -379,6 +380,20 @@ async def test_without_the_extra_the_answer_says_what_to_install(
     answer = await http.post(CALLS, content="v=0", headers=SDP)
     assert answer.status_code == 501
     assert 'pip install "halfsec[webrtc]"' in answer.json()["error"]["message"]
+
+
+async def test_with_another_version_of_the_library_calls_are_refused(
+    live: LiveServer, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not live.webrtc._is_loaded:  # noqa: ASYNC110  # by itself, without a call
+            await asyncio.sleep(0.05)
+    monkeypatch.setattr(live.webrtc, "_is_loaded", False)
+    monkeypatch.delattr(aiortc.RTCRtpSender, "_retransmit")
+    answer = await http.post(CALLS, content="v=0", headers=SDP)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (501, "webrtc_incompatible")
+    assert ["aiortc.RTCRtpSender._retransmit" in each for each in live.problems.texts()] == [True]
+    live.problems.records.clear()
 
 
 async def test_behind_ray_serve_calls_are_refused(

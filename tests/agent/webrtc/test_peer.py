@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import re
 import socket
 import threading
@@ -11,13 +12,21 @@ from typing import Any
 
 import pytest
 from aioice import stun
-from aiortc.rtp import RtpPacket
+from aiortc.rtcsctptransport import DataChunk, SackChunk
+from aiortc.rtp import RTCP_RTPFB_NACK, RtcpRtpfbPacket, RtpPacket
 
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError
 from agent.webrtc import peer as peer_module
+from agent.webrtc.host_resolver import HostResolver
 from agent.webrtc.offer import Offer, read_offer
-from agent.webrtc.peer import MAX_DATAGRAMS, MAX_OVERRUN_BYTES, Peer
+from agent.webrtc.peer import (
+    MAX_DATAGRAMS,
+    MAX_FRAGMENTS,
+    MAX_OVERRUN_BYTES,
+    MAX_REMOTE_CANDIDATES,
+    Peer,
+)
 from tests.support.service.live_call import PATIENCE_S
 from tests.support.webrtc.webrtc_peer import WebRtcPeer
 
@@ -185,6 +194,191 @@ async def test_datagrams_that_nobody_reads_are_bounded(offer: Offer) -> None:
     await server.close()
 
 
+@pytest.fixture
+async def answered(offer: Offer) -> AsyncIterator[Peer]:
+    """One that has answered, and that no client connects to."""
+    server = new_peer()
+    await server.answer(offer)
+    yield server
+    await server.close()
+
+
+class SentTsn(int):
+    """TSN of a SACK that counts the additions to it, one for each number that is looked at."""
+
+    num_added = 0
+
+    def __add__(self, other: int) -> int:
+        SentTsn.num_added += 1
+        return int(self) + other
+
+
+async def test_a_sack_costs_no_more_than_what_was_sent(
+    answered: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sctp: Any = answered._connection.sctp
+    base = 2**32 - 3  # numbers begin again at zero
+
+    def sack(*gaps: tuple[int, int]) -> SackChunk:
+        chunk = SackChunk()
+        chunk.cumulative_tsn, chunk.advertised_rwnd = SentTsn(base), 1 << 20
+        chunk.gaps = [*gaps]
+        return chunk
+
+    def acknowledged() -> list[bool]:
+        return [each._acked for each in sctp._sent_queue]
+
+    for number in range(1, 7):
+        chunk = DataChunk()
+        chunk.tsn = (base + number) % 2**32
+        chunk._acked = chunk._in_flight = False
+        chunk._book_size, chunk._misses, chunk._sent_count = 1, 0, 1
+        chunk._retransmit = chunk._abandoned = False
+        chunk._max_retransmits, chunk._expiry, chunk._sent_time = None, None, 0.0
+        sctp._sent_queue.append(chunk)
+    sctp._last_sacked_tsn = sctp._advanced_peer_ack_tsn = base
+    monkeypatch.setattr(SentTsn, "num_added", 0)
+    await sctp._receive_sack_chunk(sack(*[(1, 65_535)] * 280))
+    assert acknowledged() == [False] * 6
+    await sctp._receive_sack_chunk(sack((9, 12), (5, 3)))
+    assert acknowledged() == [False] * 6
+    assert SentTsn.num_added == 0
+    await sctp._receive_sack_chunk(sack((2, 3), (5, 65_535)))
+    assert acknowledged() == [False, True, True, False, True, True]
+    assert SentTsn.num_added == 4
+
+
+def fragment(tsn: int, flags: int, stream_id: int = 1) -> DataChunk:
+    """One byte of a message. Flags: 2 begins one, 1 ends it."""
+    chunk = DataChunk(flags=flags)
+    chunk.tsn, chunk.stream_id, chunk.stream_seq, chunk.protocol = tsn, stream_id, 0, 51
+    chunk.user_data = b"x"
+    return chunk
+
+
+@pytest.mark.parametrize("num_streams", [1, 7])
+async def test_fragments_that_wait_are_bounded(answered: Peer, num_streams: int) -> None:
+    sctp: Any = answered._connection.sctp
+    sctp._last_received_tsn = 0
+    for tsn in range(1, 3 * MAX_FRAGMENTS):
+        stream = tsn % num_streams
+        await sctp._receive_data_chunk(fragment(tsn, 2 if tsn <= num_streams else 0, stream))
+        if tsn <= MAX_FRAGMENTS:
+            answered.check()
+    held = sum(len(each.reassembly) for each in sctp._inbound_streams.values())
+    assert held == MAX_FRAGMENTS + 1
+    with pytest.raises(ClientError, match="too long for the data channel"):
+        answered.check()
+
+
+async def test_messages_that_are_complete_leave_no_fragments_behind(answered: Peer) -> None:
+    sctp: Any = answered._connection.sctp
+    sctp._last_received_tsn = 0
+    for tsn in range(1, 3 * MAX_FRAGMENTS, 2):
+        first, last = fragment(tsn, 2), fragment(tsn + 1, 1)
+        first.stream_seq = last.stream_seq = tsn // 2
+        await sctp._receive_data_chunk(first)
+        await sctp._receive_data_chunk(last)
+    assert sctp._last_received_tsn == 3 * MAX_FRAGMENTS
+    answered.check()
+
+
+async def test_addresses_that_a_client_checks_from_are_bounded(connected: Connected) -> None:
+    """All with the right credentials, of which a client has those."""
+    ice, protocol = connected.ice, connected.ice._protocols[0]
+    answers: list[tuple[str, int]] = []
+    protocol.send_stun = lambda message, addr: answers.append(addr)
+
+    def check(port: int) -> None:
+        query = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
+        query.attributes["USERNAME"] = f"{ice.local_username}:{ice.remote_username}"
+        query.attributes["PRIORITY"] = 1
+        query.attributes["ICE-CONTROLLING"] = 2**64 - 1
+        query.add_message_integrity(ice.local_password.encode())
+        protocol.datagram_received(bytes(query), ("192.0.2.1", port))
+
+    num_known = len(ice._remote_candidates)
+    for port in range(1000, 1200):
+        check(port)
+    assert len(ice._remote_candidates) == MAX_REMOTE_CANDIDATES
+    num_new = MAX_REMOTE_CANDIDATES - num_known
+    checks = [addr for addr in answers if addr[0] == "192.0.2.1"]
+    assert set(checks) == {("192.0.2.1", 1000 + each) for each in range(num_new)}
+    check(1000)
+    assert answers.count(("192.0.2.1", 1000)) > checks.count(("192.0.2.1", 1000))
+    relayed = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
+    ice.check_incoming(relayed, ("192.0.2.1", 5000), protocol)
+    assert len(ice._remote_candidates) == MAX_REMOTE_CANDIDATES
+
+
+async def test_a_nack_is_answered_with_nothing(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sender,) = connected.server._connection.getSenders()
+    sent, is_sent = [], asyncio.Event()
+    send = sender.transport._send_rtp
+
+    async def noticed(data: bytes) -> None:
+        sent.append(data)
+        is_sent.set()
+        await send(data)
+
+    monkeypatch.setattr(sender.transport, "_send_rtp", noticed)
+    connected.server.send_audio(b"\xf8\xff\xfe", 0)
+    async with asyncio.timeout(PATIENCE_S):
+        await is_sent.wait()
+    first = [each for each in sent if each[1] & 0x7F < 64 or each[1] & 0x7F >= 96]
+    assert len(first) == 1
+    lost = [RtpPacket.parse(first[0]).sequence_number] * 50
+    before = len(sent)
+    nack = RtcpRtpfbPacket(RTCP_RTPFB_NACK, ssrc=1, media_ssrc=sender._ssrc, lost=lost)
+    await sender._handle_rtcp_packet(nack)
+    assert [each for each in sent[before:] if each[1:4] == first[0][1:4]] == []
+
+
+async def test_another_source_is_heard_once_the_first_is_silent(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger=peer_module.__name__)
+    came: list[object] = []
+    server = Peer(
+        WebRtcSettings(),
+        lambda seq, *_: came.append(seq),
+        lambda _: None,
+        lambda: came.append("restart"),
+        on_loopback=True,
+    )
+    await server.answer(offer)
+    receiver: Any = server._connection.getReceivers()[0]
+    await receiver.receive(server._connection._RTCPeerConnection__remoteRtp(transceiver(server)))
+
+    async def send(ssrc: int, seq: int, payload_type: int = 96) -> None:
+        packet = RtpPacket(payload_type, sequence_number=seq, timestamp=seq * 960)
+        packet.ssrc, packet.payload = ssrc, b"\xf8\xff\xfe"
+        await receiver.transport._handle_rtp_data(packet.serialize(), arrival_time_ms=0)
+
+    monkeypatch.setattr(peer_module, "SILENT_S", 1e9)
+    await send(7, 0, payload_type=101)  # not negotiated: it is nobody's audio
+    await send(8, 1)
+    await send(9, 2)
+    await send(8, 3)
+    assert (came, server.num_foreign) == ([1, 3], 1)
+    monkeypatch.setattr(peer_module, "SILENT_S", 0.0)
+    for number in range(40):
+        await send(100 + number, 10 + number)
+    heard = [each for number in range(40) for each in ("restart", 10 + number)]
+    assert (came[2:], server.num_foreign) == (heard, 1)
+    assert [*receiver._RTCRtpReceiver__remote_streams] == [139]
+    assert [*receiver.transport._rtp_router.ssrc_table] == [139]
+    assert len(caplog.records) == 1
+    await server.close()
+
+
+def transceiver(server: Peer) -> Any:
+    (only,) = server._connection.getTransceivers()
+    return only
+
+
 def can_be_bound(address: tuple[str, int]) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
@@ -317,6 +511,50 @@ async def test_time_stamps_that_jump_do_not_end_the_reports(
     assert caplog.records == []
 
 
+@pytest.mark.parametrize(
+    ("number", "num_tries"),
+    [(errno.EADDRNOTAVAIL, 1), (errno.EADDRINUSE, 500), (errno.EACCES, 500)],
+)
+async def test_a_range_without_a_free_port_is_searched_while_others_run(
+    monkeypatch: pytest.MonkeyPatch, number: int, num_tries: int
+) -> None:
+    """And not at all where no port could be bound."""
+    tried: set[int] = set()
+    rounds: set[int] = set()
+
+    async def create(_: object, local_addr: tuple[str, int]) -> None:
+        tried.add(local_addr[1])
+        raise OSError(number, "not bound")
+
+    async def run() -> None:
+        while True:
+            rounds.add(len(tried))
+            await asyncio.sleep(0)
+
+    loop = asyncio.get_running_loop()
+    other = loop.create_task(run())
+    monkeypatch.setattr(loop, "create_datagram_endpoint", create)
+    settings = WebRtcSettings(min_port=20_001, max_port=20_500)
+    assert await peer_module._bound(asyncio.DatagramProtocol, "192.0.2.1", settings) is None
+    other.cancel()
+    assert len(tried) == num_tries
+    assert len(rounds) == (10 if num_tries > 1 else 0)
+
+
+async def test_an_address_that_is_gone_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    create, tried = loop.create_datagram_endpoint, []
+
+    async def noticed(protocol: Any, local_addr: tuple[str, int]) -> Any:
+        tried.append(local_addr)
+        return await create(protocol, local_addr=local_addr)
+
+    monkeypatch.setattr(loop, "create_datagram_endpoint", noticed)
+    settings = WebRtcSettings(min_port=20_001, max_port=20_500)
+    assert await peer_module._bound(asyncio.DatagramProtocol, "203.0.113.99", settings) is None
+    assert len(tried) == 1
+
+
 class StunServer(asyncio.DatagramProtocol):
     """Answers some queries. Each client is at 198.51.100.7."""
 
@@ -336,6 +574,33 @@ class StunServer(asyncio.DatagramProtocol):
             answer = stun.Message(stun.Method.BINDING, stun.Class.RESPONSE, query.transaction_id)
             answer.attributes["XOR-MAPPED-ADDRESS"] = ("198.51.100.7", addr[1])
             self._transport.sendto(bytes(answer), addr)
+
+
+async def test_the_name_of_the_stun_server_is_looked_up_once_for_all_calls(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def look_up(host: str) -> str:
+        asked.append(host)
+        return "127.0.0.1"
+
+    def no_lookup(host: str) -> str:
+        assert host == "127.0.0.1", "the library looks names up in the default executor"
+        return host
+
+    monkeypatch.setattr(peer_module, "_resolver", HostResolver(look_up))
+    monkeypatch.setattr(socket, "gethostbyname", no_lookup)
+    loop = asyncio.get_running_loop()
+    transport, server = await loop.create_datagram_endpoint(StunServer, local_addr=("127.0.0.1", 0))
+    port = transport.get_extra_info("sockname")[1]
+    for _ in range(3):
+        peer = new_peer(WebRtcSettings(stun_url=f"stun:stun.test:{port}"))
+        answer = await peer.answer(offer)
+        await peer.close()
+        assert ("198.51.100.7" in answer) == bool(server.asked)
+    assert asked == ["stun.test"] * bool(server.asked)
+    transport.close()
 
 
 @pytest.mark.parametrize("answered", [None, 0])
