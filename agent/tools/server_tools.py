@@ -25,7 +25,7 @@ from latency_budget.account.clock import Clock
 
 from .api import ToolError
 from .event_loop import ToolLoop
-from .files import load_tools
+from .files import KnownTools, load_tools
 from .mcp_tools import McpServers
 from .offered import NO_TOOLS
 from .server_tool import ServerTool, one_line, shortened
@@ -147,7 +147,13 @@ class ServerTools:
         self._config = config
         self._clock = clock
         self._loop = ToolLoop("tools")
-        self._own = load_tools(config, self._loop)
+        self._known: KnownTools = {}
+        """All Python tools that were ever loaded: calls in progress may have some that the settings
+        name no longer."""
+        self._own = load_tools(config, self._loop, self._known)
+        self._is_running = False
+        self._has_loop = False
+        """The loop of the Python tools was started."""
         self._servers = McpServers(config)
         self.tool_counts: Final = ToolCounts()
         self._callable: dict[tuple[str, bool], tuple[tuple[str, ...], frozenset[str]]] = {}
@@ -158,16 +164,38 @@ class ServerTools:
     async def running(self) -> AsyncIterator[None]:
         """Context in which tools can be called; after it none runs, except those that hang. Does
         not wait for any MCP server."""
-        if any(self._own.values()):
-            await self._loop.start()
+        self._is_running = True
+        await self._start_loop()
         await self._servers.start()
         try:
             yield
         finally:
-            for tools in self._own.values():
-                for tool in tools:
-                    tool.close()
+            self._is_running = False
+            for tool in self._known.values():
+                tool.close()
             await asyncio.gather(self._loop.close(), self._servers.close())
+
+    async def _start_loop(self) -> None:
+        if any(self._own.values()) and not self._has_loop:
+            self._has_loop = True
+            await self._loop.start()
+
+    async def reload(self, config: Config) -> Callable[[], Awaitable[None]]:
+        """Load the Python tools of other settings, on a thread. Returns what gives them to calls
+        that begin after it; calls in progress keep theirs. A file that was loaded before is not
+        executed again. Raises ConfigError, having changed nothing."""
+        known = dict(self._known)
+        own = await asyncio.to_thread(load_tools, config, self._loop, known)
+
+        async def use() -> None:
+            self._config, self._own, self._known = config, own, known
+            gone = [kind for kind in self._callable if kind[0] not in own]
+            for kind in gone:
+                del self._callable[kind]
+            if self._is_running:
+                await self._start_loop()
+
+        return use
 
     @property
     def problem(self) -> Mapping[str, str]:
@@ -206,8 +234,9 @@ class ServerTools:
     ) -> list[ServerTool]:
         """Python tools first, then the others in the order of the settings; of two tools with one
         name the first."""
-        offered: dict[str, ServerTool] = {tool.name: tool for tool in self._own[agent]}
-        for source in self._config.agents[agent].server_tools:
+        own, (_, profile) = self._own.get(agent, ()), self._config.profile(agent)
+        offered: dict[str, ServerTool] = {tool.name: tool for tool in own}
+        for source in profile.server_tools:
             if source.startswith(MCP_PREFIX):
                 for tool in self._servers.tools(source.removeprefix(MCP_PREFIX)):
                     offered.setdefault(tool.name, tool)
