@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -117,12 +118,19 @@ class CallRegistry:
         self.refusals: Final = Rejections()
         """Because all lines were busy, or those inside would have been answered too late."""
         self.traces: Final = Traces()
+        self.reloads: Final = Counter[str]()
+        """Reloads of the settings, by result: "applied" or "refused"."""
         self._config = config
         self._clock = clock
         self._fingerprint = config.fingerprint()
         self._active: dict[SessionId, ActiveCall] = {}
         self._empty = asyncio.Event()
         self._empty.set()
+
+    def use(self, config: Config) -> None:
+        """Count the calls that begin from now on by these settings."""
+        self._config = config
+        self._fingerprint = config.fingerprint()
 
     def __len__(self) -> int:
         return len(self._active)

@@ -193,6 +193,8 @@ class AdmittedCall:
     start: SessionStart
     rules: CallPolicy
     recording: RecordingPort
+    config: Config
+    """The settings when it was admitted."""
     taken_over: "TakenOverCall | None" = None
     """The call as another server left it; None for a call that begins here."""
 
@@ -210,7 +212,8 @@ class CallService:
         tools: ServerTools,
         state_store: StateStore,
     ) -> None:
-        self._config = config
+        self.config = config
+        """The settings of calls that begin now."""
         self._tools = tools
         self._stages = stages
         self._calls = calls
@@ -226,23 +229,12 @@ class CallService:
         self._fleet_lines = FleetLines(state_store)
         self.fleet: Final = _fleet_calls(state_store, config.agent.resume_s)
         """Calls in the store of the fleet; None where they are not shared."""
-        preset = config.agent.preset
-        own, phone = config.agent, config.telephony
-        self.socket_rules: Final = CallPolicy(
-            own.lead_ms,
-            own.session_limit_s,
-            budget_profile(preset),
-            IdleRules(idle_after_ms=own.idle_prompt_ms, idle_hangup_ms=own.idle_hangup_ms),
-        )
-        by_phone = budget_profile(f"{preset}+telephony")
-        self.phone_rules: Final = CallPolicy(
-            phone.lead_ms,
-            phone.limit_s,
-            by_phone,
-            IdleRules(idle_after_ms=phone.idle_prompt_ms, idle_hangup_ms=phone.idle_hangup_ms),
-            leg_ms=by_phone.total_ms - self.socket_rules.budget.total_ms,
-            records=phone.record != "no",
-        )
+        self.socket_rules, self.phone_rules = _policies(config)
+
+    def use(self, config: Config) -> None:
+        """Serve the calls that begin from now on by these settings."""
+        self.config = config
+        self.socket_rules, self.phone_rules = _policies(config)
 
     @property
     def is_ready(self) -> bool:
@@ -291,7 +283,13 @@ class CallService:
             call, principal.key_id, scope, self._calls, self._num_held, by_address
         )
         return AdmittedCall(
-            call, reservation, principal, start, rules, call.recording or NO_RECORDING
+            call,
+            reservation,
+            principal,
+            start,
+            rules,
+            call.recording or NO_RECORDING,
+            self.config,
         )
 
     def admit_taken_over(
@@ -301,7 +299,7 @@ class CallService:
         ended there."""
         head = taken_over.state.head
         limit_s = max(1, head.expires_at_unix_s - unix_ns() // 10**9)
-        start = resumed_start(self._config, taken_over.state)
+        start = resumed_start(self.config, taken_over.state)
         call = self._calls.admit(SessionId(head.session_id), start.agent)
         by_address = self._by_address if _is_stranger(principal) else None
         reservation = LineReservation(
@@ -309,7 +307,9 @@ class CallService:
         )
         rules = replace(self.socket_rules, limit_s=limit_s)
         recording = call.recording or NO_RECORDING
-        return AdmittedCall(call, reservation, principal, start, rules, recording, taken_over)
+        return AdmittedCall(
+            call, reservation, principal, start, rules, recording, self.config, taken_over
+        )
 
     async def hold(self, held: AdmittedCall, carrier: CallTransport) -> None:
         """Run the session to the end of the call."""
@@ -369,7 +369,8 @@ class CallService:
 
     async def _session(self, held: AdmittedCall, carrier: CallTransport) -> Session:
         call, settings = held.call, held.start.settings
-        own, carried = self._config.agent, held.rules
+        config, carried = held.config, held.rules
+        own = config.agent
         tools = await self._tools.for_call(
             call.agent,
             call.session_id,
@@ -396,7 +397,7 @@ class CallService:
             previews=own.preview,
             ducks=carrier.is_extended,
             chunking=cutting(by_clause=own.first_clause),
-            sentences=self._config.sentences,
+            sentences=config.sentences,
             idle=carried.idle,
             expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,
         )
@@ -439,6 +440,29 @@ class CallService:
             told = LiveMarks(carrier.notify, self._clock, call.began.now_ns)
         marked = partial(self._calls.marked, call)
         return TurnRecorder(call.session_id, call.trace, on_turn, marked, told)
+
+
+def _policies(config: Config) -> tuple[CallPolicy, CallPolicy]:
+    """Policies of calls by WebSocket or WebRTC, and by telephone."""
+    preset = config.agent.preset
+    own, phone = config.agent, config.telephony
+    by_socket, by_phone = budget_profile(preset), budget_profile(f"{preset}+telephony")
+    return (
+        CallPolicy(
+            own.lead_ms,
+            own.session_limit_s,
+            by_socket,
+            IdleRules(idle_after_ms=own.idle_prompt_ms, idle_hangup_ms=own.idle_hangup_ms),
+        ),
+        CallPolicy(
+            phone.lead_ms,
+            phone.limit_s,
+            by_phone,
+            IdleRules(idle_after_ms=phone.idle_prompt_ms, idle_hangup_ms=phone.idle_hangup_ms),
+            leg_ms=by_phone.total_ms - by_socket.total_ms,
+            records=phone.record != "no",
+        ),
+    )
 
 
 def _is_stranger(principal: Principal) -> bool:
