@@ -167,6 +167,13 @@ class CallRegistry:
         call.changed(state, stage, self._clock.now_ns())
         self.tell_state(call)
 
+    def handed_off(self, call: ActiveCall, agent: str) -> None:
+        """Another agent has taken a call over."""
+        call.agent = agent
+        _log.info("call %s was handed off to the agent %s", call.session_id, agent)
+        told = {"state": call.state, "stage": call.stage, "agent": agent}
+        self.events.publish("session", call.session_id, lambda: told)
+
     def tell_state(self, call: ActiveCall) -> None:
         """Tell those who listen what a call does, if that is something else than before."""
         if call.session_id in self._active and (told := call.news()) is not None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from starlette.types import Scope
 
 from agent import errors
-from agent.config.schema import Config
+from agent.config.remote_models import shown_model
+from agent.config.schema import AgentProfile, Config
 from agent.errors import SlowReader
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.principal import Principal
@@ -25,7 +26,9 @@ from agent.observability.live_marks import LiveMarks
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.ids import new_session_id
 from agent.session.api.server_events import Extension, Notice, Problem
-from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
+from agent.session.api.settings import SessionSettings
+from agent.session.handoff import AgentSwitch
+from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort, ToolsPort
 from agent.session.response.dependencies import (
     SessionOptions,
     SessionOutputs,
@@ -36,8 +39,9 @@ from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
 from agent.stages.registry import Stages, check_tools
 from agent.telephony.carriers.media_stream import StreamError
+from agent.tools.offered import NO_TOOLS
 from agent.tools.server_tool import ServerTool, one_line
-from agent.tools.server_tools import ServerTools
+from agent.tools.server_tools import LoadedTools, ServerTools
 from agent.turn_taking.end_of_turn import IdleRules
 from latency_budget.account.budget import Budget, budget_profile
 from latency_budget.account.clock import Clock, unix_ns
@@ -49,7 +53,7 @@ from .call import ActiveCall
 from .fleet_lines import FleetLines
 from .fleet_tokens import FleetTokens
 from .registry import CallRegistry
-from .session_start import SessionStart, resumed_start
+from .session_start import SessionStart, localized, resumed_start
 from .state_store.store import StateStore
 from .stream_tokens import CallTokens
 from .suspended import GiveWay
@@ -193,8 +197,8 @@ class AdmittedCall:
     start: SessionStart
     rules: CallPolicy
     recording: RecordingPort
-    config: Config
-    """The settings when it was admitted."""
+    tools: LoadedTools
+    """The settings when it was admitted, with the tools of the server."""
     taken_over: "TakenOverCall | None" = None
     """The call as another server left it; None for a call that begins here."""
 
@@ -289,7 +293,7 @@ class CallService:
             start,
             rules,
             call.recording or NO_RECORDING,
-            self.config,
+            self._tools.loaded,
         )
 
     def admit_taken_over(
@@ -308,7 +312,7 @@ class CallService:
         rules = replace(self.socket_rules, limit_s=limit_s)
         recording = call.recording or NO_RECORDING
         return AdmittedCall(
-            call, reservation, principal, start, rules, recording, self.config, taken_over
+            call, reservation, principal, start, rules, recording, self._tools.loaded, taken_over
         )
 
     async def hold(self, held: AdmittedCall, carrier: CallTransport) -> None:
@@ -369,16 +373,9 @@ class CallService:
 
     async def _session(self, held: AdmittedCall, carrier: CallTransport) -> Session:
         call, settings = held.call, held.start.settings
-        config, carried = held.config, held.rules
+        config, carried = held.tools.config, held.rules
         own = config.agent
-        tools = await self._tools.for_call(
-            call.agent,
-            call.session_id,
-            {str(each.get("name")) for each in settings.tools},
-            partial(check_tools, self._stages, settings.instructions),
-            carrier.notify,
-            carrier.tools,
-        )
+        tools = await self._tools_of(held, carrier, call.agent, settings)
         voice = await self._prepared(settings.language, settings.voice)
         settings = settings.changed(voice=voice)
         stages = SessionStages(
@@ -389,6 +386,7 @@ class CallService:
             speaking_voice=self._stages.speaking_voice,
             is_troubled=lambda: self._stages.is_troubled,
             prepare_language=self._stages.prepare_language,
+            switch_agent=partial(self._switched, held, carrier),
         )
         options = SessionOptions(
             lead_ms=carried.lead_ms,
@@ -405,6 +403,7 @@ class CallService:
             notify=carrier.notify,
             log=self._turn_log(call, carrier),
             recording=held.recording,
+            on_agent=partial(self._calls.handed_off, call),
             on_state=partial(self._calls.changed, call),
         )
         shared = SharedState(
@@ -417,6 +416,45 @@ class CallService:
         return Session(
             call.session_id, held.start.profile, settings, stages, options, outputs, shared
         )
+
+    async def _tools_of(
+        self, held: AdmittedCall, carrier: CallTransport, agent: str, settings: SessionSettings
+    ) -> ToolsPort:
+        """Server tools of an agent in this call, with these settings."""
+        return await self._tools.for_call(
+            agent,
+            held.call.session_id,
+            {str(each.get("name")) for each in settings.tools},
+            partial(check_tools, self._stages, settings.instructions),
+            carrier.notify,
+            carrier.tools,
+            held.tools,
+        )
+
+    async def _switched(
+        self,
+        held: AdmittedCall,
+        carrier: CallTransport,
+        agent: str,
+        settings: SessionSettings,
+        old: AgentProfile,
+    ) -> AgentSwitch:
+        """Prepare an agent of the settings that the call began with to take it over. Raises
+        StageError and ClientError."""
+        config, language = held.tools.config, settings.language
+        profile = localized(config, agent, language)
+        voice = await self._prepared(language, shown_model(config.voice(profile)))
+        switch = AgentSwitch(
+            agent,
+            profile,
+            voice,
+            config.pace_ms(profile),
+            config.budget_ms(profile) + held.rules.leg_ms,
+            NO_TOOLS,
+        )
+        self._stages.open_voice(voice, settings.output_rate_hz)  # raises for one that is not there
+        then = switch.applied(settings, old)
+        return replace(switch, tools=await self._tools_of(held, carrier, agent, then))
 
     async def _prepared(self, language: str, voice: str) -> str:
         """Voice of a call in its language, whose models are loaded. Raises StageError for a

@@ -9,6 +9,7 @@ from agent.observability.counters import BargeIns, PreemptiveCounts
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.server_events import Notice
 from agent.session.context.condensing import CondensingCounts
+from agent.session.handoff import SwitchAgent, no_agents
 from agent.session.ports.stage_ports import (
     NO_RECORDING,
     ChatMessage,
@@ -58,6 +59,7 @@ class SessionStages:
     is_troubled: Callable[[], bool] = lambda: False
     """True while a model is being rebuilt, or lasts unduly long over its job."""
     prepare_language: PrepareLanguage = _keep_voice
+    switch_agent: SwitchAgent = no_agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class SessionOutputs:
     """Records events, commands and marks."""
     recording: RecordingPort = NO_RECORDING
     """Records the audio of the call."""
+    on_agent: Callable[[str], None] = lambda agent: None
+    """Called with the name of the agent that took over."""
     on_state: OnState = lambda state, stage: None
     """Called with the agent's state and the stage that it waits for, when either changes."""
 

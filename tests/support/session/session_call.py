@@ -12,6 +12,7 @@ from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.server_events import Notice
 from agent.session.api.session_state import SessionState
 from agent.session.api.settings import SessionSettings
+from agent.session.handoff import SwitchAgent, no_agents
 from agent.session.ports.stage_ports import (
     NO_RECORDING,
     RecordingPort,
@@ -64,6 +65,7 @@ class Call:
         restored: SessionState | None = None,
         settings: SessionSettings | None = None,
         is_troubled: Callable[[], bool] = lambda: False,
+        switch_agent: SwitchAgent = no_agents,
     ) -> None:
         """`restored`: state of the session at another server. `settings`: those of the start.
 
@@ -94,6 +96,7 @@ class Call:
             tools=tools,
             speaking_voice=lambda name: "hibari" if name == "marin" else name,
             is_troubled=is_troubled,
+            switch_agent=switch_agent,
         )
         options = SessionOptions(
             lead_ms=400,
@@ -175,6 +178,7 @@ async def call_with(  # noqa: PLR0913
     restored: SessionState | None = None,
     settings: SessionSettings | None = None,
     is_troubled: Callable[[], bool] = lambda: False,
+    switch_agent: SwitchAgent = no_agents,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -194,6 +198,7 @@ async def call_with(  # noqa: PLR0913
         restored=restored,
         settings=settings,
         is_troubled=is_troubled,
+        switch_agent=switch_agent,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
