@@ -27,7 +27,6 @@ from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.ids import new_session_id
 from agent.session.api.server_events import Extension, Notice, Problem
 from agent.session.api.settings import SessionSettings
-from agent.session.handoff import AgentSwitch
 from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort, ToolsPort
 from agent.session.response.dependencies import (
     SessionOptions,
@@ -35,6 +34,7 @@ from agent.session.response.dependencies import (
     SessionStages,
     SharedState,
 )
+from agent.session.response.handoff import AgentSwitch
 from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
 from agent.stages.registry import Stages, check_tools

@@ -35,7 +35,6 @@ from agent.session.context.chat_context import ChatContext
 from agent.session.context.chat_messages import messages_of
 from agent.session.context.condensing_scheduler import IdleCondensing
 from agent.session.context.prefill_scheduler import IdlePrefill
-from agent.session.handoff import MAX_HANDOFFS, TOO_MANY
 from agent.session.ports.stage_ports import (
     ChatMessage,
     Condensed,
@@ -50,6 +49,7 @@ from agent.session.response.dependencies import (
     SessionStages,
     SharedState,
 )
+from agent.session.response.handoff import MAX_HANDOFFS, TOO_MANY
 from agent.session.response.items import ReplyItems
 from agent.session.response.opening_clause import example_messages
 from agent.session.response.scripted import Script

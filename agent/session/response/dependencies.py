@@ -9,7 +9,6 @@ from agent.observability.counters import BargeIns, PreemptiveCounts
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.server_events import Notice
 from agent.session.context.condensing import CondensingCounts
-from agent.session.handoff import SwitchAgent, no_agents
 from agent.session.ports.stage_ports import (
     NO_RECORDING,
     ChatMessage,
@@ -26,6 +25,8 @@ from latency_budget.account.budget import Budget
 from latency_budget.account.clock import Clock
 from latency_budget.enforcement.policy import Policy
 from tts.text_chunker import CutterConfig
+
+from .handoff import SwitchAgent, no_agents
 
 OpenChat = Callable[[str, Sequence[ChatMessage]], ChatPort]
 """Opens a conversation in the language model, with these instructions and examples. Raises

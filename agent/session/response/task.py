@@ -29,8 +29,7 @@ import numpy.typing as npt
 
 from agent.errors import StageError
 from agent.session.api.conversation import ModelCall, ToolRound
-from agent.session.api.server_events import Notice, ReplyAudio, ReplyText, Usage
-from agent.session.handoff import NOT_THIS_ONE, transferred
+from agent.session.api.server_events import Extension, Notice, ReplyAudio, ReplyText, Usage
 from agent.session.ports.playback import Outgoing, Playback, duration_ns
 from agent.session.ports.stage_ports import (
     ChatMessage,
@@ -48,6 +47,7 @@ from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from tts.text_chunker import CutterConfig, SpeakablePiece, TextChunker
 
+from .handoff import NOT_THIS_ONE, transferred
 from .response import Reply
 
 MAX_PIECES: Final = 4
@@ -402,9 +402,20 @@ class ResponseTask:
             if self.reply.hands_off:
                 self._results[call] = NOT_THIS_ONE
                 continue
-            problem = await self._callbacks.hand_off(agent)
+            began_ns, state = self._clock.now_ns(), "cancelled"
+            self._tell_of_tool(call.name, "started", 0)
+            try:
+                problem = await self._callbacks.hand_off(agent)
+                state = "done" if problem is None else "failed"
+            finally:
+                self._tell_of_tool(call.name, state, (self._clock.now_ns() - began_ns) // 1_000_000)
             self._results[call] = transferred(agent) if problem is None else problem
             self.reply.hands_off = problem is None
+
+    def _tell_of_tool(self, name: str, state: str, ms: int) -> None:
+        """Tell of a handoff as of any tool of the server."""
+        fields = {"item_id": self.reply.item_id, "name": name, "state": state, "ms": ms}
+        self._callbacks.notify(Extension("halfsec.tool", fields))
 
     async def _commit_results(self, chat: ChatPort, results: Sequence[str]) -> None:
         committed: list[str] = []

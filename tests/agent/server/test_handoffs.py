@@ -18,6 +18,10 @@ async def test_the_model_hands_the_call_over_and_the_other_agent_speaks(live: Li
         assert handing["status"] == "completed", handing
         (handed,) = call.of("halfsec.handoff")
         assert (handed["from"], handed["to"]) == ("desk", "pirate")
+        assert [(each["name"], each["state"]) for each in call.of("halfsec.tool")] == [
+            ("transfer_to_pirate", "started"),
+            ("transfer_to_pirate", "done"),
+        ]
         session = call.of("session.updated")[-1]["session"]
         assert session["model"] == "pirate"
         assert session["instructions"].startswith("You are a pirate.")

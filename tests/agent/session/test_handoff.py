@@ -15,8 +15,8 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId, Message, ModelCall
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_messages import messages_of
-from agent.session.handoff import MAX_HANDOFFS, NOT_THIS_ONE, TOO_MANY, AgentSwitch
 from agent.session.ports.stage_ports import ChatMessage
+from agent.session.response.handoff import MAX_HANDOFFS, NOT_THIS_ONE, TOO_MANY, AgentSwitch
 from agent.session.response.task import INTERRUPTED
 from agent.tools.server_tools import CallTools, ToolCounts, handoff_tools
 from agent.turn_taking.tables import Agent

@@ -12,7 +12,6 @@ from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.server_events import Notice
 from agent.session.api.session_state import SessionState
 from agent.session.api.settings import SessionSettings
-from agent.session.handoff import SwitchAgent, no_agents
 from agent.session.ports.stage_ports import (
     NO_RECORDING,
     RecordingPort,
@@ -26,6 +25,7 @@ from agent.session.response.dependencies import (
     SessionStages,
     SharedState,
 )
+from agent.session.response.handoff import SwitchAgent, no_agents
 from agent.session.session import Session
 from agent.tools.offered import NO_TOOLS
 from agent.turn_taking.end_of_turn import NOT_IDLE, IdleRules
