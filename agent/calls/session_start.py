@@ -96,7 +96,8 @@ def localized(config: Config, agent: str, language: str) -> AgentProfile:
 def resumed_start(config: Config, state: "CallState") -> SessionStart:
     """Initial state for a call that another server began. An agent that is not in these settings is
     replaced by the default one, but for its instructions."""
-    settings = state.session.settings
-    agent, profile = config.profile(settings.agent)  # after a handoff another than at the beginning
+    head, settings = state.head, state.session.settings
+    agent, profile = config.profile(settings.agent)  # after a handoff not the one it began with
     profile = _localized(config, agent, profile)
-    return SessionStart(agent, profile, settings, state.head.model, frozenset(state.head.fixed))
+    model = head.model if settings.agent == head.agent else settings.agent
+    return SessionStart(agent, profile, settings, model, frozenset(head.fixed))
