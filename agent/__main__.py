@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from .errors import ConfigError, HalfsecError
@@ -27,6 +28,7 @@ _FORWARDED: Final[dict[str, tuple[str, str]]] = {
     "plan": ("agent.cli.plan", "how many replicas a load needs, and how many calls are refused"),
     "train-heads": ("llm_engine.training.train_heads", "train draft heads for a language model"),
     "report": ("agent.cli.report", "show where the time of recorded calls went"),
+    "reload": ("agent.cli.reload", "have the running server read its settings file anew"),
     "check-plugin": (
         "agent.cli.check_plugin",
         "check a recognizer, voice or chat model of another package",
@@ -54,6 +56,7 @@ examples:
   halfsec keys add ana                   make a key; from then on the server asks for one
   halfsec plan --help                    how many machines for how many calls?
   halfsec settings                       what can be set
+  halfsec reload                         apply a changed settings file to new calls
   halfsec doctor                         why does it not work?
   halfsec doctor --telephony             why does the telephone not ring?
 
@@ -183,7 +186,7 @@ def _serve(options: argparse.Namespace) -> int:
     from agent.cli.settings_arguments import flags_of
     from agent.config.remote_models import REMOTE_SECTIONS
     from agent.config.schema import remote_models
-    from agent.config.sources import read_config
+    from agent.config.sources import read_config, reread_config
     from agent.http.auth.keys import KeyFile, keys_path
     from agent.http.auth.tls import certificate_of, keep_own, server_context
     from agent.server.startup_checks.access import check_access, tell_of_access
@@ -240,7 +243,7 @@ def _serve(options: argparse.Namespace) -> int:
     # Only now: the server imports the stages, which takes seconds.
     from agent.server.server import serve
 
-    return serve(config, tls)
+    return serve(config, tls, partial(reread_config, config, flags_of(options), options.config))
 
 
 def _doctor(options: argparse.Namespace) -> int:

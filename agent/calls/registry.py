@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -127,12 +128,19 @@ class CallRegistry:
         """Calls that have ended and are not reported yet: that may have to wait for a carrier."""
         self._documents: dict[SessionId, dict[str, Any]] = {}
         """Of the calls that ended last, the oldest first."""
+        self.reloads: Final = Counter[str]()
+        """Reloads of the settings, by result: "applied" or "refused"."""
         self._config = config
         self._clock = clock
         self._fingerprint = config.fingerprint()
         self._active: dict[SessionId, ActiveCall] = {}
         self._empty = asyncio.Event()
         self._empty.set()
+
+    def use(self, config: Config) -> None:
+        """Count the calls that begin from now on by these settings."""
+        self._config = config
+        self._fingerprint = config.fingerprint()
 
     def __len__(self) -> int:
         return len(self._active)
@@ -168,6 +176,13 @@ class CallRegistry:
         """Publish the new state of a call."""
         call.changed(state, stage, self._clock.now_ns())
         self.tell_state(call)
+
+    def handed_off(self, call: ActiveCall, agent: str) -> None:
+        """Another agent has taken a call over."""
+        call.agent = agent
+        _log.info("call %s was handed off to the agent %s", call.session_id, agent)
+        told = {"state": call.state, "stage": call.stage, "agent": agent}
+        self.events.publish("session", call.session_id, lambda: told)
 
     def tell_state(self, call: ActiveCall) -> None:
         """Tell those who listen what a call does, if that is something else than before."""

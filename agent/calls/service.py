@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from starlette.types import Scope
 
 from agent import errors
-from agent.config.schema import Config
+from agent.config.remote_models import shown_model
+from agent.config.schema import AgentProfile, Config
 from agent.errors import SlowReader
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.principal import Principal
@@ -25,19 +26,22 @@ from agent.observability.live_marks import LiveMarks
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.api.ids import new_session_id
 from agent.session.api.server_events import Extension, Notice, Problem
-from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort
+from agent.session.api.settings import SessionSettings
+from agent.session.ports.stage_ports import NO_RECORDING, RecordingPort, ToolsPort
 from agent.session.response.dependencies import (
     SessionOptions,
     SessionOutputs,
     SessionStages,
     SharedState,
 )
+from agent.session.response.handoff import AgentSwitch
 from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
 from agent.stages.registry import Stages, check_tools
 from agent.telephony.carriers.media_stream import StreamError
+from agent.tools.offered import NO_TOOLS
 from agent.tools.server_tool import ServerTool, one_line
-from agent.tools.server_tools import ServerTools
+from agent.tools.server_tools import LoadedTools, ServerTools
 from agent.turn_taking.end_of_turn import IdleRules
 from latency_budget.account.budget import Budget, budget_profile
 from latency_budget.account.clock import Clock, unix_ns
@@ -49,7 +53,7 @@ from .call import ActiveCall
 from .fleet_lines import FleetLines
 from .fleet_tokens import FleetTokens
 from .registry import CallRegistry
-from .session_start import SessionStart, resumed_start
+from .session_start import SessionStart, localized, resumed_start
 from .state_store.store import StateStore
 from .stream_tokens import CallTokens
 from .suspended import GiveWay
@@ -216,6 +220,8 @@ class AdmittedCall:
     start: SessionStart
     rules: CallPolicy
     recording: RecordingPort
+    tools: LoadedTools
+    """The settings when it was admitted, with the tools of the server."""
     taken_over: "TakenOverCall | None" = None
     """The call as another server left it; None for a call that begins here."""
 
@@ -233,7 +239,8 @@ class CallService:
         tools: ServerTools,
         state_store: StateStore,
     ) -> None:
-        self._config = config
+        self.config = config
+        """The settings of calls that begin now."""
         self._tools = tools
         self._stages = stages
         self._calls = calls
@@ -249,23 +256,12 @@ class CallService:
         self._fleet_lines = FleetLines(state_store)
         self.fleet: Final = _fleet_calls(state_store, config.agent.resume_s)
         """Calls in the store of the fleet; None where they are not shared."""
-        preset = config.agent.preset
-        own, phone = config.agent, config.telephony
-        self.socket_rules: Final = CallPolicy(
-            own.lead_ms,
-            own.session_limit_s,
-            budget_profile(preset),
-            IdleRules(idle_after_ms=own.idle_prompt_ms, idle_hangup_ms=own.idle_hangup_ms),
-        )
-        by_phone = budget_profile(f"{preset}+telephony")
-        self.phone_rules: Final = CallPolicy(
-            phone.lead_ms,
-            phone.limit_s,
-            by_phone,
-            IdleRules(idle_after_ms=phone.idle_prompt_ms, idle_hangup_ms=phone.idle_hangup_ms),
-            leg_ms=by_phone.total_ms - self.socket_rules.budget.total_ms,
-            records=phone.record != "no",
-        )
+        self.socket_rules, self.phone_rules = _policies(config)
+
+    def use(self, config: Config) -> None:
+        """Serve the calls that begin from now on by these settings."""
+        self.config = config
+        self.socket_rules, self.phone_rules = _policies(config)
 
     @property
     def is_ready(self) -> bool:
@@ -314,7 +310,13 @@ class CallService:
             call, principal.key_id, scope, self._calls, self._num_held, by_address
         )
         return AdmittedCall(
-            call, reservation, principal, start, rules, call.recording or NO_RECORDING
+            call,
+            reservation,
+            principal,
+            start,
+            rules,
+            call.recording or NO_RECORDING,
+            self._tools.loaded,
         )
 
     def admit_taken_over(
@@ -324,7 +326,7 @@ class CallService:
         ended there."""
         head = taken_over.state.head
         limit_s = max(1, head.expires_at_unix_s - unix_ns() // 10**9)
-        start = resumed_start(self._config, taken_over.state)
+        start = resumed_start(self.config, taken_over.state)
         call = self._calls.admit(SessionId(head.session_id), start.agent)
         by_address = self._by_address if _is_stranger(principal) else None
         reservation = LineReservation(
@@ -332,7 +334,9 @@ class CallService:
         )
         rules = replace(self.socket_rules, limit_s=limit_s)
         recording = call.recording or NO_RECORDING
-        return AdmittedCall(call, reservation, principal, start, rules, recording, taken_over)
+        return AdmittedCall(
+            call, reservation, principal, start, rules, recording, self._tools.loaded, taken_over
+        )
 
     async def hold(self, held: AdmittedCall, carrier: CallTransport) -> None:
         """Run the session to the end of the call."""
@@ -398,15 +402,9 @@ class CallService:
 
     async def _session(self, held: AdmittedCall, carrier: CallTransport) -> Session:
         call, settings = held.call, held.start.settings
-        own, carried = self._config.agent, held.rules
-        tools = await self._tools.for_call(
-            call.agent,
-            call.session_id,
-            {str(each.get("name")) for each in settings.tools},
-            partial(check_tools, self._stages, settings.instructions),
-            carrier.notify,
-            carrier.tools,
-        )
+        config, carried = held.tools.config, held.rules
+        own = config.agent
+        tools = await self._tools_of(held, carrier, call.agent, settings)
         voice = await self._prepared(settings.language, settings.voice)
         settings = settings.changed(voice=voice)
         stages = SessionStages(
@@ -417,6 +415,7 @@ class CallService:
             speaking_voice=self._stages.speaking_voice,
             is_troubled=lambda: self._stages.is_troubled,
             prepare_language=self._stages.prepare_language,
+            switch_agent=partial(self._switched, held, carrier),
         )
         options = SessionOptions(
             lead_ms=carried.lead_ms,
@@ -425,7 +424,7 @@ class CallService:
             previews=own.preview,
             ducks=carrier.is_extended,
             chunking=cutting(by_clause=own.first_clause),
-            sentences=self._config.sentences,
+            sentences=config.sentences,
             idle=carried.idle,
             expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,
         )
@@ -433,6 +432,7 @@ class CallService:
             notify=carrier.notify,
             log=self._turn_log(call, carrier),
             recording=held.recording,
+            on_agent=partial(self._calls.handed_off, call),
             on_state=partial(self._calls.changed, call),
         )
         shared = SharedState(
@@ -445,6 +445,45 @@ class CallService:
         return Session(
             call.session_id, held.start.profile, settings, stages, options, outputs, shared
         )
+
+    async def _tools_of(
+        self, held: AdmittedCall, carrier: CallTransport, agent: str, settings: SessionSettings
+    ) -> ToolsPort:
+        """Server tools of an agent in this call, with these settings."""
+        return await self._tools.for_call(
+            agent,
+            held.call.session_id,
+            {str(each.get("name")) for each in settings.tools},
+            partial(check_tools, self._stages, settings.instructions),
+            carrier.notify,
+            carrier.tools,
+            held.tools,
+        )
+
+    async def _switched(
+        self,
+        held: AdmittedCall,
+        carrier: CallTransport,
+        agent: str,
+        settings: SessionSettings,
+        old: AgentProfile,
+    ) -> AgentSwitch:
+        """Prepare an agent of the settings that the call began with to take it over. Raises
+        StageError and ClientError."""
+        config, language = held.tools.config, settings.language
+        profile = localized(config, agent, language)
+        voice = await self._prepared(language, shown_model(config.voice(profile)))
+        switch = AgentSwitch(
+            agent,
+            profile,
+            voice,
+            config.pace_ms(profile),
+            config.budget_ms(profile) + held.rules.leg_ms,
+            NO_TOOLS,
+        )
+        self._stages.open_voice(voice, settings.output_rate_hz)  # raises for one that is not there
+        then = switch.applied(settings, old)
+        return replace(switch, tools=await self._tools_of(held, carrier, agent, then))
 
     async def _prepared(self, language: str, voice: str) -> str:
         """Voice of a call in its language, whose models are loaded. Raises StageError for a
@@ -468,6 +507,29 @@ class CallService:
             told = LiveMarks(carrier.notify, self._clock, call.began.now_ns)
         marked = partial(self._calls.marked, call)
         return TurnRecorder(call.session_id, call.trace, on_turn, marked, told)
+
+
+def _policies(config: Config) -> tuple[CallPolicy, CallPolicy]:
+    """Policies of calls by WebSocket or WebRTC, and by telephone."""
+    preset = config.agent.preset
+    own, phone = config.agent, config.telephony
+    by_socket, by_phone = budget_profile(preset), budget_profile(f"{preset}+telephony")
+    return (
+        CallPolicy(
+            own.lead_ms,
+            own.session_limit_s,
+            by_socket,
+            IdleRules(idle_after_ms=own.idle_prompt_ms, idle_hangup_ms=own.idle_hangup_ms),
+        ),
+        CallPolicy(
+            phone.lead_ms,
+            phone.limit_s,
+            by_phone,
+            IdleRules(idle_after_ms=phone.idle_prompt_ms, idle_hangup_ms=phone.idle_hangup_ms),
+            leg_ms=by_phone.total_ms - by_socket.total_ms,
+            records=phone.record != "no",
+        ),
+    )
 
 
 def _is_stranger(principal: Principal) -> bool:

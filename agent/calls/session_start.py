@@ -88,10 +88,16 @@ def _is_presets(config: Config, agent: str, field: str) -> bool:
     return origin.startswith("preset ")
 
 
+def localized(config: Config, agent: str, language: str) -> AgentProfile:
+    """The agent with a prompt for calls in this language. Raises KeyError for an unknown one."""
+    return _localized(config, agent, replace(config.agents[agent], language=language))
+
+
 def resumed_start(config: Config, state: "CallState") -> SessionStart:
     """Initial state for a call that another server began. An agent that is not in these settings is
     replaced by the default one, but for its instructions."""
-    agent, profile = config.profile(state.head.agent)
+    head, settings = state.head, state.session.settings
+    agent, profile = config.profile(settings.agent)  # after a handoff not the one it began with
     profile = _localized(config, agent, profile)
-    settings = state.session.settings
-    return SessionStart(agent, profile, settings, state.head.model, frozenset(state.head.fixed))
+    model = head.model if settings.agent == head.agent else settings.agent
+    return SessionStart(agent, profile, settings, model, frozenset(head.fixed))

@@ -43,7 +43,14 @@ from .schema import (
 from .state_address import parse_state_store
 from .suggestions import nearest, nearest_setting
 from .telephony import TelephonySettings
-from .tools import MCP_PREFIX, PHONE_PREFIX, PHONE_TOOLS, McpSettings
+from .tools import (
+    MAX_TOOL_NAME,
+    MCP_PREFIX,
+    PHONE_PREFIX,
+    PHONE_TOOLS,
+    McpSettings,
+    handoff_tool,
+)
 from .values import WrongValueError, read_value, shown
 from .webhooks import MAX_ENDPOINTS, WebhookSettings, webhook_problem
 
@@ -55,6 +62,9 @@ _NAMED: Final[Mapping[str, type]] = MappingProxyType(
     {"agents": AgentProfile, "mcp": McpSettings, "webhooks": WebhookSettings}
 )
 """Groups of sections, with names chosen by the operator."""
+
+_OWN: Final = ("handoffs", "handoff_description")
+"""Settings of an agent that others don't take from it: they say what it is among them."""
 
 _NOT_SETTINGS: Final = (
     "HALFSEC_HOME",
@@ -267,12 +277,36 @@ def _build(assignments: list[_Assignment]) -> Config:
     profiles = _profiles(agents, origins)
     _check_languages(sections["agent"].language, profiles, origins)
     _check_remote_voices(sections["tts"], profiles, origins)
+    _check_handoffs(profiles, origins)
     _refuse_keyless(telephony, profiles)
     mcp = _servers(servers, profiles, telephony)
     webhooks = _webhooks(endpoints, has_store=sections["latency_budget"].store is not False)
     return Config(
         **sections, agents=profiles, mcp=mcp, webhooks=webhooks, origins=MappingProxyType(origins)
     )
+
+
+def _check_handoffs(profiles: Mapping[str, AgentProfile], origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for a handoff to an agent that does not exist or to itself, and for tools
+    of handoffs whose names are taken or too long."""
+    for agent, profile in profiles.items():
+        key = f"agents.{agent}.handoffs"
+        where = f"{key} ({origins.get(key, 'default')})"
+        taken = {str(each.get("name")) for each in profile.tools}
+        for target in profile.handoffs:
+            name = handoff_tool(target)
+            problem = ""
+            if target not in profiles:
+                problem = f", and there is no such agent.{nearest(target, list(profiles))}"
+            elif target == agent:
+                problem = ": an agent can't hand a caller to itself."
+            elif name in taken:
+                problem = f", but there is another tool {name}; call one of them something else."
+            elif len(name) > MAX_TOOL_NAME:
+                problem = f": its name is too long for a tool; {name} may have {MAX_TOOL_NAME}."
+            if problem:
+                raise ConfigError(f"{where} names {shown(target)}{problem}", key=key)
+            taken.add(name)
 
 
 def _refuse_keyless(telephony: TelephonySettings, profiles: Mapping[str, AgentProfile]) -> None:
@@ -478,7 +512,9 @@ def _profiles(
         if "preset" in own:
             base_name = f"preset {own['preset']}"
             base = {a.key: _value_of(a) for a in _from_preset(own["preset"]) if _is_default(a)}
-        inherited = {key: value for key, value in base.items() if key not in own}
+        inherited = {
+            key: value for key, value in base.items() if key not in own and key not in _OWN
+        }
         origins.update({f"agents.{name}.{key}": base_name for key in inherited})
         result[name] = AgentProfile(**inherited, **own)
     return MappingProxyType(result)

@@ -8,6 +8,7 @@ from agent.errors import ConfigError
 from .schema import Config
 
 VOICE_PATH: Final = "/v1/realtime"
+RELOAD_PATH: Final = "/v1/settings/reload"
 
 _FROM_HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Address at which a server on all addresses is reached from its own machine."""
@@ -26,6 +27,20 @@ def local_voice_url(config: Config) -> str:
     host = _FROM_HERE.get(config.agent.host, config.agent.host)
     scheme = "wss" if config.access.has_tls else "ws"
     return f"{scheme}://{_bracketed(host)}:{config.agent.port}{VOICE_PATH}"
+
+
+def local_http_url(config: Config) -> str:
+    """Address, without a path, of a server on this machine with these settings.
+
+    Raises ConfigError where they leave the port open.
+    """
+    if config.agent.port == 0:
+        raise ConfigError(
+            "agent.port is 0, any free one: say which it became with --port.", key="agent.port"
+        )
+    host = _FROM_HERE.get(config.agent.host, config.agent.host)
+    scheme = "https" if config.access.has_tls else "http"
+    return f"{scheme}://{_bracketed(host)}:{config.agent.port}"
 
 
 def page_url(config: Config, host: str, port: int) -> str:

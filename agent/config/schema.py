@@ -428,6 +428,13 @@ class AgentProfile:
     """Functions that the server runs, a list like ["weather.py", "package.module", "mcp:NAME"]:
     Python functions marked with `@tool` of `agent.tools`, and tools of `[mcp.NAME]`. In telephone
     calls also "phone:hang_up", "phone:transfer" and "phone:press_keys"."""
+    handoffs: tuple[str, ...] = ()
+    """Agents to which this one may hand the caller, a list like ["billing", "sales"]. For each the
+    model has a tool, `transfer_to_billing` and so on. This agent's own: not taken from
+    `[agents.default]`."""
+    handoff_description: str = ""
+    """What this agent is for, told to the models of the agents that may hand callers to it. Not
+    taken from `[agents.default]`."""
     examples: tuple[Example, ...] = ()
     """Example exchanges, pinned before the conversation."""
 

@@ -2,15 +2,16 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from agent.errors import ConfigError
 
-from .auto_preset import Measure, Obstacle, preset_for_here
+from .auto_preset import Measure, Obstacle, PresetChoice, preset_for_here
 from .layers import load_config
-from .schema import Config
+from .schema import CHOSEN, Config
 
 FILE_NAME: Final = "halfsec.toml"
 
@@ -31,6 +32,30 @@ def read_config(
     env = os.environ if env is None else env
     choose = partial(preset_for_here, measure=measure, env=env, obstacle=obstacle)
     return load_config(flags, env, *read_settings_file(path, env), choose)
+
+
+def reread_config(
+    running: Config,
+    flags: Mapping[str, object] | None = None,
+    path: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Config:
+    """Read the settings of a process that runs with `running` anew. "auto" stands for the preset
+    that runs: what is free of the machine's memory now says nothing about another one.
+
+    Where the file names another preset, its prompts and models are not taken: they belong together,
+    and the models that run are those of the old one. Raises ConfigError as `read_config` does.
+    """
+    env = os.environ if env is None else env
+    text, name = read_settings_file(path, env)
+    running_preset, threads = running.agent.preset, running.llm_engine.threads
+    reason = running.origins.get("agent.preset", "").removeprefix(CHOSEN)
+    choice = PresetChoice(running_preset, reason, threads)
+    new = load_config(flags, env, text, name, lambda num_calls: choice)
+    if new.agent.preset == running_preset:
+        return new
+    kept = load_config({**(flags or {}), "agent.preset": running_preset}, env, text, name)
+    return replace(kept, agent=replace(kept.agent, preset=new.agent.preset))
 
 
 def read_settings_file(path: str | None, env: Mapping[str, str]) -> tuple[str, str]:

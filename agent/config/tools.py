@@ -1,5 +1,6 @@
 """Settings sections `[mcp.NAME]`: MCP servers, whose tools the service calls."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -11,6 +12,9 @@ progress, and the model needs some of them to answer."""
 
 ToolTimeout = Annotated[int, Between(1, MAX_TOOL_TIMEOUT_S)]
 
+MAX_TOOL_NAME: Final = 64
+"""Longest name of a tool, as in OpenAI's API."""
+
 MCP_PREFIX: Final = "mcp:"
 """Prefix in `server_tools` of the name of an MCP server."""
 
@@ -18,6 +22,11 @@ PHONE_PREFIX: Final = "phone:"
 """Prefix in `server_tools` of an action on a telephone call."""
 
 PHONE_TOOLS: Final = tuple(PHONE_PREFIX + name for name in ("hang_up", "transfer", "press_keys"))
+
+
+def handoff_tool(agent: str) -> str:
+    """Name of the tool that hands a call to this agent, as the OpenAI Agents SDK forms it."""
+    return "transfer_to_" + re.sub("[^a-z0-9]", "_", agent.lower())
 
 
 @dataclass(frozen=True, slots=True)

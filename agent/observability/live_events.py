@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Literal
 
-EventKind = Literal["mark", "turn", "session", "refusal", "engine", "lost"]
+EventKind = Literal["mark", "turn", "session", "refusal", "engine", "settings", "lost"]
 
 MAX_KEPT: Final = 4096
 """Size of the ring in events: about ten minutes of one call, marks included."""

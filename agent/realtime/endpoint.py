@@ -50,11 +50,15 @@ class RealtimeSocket:
     def __init__(
         self, config: Config, calls: CallRegistry, clock: Clock, service: CallService
     ) -> None:
-        self._config = config
         self._calls = calls
         self._clock = clock
         self._service = service
         self._tokens: ResumeTokens[RealtimeTransport] = ResumeTokens()
+
+    @property
+    def _config(self) -> Config:
+        """The settings of calls that begin now."""
+        return self._service.config
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from handshake to close; of the one that opens a call, to its end."""

@@ -1,5 +1,6 @@
 """Application: routes and middleware over the calls, the stages and the endpoints."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ from agent.calls.service import CallService
 from agent.calls.session_check import check_session
 from agent.calls.state_store.memory import MemoryStateStore
 from agent.calls.state_store.store import StateStore
+from agent.config.local_urls import RELOAD_PATH
 from agent.config.schema import Config
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile, keys_path
@@ -26,9 +28,11 @@ from agent.http.endpoints.health_and_sessions import Endpoints
 from agent.http.endpoints.latency import LatencyEndpoints
 from agent.http.endpoints.metrics import Metrics
 from agent.http.endpoints.openapi import openapi_json
+from agent.http.endpoints.reload import ReloadEndpoint
 from agent.http.hardening.header_limits import HeadCheck
 from agent.http.hardening.shutdown_middleware import LastAnswers
 from agent.http.not_found import with_refusals
+from agent.http.openai.models import ModelList
 from agent.http.openai.routes import openai_routes
 from agent.http.refusal import HttpRefusal, turn_away
 from agent.http.static_files import WEB_DEMO, Pages
@@ -41,6 +45,8 @@ from agent.tools.server_tools import ServerTools
 from agent.webrtc.endpoint import WebRtcCalls
 from latency_budget.account.clock import Clock
 from latency_budget.storage.store import TurnStore
+
+from .reloader import Reloader
 
 if TYPE_CHECKING:
     from agent.calls.call_webhooks import CallWebhooks
@@ -66,6 +72,7 @@ class Application:
     metrics: Metrics
     webrtc: WebRtcCalls
     """WebRTC calls, which go on after the request that opened them."""
+    reloader: Reloader
 
 
 def create_app(  # noqa: PLR0913
@@ -79,9 +86,11 @@ def create_app(  # noqa: PLR0913
     recorder: Recorder | None = None,
     state_store: StateStore | None = None,
     webhooks: "CallWebhooks | None" = None,
+    read: Callable[[], Config] | None = None,
 ) -> Application:
     """Build the application; `agent/server/server.py` runs it. `access` defaults to an
-    authenticator of the keys in HALFSEC_HOME, `state_store` to one in memory."""
+    authenticator of the keys in HALFSEC_HOME, `state_store` to one in memory. `read`: reads the
+    settings anew."""
     access = access or Authenticator(config, KeyFile(keys_path()), clock)
     calls = CallRegistry(config, clock, store, exporter, recorder)
     access.on_news = calls.events.look_up
@@ -98,6 +107,9 @@ def create_app(  # noqa: PLR0913
     call_service = CallService(config, stages, calls, clock, access, tools, state_store)
     voice = RealtimeSocket(config, calls, clock, call_service)
     metrics = Metrics(stages, calls, tools, webhooks)
+    models = ModelList(config)
+    parts = (calls, call_service, secrets, models)
+    reloader = Reloader(config, read, tools, calls, parts)
     webrtc = WebRtcCalls(config, calls, clock, call_service, visitors, check)
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),
@@ -110,7 +122,8 @@ def create_app(  # noqa: PLR0913
         Route("/metrics", metrics.serve),
         Route("/health", endpoints.readyz),  # the path of vLLM and llama.cpp
         Route("/openapi.json", openapi_json),
-        *openai_routes(config, stages),
+        Route(RELOAD_PATH, ReloadEndpoint(reloader.reload).serve, methods=["POST"]),
+        *openai_routes(config, stages, models),
         Route("/v1/sessions", endpoints.sessions),
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/sessions/{session_id}/recording", endpoints.recording),
@@ -136,7 +149,7 @@ def create_app(  # noqa: PLR0913
         ],
     )
     audio_sockets = AudioSockets(config, calls, clock, call_service)
-    return Application(asgi, calls, audio_sockets, metrics, webrtc)
+    return Application(asgi, calls, audio_sockets, metrics, webrtc, reloader)
 
 
 async def _no_socket(websocket: WebSocket) -> None:

@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 import uvicorn
@@ -37,6 +37,7 @@ from agent.stages.registry import Stages
 from latency_budget.account.clock import Clock, SystemClock
 
 from .event_loop import loop_factory
+from .reloader import Reloader
 from .service import drain, make_service, verify_state_store
 
 LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
@@ -82,8 +83,13 @@ def make_server(app: ASGIApp, settings: Config, tls: ssl.SSLContext | None = Non
     return Server(config)
 
 
-def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
-    """Serve until SIGTERM, SIGINT or a failure. Returns the exit status of the process.
+def serve(
+    config: Config,
+    tls: ssl.SSLContext | None = None,
+    read: Callable[[], Config] | None = None,
+) -> int:
+    """Serve until SIGTERM, SIGINT or a failure. Returns the exit status of the process. `read`:
+    reads the settings anew, for a reload.
 
     Raises ConfigError where the server can't listen.
     """
@@ -93,7 +99,7 @@ def serve(config: Config, tls: ssl.SSLContext | None = None) -> int:
     listener = listen(config.agent.host, config.agent.port)
     runner = asyncio.Runner(loop_factory=loop_factory())
     with runner, contextlib.closing(listener), audio_listener(config.telephony) as audio:
-        status = runner.run(_serve(config, clock, listener, audio, started_ns, tls))
+        status = runner.run(_serve(config, clock, listener, audio, started_ns, tls, read))
     if any(thread.name.startswith(LEFT_BEHIND) for thread in threading.enumerate()):
         # The thread hangs, or still loads a large model. Native libraries abort the process when
         # the interpreter ends under their threads; everything is saved by now.
@@ -138,6 +144,7 @@ async def _serve(
     audio: socket.socket | None,
     started_ns: int,
     tls: ssl.SSLContext | None,
+    read: Callable[[], Config] | None,
 ) -> int:
     port = listener.getsockname()[1]
     service = make_service(
@@ -145,6 +152,7 @@ async def _serve(
         clock,
         replica=f"{socket.gethostname()}:{port}",
         local_key=make_local_key(port),
+        read=read,
     )
     try:
         await verify_state_store(service.state_store)
@@ -154,9 +162,9 @@ async def _serve(
         raise
     stages, calls, app = service.stages, service.calls, service.app
     server = make_server(app.asgi, config, tls)
-    stop = asyncio.Event()
+    stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    handle_signals(loop, stop, calls)
+    handle_signals(loop, stop, reload, calls)
     page = page_url(config, listener.getsockname()[0], port)
     print(f"halfsec listens on {page} and warms up ...", flush=True)
     async with service.tools.running(), asyncio.TaskGroup() as group:
@@ -164,6 +172,7 @@ async def _serve(
         warming = group.create_task(stages.start())
         draining = group.create_task(_drain_when(stop, calls, server, config.agent.drain_s))
         beside = [group.create_task(service.run())]
+        beside.append(group.create_task(_reload_when(reload, app.reloader)))
         if audio is not None:
             beside.append(group.create_task(app.audio_sockets.serve(audio)))
         await asyncio.wait({serving, warming}, return_when=asyncio.FIRST_COMPLETED)
@@ -191,11 +200,18 @@ async def _serve(
 
 
 def handle_signals(
-    loop: asyncio.AbstractEventLoop, stop: asyncio.Event, calls: CallRegistry
+    loop: asyncio.AbstractEventLoop,
+    stop: asyncio.Event,
+    reload: asyncio.Event,
+    calls: CallRegistry,
 ) -> None:
-    """SIGTERM and SIGINT stop the server, a second one at once. SIGHUP, which a closed terminal
-    sends, stops it too, unless it is ignored (`nohup`); it may come twice, and the second has no
-    effect. SIGUSR1 and SIGUSR2 have none: their default is to end the process without a drain."""
+    """Give the signals their meaning.
+
+    SIGTERM and SIGINT stop the server, a second one at once. SIGHUP has the settings reloaded. Of a
+    process with a terminal it says that this was closed: the server stops, unless the signal is
+    ignored (`nohup`); it may come twice, and the second has no effect. SIGUSR1 and SIGUSR2 have
+    no meaning: their default is to end the process without a drain.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
 
@@ -204,9 +220,18 @@ def handle_signals(
             stop.set()
 
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        loop.add_signal_handler(signal.SIGHUP, hang_up)
+        loop.add_signal_handler(signal.SIGHUP, hang_up if has_terminal() else reload.set)
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         loop.add_signal_handler(number, _log.warning, "%s has no meaning here", number.name)
+
+
+def has_terminal() -> bool:
+    """True if the process has a controlling terminal, which sends SIGHUP when it is closed."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def say(text: str) -> None:
@@ -235,6 +260,13 @@ async def _end_when_lost(stages: Stages, calls: CallRegistry, server: uvicorn.Se
         if stages.status == "failed":
             _give_up(stages, calls, server)
             return
+
+
+async def _reload_when(reload: asyncio.Event, reloader: Reloader) -> None:
+    while True:
+        await reload.wait()
+        reload.clear()
+        await reloader.reload_quietly()
 
 
 async def _drain_when(

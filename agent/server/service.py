@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,12 +92,13 @@ def make_service(
     replica: str,
     local_key: str = "",
     stages: Stages | None = None,
+    read: Callable[[], Config] | None = None,
 ) -> Service:
     """Build the parts; the stages are not started yet.
 
     `replica`: name of this process among those that share a store of turns, unless the settings
     have one. `local_key`: key of this process for commands on the same machine. `stages`: others
-    than those of the settings. Raises ConfigError.
+    than those of the settings. `read`: reads the settings anew, for a reload. Raises ConfigError.
     """
     state_store = open_state_store(config, clock)
     stages = stages or Stages(config, ModelStore(), clock)
@@ -109,7 +111,7 @@ def make_service(
     recorder = _recorder(config, clock)
     webhooks = _webhooks(config, store, clock)
     app = create_app(
-        config, stages, clock, store, exporter, access, tools, recorder, state_store, webhooks
+        config, stages, clock, store, exporter, access, tools, recorder, state_store, webhooks, read
     )
     return Service(stages, access, tools, app, store, exporter, recorder, state_store, webhooks)
 

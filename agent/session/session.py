@@ -49,10 +49,11 @@ from agent.session.response.dependencies import (
     SessionStages,
     SharedState,
 )
+from agent.session.response.handoff import MAX_HANDOFFS, TOO_MANY
 from agent.session.response.items import ReplyItems
 from agent.session.response.opening_clause import example_messages
 from agent.session.response.scripted import Script
-from agent.tools.offered import check_choice, check_names, tools_of
+from agent.tools.offered import AgentTools, check_choice, check_names, tools_of
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import asked_wait_ms, rules_of
@@ -115,7 +116,11 @@ class Session:
         self.settings = settings = settings.changed(ignored=())
         self.conversation = ConversationItems()
         self._profile = profile
-        self._stages = stages
+        self._tools = AgentTools(stages.tools)
+        self._num_handoffs = 0
+        """Handoffs since the caller's last words."""
+        self._on_agent = outputs.on_agent
+        self._stages = stages = replace(stages, tools=self._tools)
         self._options = options
         self._shared = shared
         self._clock = shared.clock
@@ -128,10 +133,11 @@ class Session:
         self._machine = TurnTaking(rules)
         self._state = AgentStateReporter(self._machine, outputs.log, outputs.on_state)
         self._waits = WaitNotices(self._machine, shared.clock, self._state.stage, outputs.notify)
-        chat = stages.open_chat(settings.instructions, example_messages(profile))
+        examples = example_messages(profile)
+        chat = stages.open_chat(settings.instructions, examples)
         if isinstance(chat, ScoresMessageEnd):
             chat.watch_message_end(self._on_message_end)
-        self._context = ChatContext(chat, self.conversation, settings.instructions)
+        self._context = ChatContext(chat, self.conversation, settings.instructions, examples)
         if settings.truncation != AUTO_TRUNCATION:
             self._context.truncation = settings.truncation
         tools = tools_of(settings, _PLAIN, stages.tools)
@@ -179,6 +185,8 @@ class Session:
             budget_actions=self._budget_actions,
             emit=self.feed,
             synthesized=self._condensing.look,
+            hand_off=self._hand_off,
+            follow_up=self._answer_handoff,
         )
         self._log.budget = budget_of(settings, options.budget)
         self._log.event(ev.RulesChanged(rules), self._clock.now_ns(), self._machine.turn)
@@ -339,8 +347,8 @@ class Session:
             case ask.AppendAudio(pcm, rate_hz):
                 self._recording.caller(pcm, rate_hz, self._clock.now_ns())
                 await self._ears.feed(pcm, rate_hz)
-            case ask.UpdateSession(settings):
-                await self._update(settings)
+            case ask.UpdateSession(settings, _, base):
+                await self._update(settings.rebased(base or self.settings, self.settings))
             case ask.CommitAudio():
                 utterance = await self._ears.commit()
                 self.feed(ev.BufferCommitted(utterance))
@@ -374,6 +382,8 @@ class Session:
         )
         if isinstance(request, ask.CreateItem):
             self._tell_ignored(request.ignored)
+            if isinstance(request.item, Message) and request.item.role == "user":
+                self._num_handoffs = 0
         if isinstance(request, ask.CreateItem | ask.DeleteItem):
             self._prefill.changed()
 
@@ -402,6 +412,9 @@ class Session:
         if tools != old_tools:
             check_names(settings.tools, own)
             await check_tools(self._context.chat, tools, "session.tools")
+        if self.settings is not old:  # another agent took over in the meantime
+            settings, old = settings.rebased(old, self.settings), self.settings
+            tools, old_tools = (tools_of(each, _PLAIN, own) for each in (settings, old))
         ignored = settings.ignored
         if settings.transcription != old.transcription:
             ignored = (*ignored, *self._set_transcription(settings))
@@ -413,6 +426,17 @@ class Session:
             self._context.instructions = settings.instructions
             self._context.tools = () if tools is None else tools.definitions
             self._prefill.changed()
+        self._detect_anew(settings, old)
+        self._log.budget = budget_of(settings, self._options.budget)
+        self._notify(say.SessionUpdated(settings))
+        self._tell_ignored(ignored)
+        if settings.voice != old.voice:
+            self._tell_of_voice(settings.voice, "session")
+        if settings.language != old.language:
+            self._tell_of_language()
+
+    def _detect_anew(self, settings: SessionSettings, old: SessionSettings) -> None:
+        """Take over the turn detection and the language of the new settings, where they differ."""
         is_detecting_anew = (settings.turn_detection, settings.transcribes_only) != (
             old.turn_detection,
             old.transcribes_only,
@@ -424,13 +448,43 @@ class Session:
         if is_detecting_anew or settings.language != old.language:
             rules = rules_of(settings, self._options.idle, ducks=self._options.ducks)
             self.feed(ev.RulesChanged(rules))
+
+    # --- handoffs ---
+
+    async def _hand_off(self, agent: str) -> str | None:
+        """Let another agent take over, from the next response on. Returns None, or why the call
+        stays with the present one, as text for the model."""
+        if self._num_handoffs >= MAX_HANDOFFS:
+            return TOO_MANY
+        try:
+            switch = await self._stages.switch_agent(agent, self.settings, self._profile)
+            system = ChatMessage("system", switch.profile.instructions)
+            await check_text(self._context.chat, system, "session.instructions")
+        except (ClientError, StageError) as error:
+            return f"Error: {agent} can't take this call: {error.message}"
+        # From here on nothing waits: it is done as a whole, or not at all.
+        before = self.settings.agent
+        settings = switch.applied(self.settings, self._profile)
+        self._num_handoffs += 1
+        self._profile, self._tools.current = switch.profile, switch.tools
+        self.settings = settings
+        tools = tools_of(settings, _PLAIN, self._tools)
+        self._context.instructions = settings.instructions
+        self._context.examples = tuple(example_messages(switch.profile))
+        self._context.tools = () if tools is None else tools.definitions
+        self._prefill.changed()
         self._log.budget = budget_of(settings, self._options.budget)
-        self._notify(say.SessionUpdated(settings))
-        self._tell_ignored(ignored)
-        if settings.voice != old.voice:
-            self._tell_of_voice(settings.voice, "session")
-        if settings.language != old.language:
-            self._tell_of_language()
+        self._on_agent(agent)
+        self._notify(say.SessionUpdated(settings, is_handoff=True))
+        self._notify(say.Extension("halfsec.handoff", {"from": before, "to": agent}))
+        return None
+
+    def _answer_handoff(self) -> None:
+        """Ask for the first response of the agent that took over, behind the present one."""
+        if not self._machine.is_asked:
+            self._response_options, self._script.next = ResponseOptions(), None
+            self._is_asked = True
+            self.feed(ev.FollowUpRequested())
 
     async def _with_spoken_voice(self, settings: SessionSettings) -> SessionSettings:
         """New settings with the voice of their language, whose models are loaded. Raises
@@ -599,6 +653,7 @@ class Session:
                 self._log.reopened(turn, now_ns)
                 self._user_items.reopen(utterance)
             case cmd.CommitUtterance(utterance, text, by_client):
+                self._num_handoffs = 0
                 self._script.next = None  # there is something to answer
                 self._prefill.heard_all()
                 self._user_items.commit(utterance, text, by_client=by_client, now_ns=now_ns)

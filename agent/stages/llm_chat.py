@@ -74,6 +74,10 @@ ChatFactory = Callable[[str, Sequence[ChatMessage]], ChatPort]
 session needs."""
 
 
+def _for_engine(examples: Sequence[ChatMessage]) -> list[llm_engine.ChatMessage]:
+    return [llm_engine.ChatMessage(each.role, each.text) for each in examples]
+
+
 class EngineChat:
     """A `ChatPort` that `ScoresMessageEnd`: one conversation with an engine of this process. One
     event loop."""
@@ -93,7 +97,7 @@ class EngineChat:
         self._clock = clock
         self._sampling = sampling
         self._instructions = instructions
-        self._examples = [llm_engine.ChatMessage(each.role, each.text) for each in examples]
+        self._examples = _for_engine(examples)
         self._limits = limits
         self._condensing = condensing
         self._num_left_out = 0
@@ -128,10 +132,13 @@ class EngineChat:
             calls = calls_for_engine(message)
             await (await self._open()).check(message.text, message.role, calls)
 
-    async def set_system(self, text: str) -> None:
+    async def set_system(self, text: str, examples: Sequence[ChatMessage] | None = None) -> None:
+        shown = None if examples is None else _for_engine(examples)
         with as_stage_errors():
-            await (await self._open()).set_system(text)
+            await (await self._open()).set_system(text, shown)
         self._instructions = text
+        if shown is not None:
+            self._examples = shown
 
     async def check_tools(self, tools: Tools) -> None:
         with as_stage_errors():

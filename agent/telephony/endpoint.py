@@ -78,7 +78,6 @@ class PhoneSocket:
         tokens: CallTokens,
         signatures: PhoneSignatures,
     ) -> None:
-        self._config = config
         self._calls = calls
         self._clock = clock
         self._service = service
@@ -89,6 +88,11 @@ class PhoneSocket:
         self._opening = PendingStreams()
         self._streamed: dict[_Stream, AnsweringMachineDetector | None] = {}
         """Calls that have a stream, with their answering machine detectors."""
+
+    @property
+    def _config(self) -> Config:
+        """The settings of calls that begin now."""
+        return self._service.config
 
     async def serve(self, websocket: WebSocket, carrier: Carrier) -> None:
         """Serve one stream of a carrier, from handshake to close."""

@@ -107,7 +107,6 @@ class PhoneWebhooks:
     ) -> None:
         """`on_answered`: called with the carrier's name, its id of a call, and its
         `answered_by`."""
-        self._config = config
         self._calls = calls
         self._service = service
         self._tokens = tokens
@@ -116,6 +115,11 @@ class PhoneWebhooks:
         self._store = service.state_store
         self._answered: dict[bytes, Answer] = {}
         """Answers to signed requests, by digest."""
+
+    @property
+    def _config(self) -> Config:
+        """The settings of calls that begin now."""
+        return self._service.config
 
     async def voice(self, request: Request, carrier: Carrier, webhook: Webhook) -> Response:
         """Answer a request for a call's instructions."""

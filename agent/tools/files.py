@@ -19,14 +19,20 @@ from .event_loop import ToolLoop
 from .python_tools import BadToolError, PythonTool
 from .server_tool import one_line
 
+KnownTools = dict[Callable[..., Any], PythonTool]
+"""The tools that were made so far, by their functions."""
 
-def load_tools(config: Config, loop: ToolLoop) -> Mapping[str, tuple[PythonTool, ...]]:
-    """Load the Python tools of each agent, by its name. `async` tools run on `loop`.
+
+def load_tools(
+    config: Config, loop: ToolLoop, known: KnownTools | None = None
+) -> Mapping[str, tuple[PythonTool, ...]]:
+    """Load the Python tools of each agent, by its name. `async` tools run on `loop`. `known`:
+    tools that were made before and go on; new ones are added.
 
     Executes each file once in this process. Raises ConfigError with the file or module and the
     reason.
     """
-    known: dict[Callable[..., Any], PythonTool] = {}
+    known = {} if known is None else known
     result = {}
     for agent, profile in config.agents.items():
         key = f"agents.{agent}.server_tools"

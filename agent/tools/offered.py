@@ -22,6 +22,9 @@ class NoTools:
         """Raises LookupError: there is no tool to call."""
         raise LookupError(call.name)
 
+    def handoff_to(self, name: str) -> str | None:
+        return None
+
 
 NO_TOOLS: Final = NoTools()
 
@@ -42,6 +45,26 @@ def tools_of(
 def _in_parallel(settings: SessionSettings, options: ResponseOptions) -> bool:
     asked = options.parallel_tool_calls
     return (settings.parallel_tool_calls if asked is None else asked) is not False
+
+
+class AgentTools:
+    """`ToolsPort` of the agent that has the call; another one's after a handoff."""
+
+    def __init__(self, tools: ToolsPort) -> None:
+        self.current = tools
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        return self.current.definitions
+
+    def has(self, name: str) -> bool:
+        return self.current.has(name)
+
+    async def run(self, call: ModelCall, item_id: ItemId) -> str:
+        return await self.current.run(call, item_id)
+
+    def handoff_to(self, name: str) -> str | None:
+        return self.current.handoff_to(name)
 
 
 class SessionTools:

@@ -12,11 +12,12 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
 from agent.config.schema import Config, ServiceSettings
-from agent.config.tools import MCP_PREFIX
+from agent.config.tools import MCP_PREFIX, handoff_tool
 from agent.errors import StageError
 from agent.session.api.conversation import ItemId, ModelCall
 from agent.session.api.server_events import Extension, Notice
@@ -25,10 +26,10 @@ from latency_budget.account.clock import Clock
 
 from .api import ToolError
 from .event_loop import ToolLoop
-from .files import load_tools
+from .files import KnownTools, load_tools
 from .mcp_tools import McpServers
 from .offered import NO_TOOLS
-from .server_tool import ServerTool, one_line, shortened
+from .server_tool import ServerTool, definition_of, one_line, shortened
 
 MAX_TOOLS: Final = 64
 """Most server tools of one agent. With those of a client there may be 128."""
@@ -48,6 +49,42 @@ CheckTools = Callable[[Tools], Awaitable[None]]
 """The method `ChatPort.check_tools` of the agent's model."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffTool:
+    """Tool by which the model hands the call to another agent."""
+
+    name: str
+    definition: str
+    agent: str
+
+
+def handoff_tools(config: Config, agent: str) -> tuple[HandoffTool, ...]:
+    """Tools of the handoffs of an agent; none for an unknown one."""
+    if agent not in config.agents:
+        return ()
+    tools = []
+    for target in config.agents[agent].handoffs:
+        name = handoff_tool(target)
+        about = config.agents[target].handoff_description
+        text = f"Hands the caller over to the agent {target!r}. {about}".strip()
+        tools.append(
+            HandoffTool(
+                name, definition_of(name, text, {"type": "object", "properties": {}}), target
+            )
+        )
+    return tuple(tools)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTools:
+    """The settings with the Python tools that were loaded for them. A call keeps those that it
+    began with."""
+
+    config: Config
+    python: Mapping[str, Sequence[ServerTool]]
+    """By agent."""
 
 
 class ToolCounts:
@@ -75,9 +112,14 @@ class CallTools:
         session_id: str,
         notify: Callable[[Notice], None],
         counts: ToolCounts,
+        handoffs: Sequence[HandoffTool] = (),
     ) -> None:
         self._counts = counts
-        self.definitions = tuple(each.definition for each in tools)
+        self.definitions = (
+            *(each.definition for each in handoffs),
+            *(each.definition for each in tools),
+        )
+        self._handoffs = {each.name: each.agent for each in handoffs}
         self._tools = {each.name: each for each in tools}
         self._settings = settings
         self._clock = clock
@@ -85,7 +127,10 @@ class CallTools:
         self._notify = notify
 
     def has(self, name: str) -> bool:
-        return name in self._tools
+        return name in self._tools or name in self._handoffs
+
+    def handoff_to(self, name: str) -> str | None:
+        return self._handoffs.get(name)
 
     async def run(self, call: ModelCall, item_id: ItemId) -> str:
         """Run a tool. Returns its result or its failure as text for the model; raises only
@@ -144,10 +189,16 @@ class ServerTools:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         """Executes the files of the settings. Raises ConfigError."""
-        self._config = config
         self._clock = clock
         self._loop = ToolLoop("tools")
-        self._own = load_tools(config, self._loop)
+        self._known: KnownTools = {}
+        """All Python tools that were ever loaded: calls in progress may have some that the settings
+        name no longer."""
+        self.loaded = LoadedTools(config, load_tools(config, self._loop, self._known))
+        """The tools of calls that begin now."""
+        self._is_running = False
+        self._has_loop = False
+        """The loop of the Python tools was started."""
         self._servers = McpServers(config)
         self.tool_counts: Final = ToolCounts()
         self._callable: dict[tuple[str, bool], tuple[tuple[str, ...], frozenset[str]]] = {}
@@ -158,16 +209,38 @@ class ServerTools:
     async def running(self) -> AsyncIterator[None]:
         """Context in which tools can be called; after it none runs, except those that hang. Does
         not wait for any MCP server."""
-        if any(self._own.values()):
-            await self._loop.start()
+        self._is_running = True
+        await self._start_loop()
         await self._servers.start()
         try:
             yield
         finally:
-            for tools in self._own.values():
-                for tool in tools:
-                    tool.close()
+            self._is_running = False
+            for tool in self._known.values():
+                tool.close()
             await asyncio.gather(self._loop.close(), self._servers.close())
+
+    async def _start_loop(self) -> None:
+        if any(self.loaded.python.values()) and not self._has_loop:
+            self._has_loop = True
+            await self._loop.start()
+
+    async def reload(self, config: Config) -> Callable[[], Awaitable[None]]:
+        """Load the Python tools of other settings, on a thread. Returns what gives them to calls
+        that begin after it; calls in progress keep theirs. A file that was loaded before is not
+        executed again. Raises ConfigError, having changed nothing."""
+        known = dict(self._known)
+        own = await asyncio.to_thread(load_tools, config, self._loop, known)
+
+        async def use() -> None:
+            self.loaded, self._known = LoadedTools(config, own), known
+            gone = [kind for kind in self._callable if kind[0] not in own]
+            for kind in gone:
+                del self._callable[kind]
+            if self._is_running:
+                await self._start_loop()
+
+        return use
 
     @property
     def problem(self) -> Mapping[str, str]:
@@ -182,32 +255,48 @@ class ServerTools:
         check: CheckTools,
         notify: Callable[[Notice], None],
         of_call: Mapping[str, ServerTool] = MappingProxyType({}),
+        loaded: LoadedTools | None = None,
     ) -> ToolsPort:
-        """The server tools of a new call of this agent. `taken`: names of the client's tools.
-        `check`: asks the agent's model. `of_call`: tools of this call alone, by their names in
-        `server_tools`."""
-        offered = self._offered(agent, taken, of_call)
-        if not offered:
+        """The server tools of this agent in a call. `taken`: names of the client's tools. `check`:
+        asks the agent's model. `of_call`: tools of this call alone, by their names in
+        `server_tools`. `loaded`: those of the call's beginning; None: it begins now."""
+        loaded = loaded or self.loaded
+        handoffs = [each for each in handoff_tools(loaded.config, agent) if each.name not in taken]
+        taken = {*taken, *(each.name for each in handoffs)}
+        offered = self._offered(agent, taken, of_call, loaded)
+        if not (offered or handoffs):
             return NO_TOOLS
-        definitions = tuple(each.definition for each in offered)
+        every: list[ServerTool | HandoffTool] = [*handoffs, *offered]
+        definitions = tuple(each.definition for each in every)
         kind = agent, bool(of_call)
         known, names = self._callable.get(kind, ((), frozenset()))
         if known != definitions:
-            names, is_sure = await _callable_names(offered, check)
+            names, is_sure = await _callable_names(every, check)
             if is_sure:
                 self._callable[kind] = (definitions, names)
-        tools = [each for each in offered if each.name in names]
         return CallTools(
-            tools, self._config.agent, self._clock, session_id, notify, self.tool_counts
+            [each for each in offered if each.name in names],
+            loaded.config.agent,
+            self._clock,
+            session_id,
+            notify,
+            self.tool_counts,
+            [each for each in handoffs if each.name in names],
         )
 
     def _offered(
-        self, agent: str, taken: Collection[str], of_call: Mapping[str, ServerTool]
+        self,
+        agent: str,
+        taken: Collection[str],
+        of_call: Mapping[str, ServerTool],
+        loaded: LoadedTools | None = None,
     ) -> list[ServerTool]:
         """Python tools first, then the others in the order of the settings; of two tools with one
         name the first."""
-        offered: dict[str, ServerTool] = {tool.name: tool for tool in self._own[agent]}
-        for source in self._config.agents[agent].server_tools:
+        loaded = loaded or self.loaded
+        own, (_, profile) = loaded.python.get(agent, ()), loaded.config.profile(agent)
+        offered: dict[str, ServerTool] = {tool.name: tool for tool in own}
+        for source in profile.server_tools:
             if source.startswith(MCP_PREFIX):
                 for tool in self._servers.tools(source.removeprefix(MCP_PREFIX)):
                     offered.setdefault(tool.name, tool)
@@ -217,10 +306,10 @@ class ServerTools:
 
 
 async def _callable_names(
-    offered: Sequence[ServerTool], check: CheckTools
+    offered: Sequence[ServerTool | HandoffTool], check: CheckTools
 ) -> tuple[frozenset[str], bool]:
     """Names of the tools that the model accepts together; False where the check took too long."""
-    kept: list[ServerTool] = []
+    kept: list[ServerTool | HandoffTool] = []
     try:
         async with asyncio.timeout(CHECK_S):
             if await _refusal(offered, check) is None:
@@ -240,7 +329,7 @@ async def _callable_names(
     return frozenset(each.name for each in kept), True
 
 
-async def _refusal(tools: Sequence[ServerTool], check: CheckTools) -> str | None:
+async def _refusal(tools: Sequence[ServerTool | HandoffTool], check: CheckTools) -> str | None:
     """Reason why the model refuses these tools; None where it accepts them or can't be asked."""
     try:
         await check(Tools(tuple(each.definition for each in tools)))

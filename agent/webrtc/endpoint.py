@@ -116,7 +116,6 @@ class WebRtcCalls:
         check: Callable[[SessionSettings], Awaitable[None]],
     ) -> None:
         """`check` raises ClientError for a session that could have no reply."""
-        self._config = config
         self._calls = calls
         self._clock = clock
         self._service = service
@@ -129,6 +128,11 @@ class WebRtcCalls:
         """The WebRTC library is imported, and libopus loaded."""
         self._closed: HttpRefusal | None = None
         self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def _config(self) -> Config:
+        """The settings of calls that begin now."""
+        return self._service.config
 
     def __len__(self) -> int:
         """Calls that are open, those that are being connected among them."""

@@ -51,7 +51,8 @@ CLIENT: Final = {
 
 SERVER: Final = {
     "session.created": "The first event of a call: the whole session, with its defaults.",
-    "session.updated": "The whole session after a change, or after a resumption.",
+    "session.updated": "The whole session after a change, after a resumption, or after a handoff: "
+    "`model` is then the agent that took over.",
     "error": "What is wrong with an event of the client (`event_id`, `param`), or with the call. "
     "The session goes on.",
     "rate_limits.updated": "Always an empty list; clients expect the event.",
@@ -145,6 +146,11 @@ EXTENSIONS: Final = {
         "A field that the client set has no effect here, and why: see "
         "[Fields](fields.md). Once for each time that it is set. Or the call's language is one "
         "with recognition and a voice only: see [Languages](../how-to/languages.md).",
+    ),
+    "halfsec.handoff": (
+        "`from`, `to`",
+        "Another agent has taken over and makes the responses to come; `session.updated` with its "
+        "instructions and voice came just before. See [Agents](../how-to/agents.md).",
     ),
     "halfsec.tool": (
         "`item_id`, `name`, `state`, `ms`",

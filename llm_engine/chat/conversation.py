@@ -280,12 +280,13 @@ class Conversation:
         self._stop()
         self._history.truncate_reply(num_chars_heard)
 
-    async def set_system(self, text: str) -> None:
-        """Replace the system prompt. Everything is prefilled anew; `warm` can do so ahead."""
+    async def set_system(self, text: str, examples: Sequence[ChatMessage] | None = None) -> None:
+        """Replace the system prompt and, where given, the examples. Everything is prefilled anew;
+        `warm` can do so ahead. Raises RequestError, changing nothing."""
         _require_open(self.is_closed)
         message = self._message(text, "system")
         await _prepare(self._history, [message])
-        self._history.set_system(message.text)
+        self._history.set_system(message.text, examples=examples)
         self._system = text
 
     async def set_tools(self, tools: Sequence[Tool], *, with_examples: bool = True) -> None:

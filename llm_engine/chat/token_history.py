@@ -146,11 +146,17 @@ class TokenHistory:
         template: ChatTemplate | None = None,
         *,
         with_examples: bool | None = None,
+        examples: Sequence[ChatMessage] | None = None,
     ) -> None:
         """Replace the system prompt ("": the template's own default, if it has one) and, where
         given, the template, by one with other tools in it. `with_examples`: show the examples from
-        now on, or leave them out. Raises RequestError, changing nothing."""
-        system = self.check("system", text, template=template)
+        now on, or leave them out. `examples`: others in place of them. Raises RequestError,
+        changing nothing."""
+        shown = self._examples
+        if examples is not None:
+            shown = [self._encoder.written(each.role, each.text) for each in examples]
+        system = self._encoder.system_message(text, shown, template or self._template, self._ready)
+        self._examples = shown
         if template is not None:
             self._template = template
             self._encoder = MessageEncoder(template, self._token_bytes, self.context_length)

@@ -63,6 +63,10 @@ class SecretEndpoint:
         self._publish = publish
         self._bodies = JsonBodies()
 
+    def use(self, config: Config) -> None:
+        """Make secrets for calls by these settings."""
+        self._config = config
+
     async def serve(self, request: Request) -> Response:
         try:
             async with self._bodies.read(request) as body:

@@ -140,6 +140,16 @@ class Metrics:
                 "Calls refused because all lines were busy, or one more would be too many.",
                 calls.refusals.total,
             ),
+            (
+                "settings_reloads",
+                "Reloads of the settings that were applied.",
+                calls.reloads["applied"],
+            ),
+            (
+                "settings_reloads_refused",
+                "Reloads of the settings that were refused.",
+                calls.reloads["refused"],
+            ),
             ("calls_lost", "Times that a call lost its client.", waiting_calls.num_lost),
             ("calls_resumed", "Times that a client came back.", waiting_calls.num_back),
             ("turns", "Turns that are over.", counts.turns),

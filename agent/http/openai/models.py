@@ -22,6 +22,11 @@ class ModelList:
     """One instance for all requests."""
 
     def __init__(self, config: Config) -> None:
+        self._models: dict[str, dict[str, Any]] = {}
+        self.use(config)
+
+    def use(self, config: Config) -> None:
+        """List the names of these settings."""
         voices = (agent.voice for agent in config.agents.values() if agent.voice)
         kinds = [
             *((name, "agent") for name in config.agents),
@@ -29,7 +34,7 @@ class ModelList:
             (_shown(config.asr.model), "recognizer"),
             *((_shown(voice), "voice") for voice in (config.tts.voice, *voices)),
         ]
-        self._models: dict[str, dict[str, Any]] = {}
+        self._models = {}
         for name, kind in kinds:
             # Where two are called the same, the agent is meant: that is what a call can choose.
             self._models.setdefault(name, _model(name, kind))

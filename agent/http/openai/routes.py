@@ -11,9 +11,8 @@ from .speech import SpeechEndpoint
 from .transcriptions import Transcriptions
 
 
-def openai_routes(config: Config, stages: Stages) -> list[Route]:
+def openai_routes(config: Config, stages: Stages, models: ModelList) -> list[Route]:
     """One endpoint for all requests of a kind."""
-    models = ModelList(config)
     chats = ChatCompletions(config, stages)
     transcriptions = Transcriptions(config, stages)
     speech = SpeechEndpoint(config, stages)

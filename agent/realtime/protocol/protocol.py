@@ -169,9 +169,10 @@ class RealtimeProtocol:
                 "wait for session.updated before sending more.",
                 code="rate_limit_exceeded",
             )
+        base = self._asked
         pending = _PendingUpdate(self._new_id("update"), event_id, request.settings)
         self._pending.append(pending)
-        return replace(request, event_id=pending.token)
+        return replace(request, event_id=pending.token, base=base)
 
     def _frame(self, event: Event) -> str:
         whole = {**event, "event_id": self._new_id("event")}
@@ -213,6 +214,8 @@ class RealtimeProtocol:
             kind = "session.created"
             self._session_id = notice.session_id
             self._expires_at_unix_s = notice.expires_at_unix_s
+        elif notice.is_handoff:
+            self._model = notice.settings.agent
         elif self._pending:
             del self._pending[0]
         self._settings = notice.settings

@@ -18,6 +18,8 @@ class UpdateSession:
     settings: SessionSettings
     """Effective settings after the change: the protocol merged and checked them."""
     event_id: str | None = None
+    base: SessionSettings | None = None
+    """Settings that were changed; None: those of the session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class SessionCreated:
 @dataclass(frozen=True, slots=True)
 class SessionUpdated:
     settings: SessionSettings
+    is_handoff: bool = False
+    """No request of the client changed them: another agent took over."""
 
 
 @dataclass(frozen=True, slots=True)

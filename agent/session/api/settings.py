@@ -1,6 +1,6 @@
 """Session settings that a client may change, independent of any wire protocol."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, Literal
 
 import languages
@@ -123,6 +123,17 @@ class SessionSettings:
         asked = self.transcription or {}
         tag = asked.get("language") or next(iter(asked.get("languages") or ()), "")
         return languages.code_of(tag) or self.agent_language
+
+    def rebased(self, base: "SessionSettings", onto: "SessionSettings") -> "SessionSettings":
+        """The settings `onto`, with what these changed of `base`."""
+        if base is onto:
+            return self
+        mine = {
+            item.name: value
+            for item in fields(self)
+            if (value := getattr(self, item.name)) != getattr(base, item.name)
+        }
+        return replace(onto, **{**mine, "ignored": self.ignored})
 
     def changed(self, **changes: Any) -> "SessionSettings":
         """A copy with these fields changed."""

@@ -63,12 +63,20 @@ _Change = _Say | _CutReply | _TakeBack
 class ChatContext:
     """Pending changes of one model conversation. Belongs to one session; one `settle` at a time."""
 
-    def __init__(self, chat: ChatPort, conversation: ConversationItems, instructions: str) -> None:
-        """`chat` was opened with these instructions, and without tools."""
+    def __init__(
+        self,
+        chat: ChatPort,
+        conversation: ConversationItems,
+        instructions: str,
+        examples: Sequence[ChatMessage] = (),
+    ) -> None:
+        """`chat` was opened with these instructions and examples, and without tools."""
         self.chat = chat
         self.conversation = conversation
         self.instructions = self._given_instructions = instructions
         """The session's instructions; and those that the model was given last."""
+        self.examples = self._given_examples = tuple(examples)
+        """The agent's examples; and those that the model was given last."""
         self.tools: tuple[str, ...] = ()
         """The session's tools, as `Tools.definitions`."""
         self._truncation = AUTO_TRUNCATION
@@ -287,22 +295,28 @@ class ChatContext:
 
     @property
     def _has_setting(self) -> bool:
-        """True if the model has the session's instructions and tools, and no others."""
-        given = (self._given_instructions, self._given_tools)
-        return (self.instructions, self.tools) == given
+        """True if the model has the session's instructions, examples and tools, and no others."""
+        given = (self._given_instructions, self._given_examples, self._given_tools)
+        return (self.instructions, self.examples, self.tools) == given
 
     async def _set_instructions(self, wanted: str) -> None:
         """Give the model these instructions. The session's own are given up if the model refuses
         them."""
-        if wanted == self._given_instructions:
+        examples = None if self.examples == self._given_examples else self.examples
+        if wanted == self._given_instructions and examples is None:
             return
         try:
-            await self.chat.set_system(wanted)
+            if examples is None:
+                await self.chat.set_system(wanted)
+            else:
+                await self.chat.set_system(wanted, examples)
         except StageError as error:
             if error.refused and wanted == self.instructions:
-                self.instructions = self._given_instructions
+                self.instructions, self.examples = self._given_instructions, self._given_examples
             raise
         self._given_instructions = wanted
+        if examples is not None:
+            self._given_examples = examples
 
     async def _set_tools(self, wanted: tuple[str, ...]) -> None:
         """Give the model these tools, as `_set_instructions` does."""

@@ -230,7 +230,10 @@ class ChatPort(Protocol):
         "system" stands for `set_system`."""
         ...
 
-    async def set_system(self, text: str) -> None: ...
+    async def set_system(self, text: str, examples: Sequence[ChatMessage] | None = None) -> None:
+        """Replace the instructions and, where given, the examples. Raises StageError, having
+        changed nothing."""
+        ...
 
     async def check_tools(self, tools: Tools) -> None:
         """Raise StageError, `refused`, where the model can't take these tools, or its calls can't
@@ -365,6 +368,11 @@ class ToolsPort(Protocol):
     async def run(self, call: ModelCall, item_id: ItemId) -> str:
         """Run a tool. Returns its result as text for the model, also where it failed or timed out.
         `item_id`: item of the reply that called. Cancelling this stops the tool."""
+        ...
+
+    def handoff_to(self, name: str) -> str | None:
+        """The agent to which this tool hands the call; None for any other tool. It is not run: the
+        session switches."""
         ...
 
 

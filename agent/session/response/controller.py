@@ -10,7 +10,7 @@ one command of the turn-taking machine does; the session dispatches the commands
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -69,9 +69,12 @@ class ResponseController:
         budget_actions: BudgetActions,
         emit: Callable[[ev.Event], None],
         synthesized: Callable[[], None],
+        hand_off: Callable[[str], Awaitable[str | None]],
+        follow_up: Callable[[], None],
     ) -> None:
         """`emit` feeds the turn-taking machine. `synthesized` is called when all speech of a
-        response is there."""
+        response is there. `hand_off` is that of `ResponseCallbacks`; `follow_up` asks for the
+        response of the agent that took over."""
         self._group = group
         self._stages = stages
         self._options = options
@@ -103,8 +106,10 @@ class ResponseController:
             message_begins=items.begin_message,
             client_call=items.add_call,
             event=emit,
+            hand_off=hand_off,
             synthesized=synthesized,
         )
+        self._follow_up = follow_up
         self.current: ResponseTask | None = None
         """The newest response that was announced."""
         self._task: asyncio.Task[None] | None = None
@@ -371,6 +376,10 @@ class ResponseController:
         self._items.finish(reply)
         if reply.opener_chars:
             self._prefill.changed()  # the model reads words that it did not generate
+        if reply.hands_off:
+            reply.hands_off = False  # it may be held and resumed, and come here again
+            if not reply.has_called:  # else the client asks, with the result of its tool
+                self._follow_up()
         self._emit(ev.ReplySent(reply.turn))
         remaining_ns = reply.playback.end_ns() - self._clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))

@@ -26,6 +26,8 @@ from latency_budget.account.clock import Clock
 from latency_budget.enforcement.policy import Policy
 from tts.text_chunker import CutterConfig
 
+from .handoff import SwitchAgent, no_agents
+
 OpenChat = Callable[[str, Sequence[ChatMessage]], ChatPort]
 """Opens a conversation in the language model, with these instructions and examples. Raises
 StageError where there is no model."""
@@ -58,6 +60,7 @@ class SessionStages:
     is_troubled: Callable[[], bool] = lambda: False
     """True while a model is being rebuilt, or seems to hang in its job."""
     prepare_language: PrepareLanguage = _keep_voice
+    switch_agent: SwitchAgent = no_agents
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ class SessionOutputs:
     """Records events, commands and marks."""
     recording: RecordingPort = NO_RECORDING
     """Records the audio of the call."""
+    on_agent: Callable[[str], None] = lambda agent: None
+    """Called with the name of the agent that took over."""
     on_state: OnState = lambda state, stage: None
     """Called with the agent's state and the stage that it waits for, when either changes."""
 

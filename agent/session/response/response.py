@@ -38,6 +38,8 @@ class Reply:
     """The conversation has its item, and the client knows of it."""
     has_called: bool = False
     """The client has to run a tool, and will ask for another response afterwards."""
+    hands_off: bool = False
+    """It has handed the call to another agent, which speaks next."""
     text: str = ""
     """Text generated so far, behind the opener if there is one, with the filler spoken while tools
     ran."""

@@ -7,7 +7,8 @@ is generated while the first is spoken:
   has said what comes before; the tool runs, the model reads its result and continues: another round
   of the same response. No tool runs before the response is announced: a preemptive response may be
   discarded, and a tool run for it would be useless and perhaps harmful. A call of a client's tool
-  is sent to the client and ends the response; the client asks for the next one.
+  is sent to the client and ends the response; the client asks for the next one. A handoff ends it
+  as well: the next one is the other agent's.
 - *synthesis*: the pieces become speech, in order. Nothing beyond the first sound is synthesized
   before the response is released.
 - *pacing*: frames are sent as `Playback` says that they are due.
@@ -18,7 +19,7 @@ nothing more is sent. A preemptive response is the same task without an announce
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -28,7 +29,7 @@ import numpy.typing as npt
 
 from agent.errors import StageError
 from agent.session.api.conversation import ModelCall, ToolRound
-from agent.session.api.server_events import Notice, ReplyAudio, ReplyText, Usage
+from agent.session.api.server_events import Extension, Notice, ReplyAudio, ReplyText, Usage
 from agent.session.ports.playback import Outgoing, Playback, duration_ns
 from agent.session.ports.stage_ports import (
     ChatMessage,
@@ -46,6 +47,7 @@ from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from tts.text_chunker import CutterConfig, SpeakablePiece, TextChunker
 
+from .handoff import NOT_THIS_ONE, transferred
 from .response import Reply
 
 MAX_PIECES: Final = 4
@@ -84,6 +86,10 @@ class ScriptedText:
     text: str
 
 
+async def _stay(agent: str) -> str:
+    return f"Error: there is no agent {agent!r} here."
+
+
 def _ignore(*_: Any) -> None:
     """Take no notice."""
 
@@ -106,6 +112,9 @@ class ResponseCallbacks:
     """Called before the first word of a reply that has no item yet."""
     client_call: Callable[[Reply, ModelCall], None] = _ignore
     """Called when the client has to run a tool."""
+    hand_off: Callable[[str], Awaitable[str | None]] = _stay
+    """Hands the call to this agent; returns None, or why it stays with the present one, as text for
+    the model."""
     synthesized: Callable[[], None] = _ignore
     """Called once all speech is there: the response only has to be played."""
     event: Callable[[ev.Event], None] = _ignore
@@ -267,7 +276,7 @@ class ResponseTask:
             is_repeating = all(call in self._results for call in own)
             if own and self._chat is not None:
                 await self._run_tools(self._chat, own)
-            if not own or len(own) < len(calls):
+            if not own or len(own) < len(calls) or self.reply.hands_off:
                 break
             self.mark(MarkName.REPLY_REQUESTED)
             chunker = TextChunker(None)
@@ -371,14 +380,42 @@ class ResponseTask:
             tasks = {
                 call: group.create_task(self._tools.run(call, reply.item_id))
                 for call in dict.fromkeys(calls)
-                if call not in self._results
+                if call not in self._results and self._tools.handoff_to(call.name) is None
             }
             for call, task in tasks.items():
                 self._results[call] = await task
+            await self._hand_off(calls)
             filling.cancel()
         results = [self._results[call] for call in calls]
+        # At once: a cut that comes while the model gets them must not undo a handoff.
+        self.reply.rounds[-1] = replace(self.reply.rounds[-1], results=tuple(results))
         self.mark(MarkName.TOOL_DONE)
         await self._commit_results(chat, results)
+
+    async def _hand_off(self, calls: tuple[ModelCall, ...]) -> None:
+        """Hand the call off, once the other tools are done, where one of these asks for that: the
+        first one counts."""
+        for call in dict.fromkeys(calls):
+            agent = self._tools.handoff_to(call.name)
+            if agent is None:
+                continue
+            if self.reply.hands_off:
+                self._results[call] = NOT_THIS_ONE
+                continue
+            began_ns, state = self._clock.now_ns(), "cancelled"
+            self._tell_of_tool(call.name, "started", 0)
+            try:
+                problem = await self._callbacks.hand_off(agent)
+                state = "done" if problem is None else "failed"
+            finally:
+                self._tell_of_tool(call.name, state, (self._clock.now_ns() - began_ns) // 1_000_000)
+            self._results[call] = transferred(agent) if problem is None else problem
+            self.reply.hands_off = problem is None
+
+    def _tell_of_tool(self, name: str, state: str, ms: int) -> None:
+        """Tell of a handoff as of any tool of the server."""
+        fields = {"item_id": self.reply.item_id, "name": name, "state": state, "ms": ms}
+        self._callbacks.notify(Extension("halfsec.tool", fields))
 
     async def _commit_results(self, chat: ChatPort, results: Sequence[str]) -> None:
         committed: list[str] = []

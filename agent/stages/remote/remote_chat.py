@@ -99,8 +99,8 @@ class RemoteChat:
         self._small = small
         self._small_chat: ChatPort | None = None
         self._definitions: tuple[str, ...] = ()
-        self._small_setting: tuple[str, tuple[str, ...]] = ("", ())
-        """Instructions and tools that the smaller model has."""
+        self._small_setting: tuple[str, tuple[ChatMessage, ...], tuple[str, ...]] = ("", (), ())
+        """Instructions, examples and tools that the smaller model has."""
         self._is_small = self._is_small_next = False
         """The smaller model answers, and will from the next message or preview on."""
         self._num_rounds = 0
@@ -117,9 +117,11 @@ class RemoteChat:
                 refused=True,
             )
 
-    async def set_system(self, text: str) -> None:
+    async def set_system(self, text: str, examples: Sequence[ChatMessage] | None = None) -> None:
         await self.check(ChatMessage("system", text))
         self._history.instructions = text
+        if examples is not None:
+            self._history.examples = tuple(examples)
 
     async def check_tools(self, tools: Tools) -> None:
         try:
@@ -397,14 +399,14 @@ class RemoteChat:
         history = self._history
         if self._small_chat is None:
             self._small_chat = small.open_chat(history.instructions, history.examples)
-            self._small_setting = history.instructions, ()
-        chat, (instructions, tools) = self._small_chat, self._small_setting
+            self._small_setting = history.instructions, history.examples, ()
+        chat, (instructions, examples, tools) = self._small_chat, self._small_setting
         chat.set_truncation(history.truncation)
-        if instructions != history.instructions:
-            await chat.set_system(history.instructions)
+        if (instructions, examples) != (history.instructions, history.examples):
+            await chat.set_system(history.instructions, history.examples)
         if tools != self._definitions:
             await chat.set_tools(self._definitions)
-        self._small_setting = history.instructions, self._definitions
+        self._small_setting = history.instructions, history.examples, self._definitions
         await chat.reset(history.messages, history.summary)
         return chat
 

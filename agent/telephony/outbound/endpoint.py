@@ -93,7 +93,6 @@ class OutboundCalls:
         tokens: CallTokens,
         dialer: Dialer,
     ) -> None:
-        self._config = config
         self._calls = calls
         self._service = service
         self._tokens = tokens
@@ -101,6 +100,11 @@ class OutboundCalls:
         self._bodies = JsonBodies()
         self._ringing: dict[str, str] = {}
         """Tokens of unanswered calls, with the ids of the keys that placed them."""
+
+    @property
+    def _config(self) -> Config:
+        """The settings of calls that begin now."""
+        return self._service.config
 
     async def serve(self, request: Request) -> Response:
         """Place one call. 201 as soon as Twilio has taken the order: the call rings."""

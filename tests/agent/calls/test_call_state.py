@@ -14,7 +14,9 @@ from agent.calls.call_state import (
     SavedToken,
     read_state,
 )
+from agent.calls.session_start import resumed_start
 from agent.calls.state_store.store import UnreadableStateError
+from agent.config.layers import load_config
 from agent.session.api.conversation import (
     FunctionCall,
     FunctionOutput,
@@ -101,6 +103,19 @@ def test_everything_comes_back(detection: TurnDetection | None) -> None:
     for state in (state_with(detection), state_with(detection, (), None)):
         fields = CallStateEncoder().fields(state)
         assert read_state(fields) == state
+
+
+def test_a_call_goes_on_with_the_agent_that_it_was_handed_to() -> None:
+    config = load_config(
+        file_text='[agents.sales]\ngreeting = "Sales."\n[agents.billing]\ngreeting = "Bills."\n'
+    )
+    state = state_with()
+    start = resumed_start(config, state)
+    assert (start.agent, start.model, start.profile.greeting) == ("sales", "gpt", "Sales.")
+    settings = state.session.settings.changed(agent="billing")
+    handed = replace(state, session=replace(state.session, settings=settings))
+    start = resumed_start(config, read_state(CallStateEncoder().fields(handed)))
+    assert (start.agent, start.model, start.profile.greeting) == ("billing", "billing", "Bills.")
 
 
 def test_items_that_stay_are_not_written_out_again() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -130,22 +131,35 @@ async def test_a_second_signal_ends_it_at_once() -> None:
         assert await running.ended() == (0, "")
 
 
-async def test_calls_that_outlast_the_drain_are_ended() -> None:
+async def test_calls_that_outlast_the_drain_are_ended(tmp_path: Path) -> None:
     async with service("--set", "agent.drain_s=0") as running:
         await running.listening()
         running.stop()  # while it warms: nothing is lost by ending soon
         status, errors = await running.ended()
         assert (status, errors) == (0, "")
         assert not any(line.startswith("Ready") for line in running.lines)
-    async with service("--set", "agent.drain_s=1", log_level="info") as running:
+    file = tmp_path / "halfsec.toml"
+    file.write_text("")
+    limits = ("--set", "agent.drain_s=1", "--config", str(file))
+    async with service(*limits, log_level="info") as running:
         await running.listening()
         await running.line("Ready after")
         async with call_to(running.url) as call:
             for number in (signal.SIGUSR1, signal.SIGUSR2):  # which have no meaning
                 running.send(number)
             await call.prove_alive()
-            for _ in range(2):  # the kernel and the shell, where a terminal is closed
-                running.send(signal.SIGHUP)
+            file.write_text('[agents.default]\ninstructions = "Say arr."\n')
+            running.send(signal.SIGHUP)
+            await call.prove_alive()
+            assert await halfsec_reload(running) == (0, "Changed for new calls: nothing.\n", "")
+            async with call_to(running.url) as later:
+                assert "Say arr." in (await later.update())["instructions"]
+            assert "Say arr." not in (await call.update())["instructions"]
+            file.write_text("[agents.default]\ninstruction = 1\n")
+            status, output, errors = await halfsec_reload(running)
+            assert (status, output) == (2, "")
+            assert "Unknown setting agents.default.instruction" in errors
+            running.stop()
             await running.line("Stopping: 1 call")
             code, reason = await call.closed()
             assert (code, reason) == (1012, "the server is being stopped")
@@ -156,8 +170,38 @@ async def test_calls_that_outlast_the_drain_are_ended() -> None:
         "WARNING SIGUSR1 has no meaning here",
         "WARNING SIGUSR2 has no meaning here",
     ]
-    assert lines[2].endswith("close=1012 (the server is being stopped)")
-    assert len(lines) == 3
+    assert lines[2:4] == [
+        "INFO settings reloaded; changed: agents.default.instructions",
+        "INFO settings reloaded; changed: nothing",
+    ]
+    assert lines[4].endswith("close=1000 (the client hung up)")
+    assert lines[5].startswith("ERROR the settings stay as they were: Unknown setting")
+    assert lines[6].endswith("close=1012 (the server is being stopped)")
+    assert len(lines) == 7
+
+
+async def halfsec_reload(running: ServiceProcess) -> tuple[int, str, str]:
+    """Run `halfsec reload`. Returns its exit status and what it wrote to stdout and stderr."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "agent", "reload", "--port", str(running.port)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await process.communicate()
+    return process.returncode or 0, output.decode(), errors.decode()
+
+
+def test_only_a_process_with_a_terminal_takes_sighup_for_its_end() -> None:
+    code = "from agent.server.server import has_terminal; print(has_terminal())"
+    command = [sys.executable, "-c", code]
+    without = subprocess.run(command, start_new_session=True, capture_output=True, check=True)
+    assert without.stdout == b"False\n"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, command)
+    with open(terminal, "rb", buffering=0) as output:
+        assert output.readline() == b"True\r\n"
+        os.waitpid(pid, 0)
 
 
 def test_a_line_for_a_terminal_that_is_gone_ends_nothing() -> None:

@@ -27,9 +27,9 @@ class SlowChat(FakeChat):
         if self.faults:
             raise self.faults.pop(0)
 
-    async def set_system(self, text: str) -> None:
+    async def set_system(self, text: str, examples: Sequence[ChatMessage] | None = None) -> None:
         await self._take()
-        await super().set_system(text)
+        await super().set_system(text, examples)
 
     async def commit(self, message: ChatMessage) -> None:
         await self._take()

@@ -54,7 +54,7 @@ class EchoChat:
         if len(message.text) > MAX_CHARS:
             raise StageError("llm", "That is too long.", refused=True)
 
-    async def set_system(self, text: str) -> None:
+    async def set_system(self, text: str, examples: Sequence[ChatMessage] | None = None) -> None:
         self._system = text
 
     async def check_tools(self, tools: Tools) -> None: ...
@@ -247,6 +247,7 @@ async def test_a_reply_that_is_broken_off_leaves_a_chat_that_goes_on(
     chat.played_until(TurnId(1), SystemClock().now_ns())
     await chat.truncate_reply(0)
     await chat.set_system("Be long.")
+    await chat.set_system("Be long.", [ChatMessage("user", "Q?"), ChatMessage("assistant", "A.")])
     await chat.commit(ChatMessage("user", "And?"))
     assert await reply(chat, 2)
     await chat.close()

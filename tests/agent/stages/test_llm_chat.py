@@ -52,7 +52,9 @@ class StubConversation:
     def played_until(self, turn: TurnId, at_ns: int) -> None:
         self.played = (turn, at_ns)
 
-    async def set_system(self, text: str) -> None:
+    async def set_system(
+        self, text: str, examples: Sequence[llm_engine.ChatMessage] | None = None
+    ) -> None:
         if len(text) > 10:
             raise llm_engine.RequestError("system", "too long")
         self.system = text

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -306,9 +306,10 @@ async def test_long_instructions_are_encoded_beside_the_event_loop(
             template: ChatTemplate | None = None,
             *,
             with_examples: bool | None = None,
+            examples: Sequence[ChatMessage] | None = None,
         ) -> None:
             threads.append(threading.get_ident())
-            super().set_system(text, template, with_examples=with_examples)
+            super().set_system(text, template, with_examples=with_examples, examples=examples)
 
     monkeypatch.setattr("llm_engine.engine.TokenHistory", Noting)
     await (await engine.open_conversation("Be brief.")).close()

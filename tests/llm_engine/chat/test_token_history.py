@@ -99,6 +99,22 @@ def test_a_summary_is_an_exchange_where_the_template_refuses_a_second_system_mes
     assert text_of(talk.prompt(10)) == block("system", "S") + told + end
 
 
+def test_examples_are_replaced_with_the_system_prompt_and_the_history_keeps_its_ids() -> None:
+    talk = dialogue(examples=1)
+    talk.append("user", "Hello")
+    reply(talk, "Hi!")
+    before = talk.prompt(10)
+    talk.set_system("T", examples=[ChatMessage("user", "q2"), ChatMessage("assistant", "a2")])
+    head = block("system", "T") + block("user", "q2") + block("assistant", "a2")
+    told = block("user", "Hello") + block("assistant", "Hi!")
+    assert text_of(talk.prompt(10)) == head + told + OPEN
+    with pytest.raises(RequestError):
+        talk.set_system("S", examples=[ChatMessage("user", "x" * 5000)])
+    assert text_of(talk.prompt(10)) == head + told + OPEN
+    talk.set_system("S", examples=[ChatMessage("user", "q"), ChatMessage("assistant", "a")])
+    assert talk.prompt(10) == before
+
+
 def test_only_the_last_reply_is_cut() -> None:
     talk = dialogue()
     talk.append("user", "one")

@@ -21,8 +21,8 @@ class RememberingChat(FakeChat):
         self._last_reply: int | None = None
         """Index of the last reply in the history; of its place, if it has no words."""
 
-    async def set_system(self, text: str) -> None:
-        await super().set_system(text)
+    async def set_system(self, text: str, examples: Sequence[ChatMessage] | None = None) -> None:
+        await super().set_system(text, examples)
         self.system = text
 
     async def commit(self, message: ChatMessage) -> None:

@@ -85,8 +85,10 @@ class FakeChat:
         if len(message.text) > self.max_chars:
             raise StageError("llm", f"the context holds {self.max_chars}", refused=True)
 
-    async def set_system(self, text: str) -> None:
+    async def set_system(self, text: str, examples: Sequence[ChatMessage] | None = None) -> None:
         self.calls.append(("system", text))
+        if examples is not None:
+            self.calls.append(("examples", tuple(examples)))
 
     async def check_tools(self, tools: Tools) -> None:
         self.calls.append(("check tools", tools))

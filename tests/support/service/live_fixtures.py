@@ -61,6 +61,9 @@ server_tools = [
     "HERE/live_tools.py", "mcp:odd", "phone:hang_up", "phone:transfer", "phone:press_keys",
 ]
 
+[agents.desk]
+handoffs = ["pirate"]
+
 [mcp.odd]
 command = ["PYTHON", "HERE/mcp_odd_server.py"]
 """.replace("HERE", str(Path(__file__).parent)).replace("PYTHON", sys.executable)

@@ -90,6 +90,7 @@ async def service(
         env=environment,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,  # with a terminal, SIGHUP means that it was closed
     )
     signal.signal(signal.SIGHUP, inherited)
     running = ServiceProcess(process)

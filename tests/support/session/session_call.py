@@ -25,6 +25,7 @@ from agent.session.response.dependencies import (
     SessionStages,
     SharedState,
 )
+from agent.session.response.handoff import SwitchAgent, no_agents
 from agent.session.session import Session
 from agent.tools.offered import NO_TOOLS
 from agent.turn_taking.end_of_turn import NOT_IDLE, IdleRules
@@ -64,6 +65,7 @@ class Call:
         restored: SessionState | None = None,
         settings: SessionSettings | None = None,
         is_troubled: Callable[[], bool] = lambda: False,
+        switch_agent: SwitchAgent = no_agents,
     ) -> None:
         """`restored`: state of the session at another server. `settings`: those of the start.
 
@@ -94,6 +96,7 @@ class Call:
             tools=tools,
             speaking_voice=lambda name: "hibari" if name == "marin" else name,
             is_troubled=is_troubled,
+            switch_agent=switch_agent,
         )
         options = SessionOptions(
             lead_ms=400,
@@ -175,6 +178,7 @@ async def call_with(  # noqa: PLR0913
     restored: SessionState | None = None,
     settings: SessionSettings | None = None,
     is_troubled: Callable[[], bool] = lambda: False,
+    switch_agent: SwitchAgent = no_agents,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
     call = Call(
@@ -194,6 +198,7 @@ async def call_with(  # noqa: PLR0913
         restored=restored,
         settings=settings,
         is_troubled=is_troubled,
+        switch_agent=switch_agent,
     )
     patience_s = 30 if clock is None else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:

@@ -29,6 +29,9 @@ class Toolbox:
     def has(self, name: str) -> bool:
         return name == "clock"
 
+    def handoff_to(self, name: str) -> str | None:
+        return None
+
     async def run(self, call: ModelCall, item_id: ItemId) -> str:
         self.called.append(call)
         try:

@@ -82,8 +82,8 @@ async def test_models_and_one_of_them(live: LiveServer) -> None:
     async with openai.AsyncOpenAI(base_url=f"{live.http}/v1", api_key="none", max_retries=0) as api:
         listed = [model async for model in api.models.list()]
         names = [model.id for model in listed]
-        assert names[:4] == ["default", "pirate", "reader", "helper"]
-        assert names[4:] == ["smollm2-135m-instruct", "whisper-tiny.en", "hibari"]
+        assert names[:5] == ["default", "pirate", "reader", "helper", "desk"]
+        assert names[5:] == ["smollm2-135m-instruct", "whisper-tiny.en", "hibari"]
         for model in listed:
             assert await api.models.retrieve(model.id) == model
         with pytest.raises(openai.NotFoundError) as caught:
