@@ -34,6 +34,7 @@ from agent.session.response.dependencies import (
 )
 from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
+from agent.session.spoken_voice import with_spoken_voice
 from agent.stages.registry import Stages, check_tools
 from agent.telephony.carriers.media_stream import StreamError
 from agent.tools.server_tool import ServerTool, one_line
@@ -75,6 +76,8 @@ STOPPED: Final = "the server is being stopped"
 ELSEWHERE: Final = "the call goes on at another server"
 
 FAILED: Final = "internal error"
+
+CANT_BEGIN: Final = "the session can't begin as it was asked for"
 
 WARMING: Final = HttpRefusal(
     503, "The models are still loading; try again shortly.", "warming", "server_error", 2
@@ -320,7 +323,13 @@ class CallService:
             if not await self._fleet_lines.take(held.principal, call.session_id):
                 code, reason = errors.CLOSE_OVERLOADED, LINES_OF_KEY.message
                 return
-            session = await self._session(held, carrier)
+            try:
+                session = await self._session(held, carrier)
+            except errors.ClientError as error:
+                _log.error("session %s can't begin: %s", call.session_id, error)
+                last = (Problem(error.message, error.code, error.error_type, error.param),)
+                code, reason = error.close_code, CANT_BEGIN
+                return
             if held.taken_over is not None:
                 session.restore(held.taken_over.state.session)
             async with asyncio.timeout(held.rules.limit_s):
@@ -378,8 +387,7 @@ class CallService:
             carrier.notify,
             carrier.tools,
         )
-        voice = await self._prepared(settings.language, settings.voice)
-        settings = settings.changed(voice=voice)
+        settings = await with_spoken_voice(self._stages.prepare_language, settings)
         stages = SessionStages(
             ears=await self._stages.new_ears(settings.turn_detection),
             open_chat=self._stages.open_chat,
@@ -416,14 +424,6 @@ class CallService:
         return Session(
             call.session_id, held.start.profile, settings, stages, options, outputs, shared
         )
-
-    async def _prepared(self, language: str, voice: str) -> str:
-        """Voice of a call in its language, whose models are loaded. Raises StageError for a
-        language that calls can't have here."""
-        try:
-            return await self._stages.prepare_language(language, voice)
-        except errors.ClientError as error:
-            raise errors.StageError("asr", error.message) from error
 
     def _turn_log(self, call: ActiveCall, carrier: CallTransport) -> TurnRecorder:
         """Turn recorder of a call."""

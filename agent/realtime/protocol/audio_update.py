@@ -58,6 +58,7 @@ def merge_audio(
             changes["output_encoding"] = read_format(spoken)
         if "voice" in spoken:
             changes["voice"] = read_voice(spoken)
+            changes["asked_voice"] = ""
         if "speed" in spoken:
             changes["speed"] = spoken.number("speed", 0.25, 1.5)
         spoken.finish()

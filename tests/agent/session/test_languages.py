@@ -94,3 +94,39 @@ async def test_a_language_that_calls_cannot_have_changes_nothing() -> None:
 def test_the_apology_of_a_language() -> None:
     assert apology_in("fr") == PROFILES["fr"].sentences.apology
     assert apology_in("pt") == apology_in("en") == APOLOGY
+
+
+async def test_a_voice_speaks_again_when_the_call_is_back_in_its_language() -> None:
+    prepared: list[tuple[str, str]] = []
+
+    async def prepare(language: str, voice: str) -> str:
+        prepared.append((language, voice))
+        return "marin" if (language, voice) == ("de", "hibari") else voice
+
+    async with call_with("Hallo.") as call:
+        call.session._stages = replace(call.session._stages, prepare_language=prepare)
+        await change(call, "de")
+        assert call.session.settings.voice == "marin"
+        await change(call, "en")
+        assert call.session.settings.voice == "hibari"
+        assert call.session.settings.asked_voice == ""
+        assert prepared == [("de", "hibari"), ("en", "hibari")]
+
+
+async def test_a_session_that_does_not_speak_needs_no_voice() -> None:
+    prepared: list[tuple[str, str]] = []
+
+    async def prepare(language: str, voice: str) -> str:
+        prepared.append((language, voice))
+        return "marin" if voice == "hibari" else voice
+
+    settings = SessionSettings(output_modality="text")
+    async with call_with("Hallo.", settings=settings) as call:
+        call.session._stages = replace(call.session._stages, prepare_language=prepare)
+        await change(call, "de")
+        assert call.session.settings.voice == "hibari"
+        await change(call, "de", output_modality="audio")
+        assert call.session.settings.voice == "marin"
+        await change(call, "de", output_modality="text")
+        assert call.session.settings.voice == "hibari"
+        assert prepared == [("de", ""), ("de", "hibari"), ("de", "")]

@@ -10,8 +10,10 @@ import pytest
 
 import asr
 import tts
+from agent.calls.session_check import check_session
 from agent.config.layers import load_config
 from agent.errors import ClientError, StageError
+from agent.session.api.settings import SessionSettings
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
@@ -238,3 +240,24 @@ def test_the_words_of_another_language_are_not_taken_over() -> None:
     before = decoder._early
     decoder.set_options(asr.TranscriptionOptions("de"))
     assert decoder._early is not before
+
+
+async def test_a_session_whose_language_has_no_voice_here_is_refused_if_it_speaks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(self: Loading, name: str) -> Callable[[], tts.Voice]:
+        def load() -> tts.Voice:
+            raise tts.VoiceError("pip install 'halfsec[languages]'")
+
+        return load
+
+    other = Listening("en", "de")
+    async with staged(monkeypatch, tmp_path, Listening("en"), lambda: other) as (stages, _):
+        stages._progress = dict.fromkeys(("asr", "voice hibari"), "ready")
+        monkeypatch.setattr(stages._load, "voice", missing.__get__(stages._load))
+        german = SessionSettings(transcription={"language": "de"})
+        await check_session(stages, german.changed(output_modality="text"))
+        await check_session(stages, german.changed(transcribes_only=True))
+        with pytest.raises(ClientError, match=r"halfsec\[languages\]") as refused:
+            await check_session(stages, german)
+        assert refused.value.param == "session.audio.input.transcription.language"
