@@ -359,7 +359,7 @@ class Stages:
         local = None
         if self._config.asr.local_model:
             local = LocalRecognizer(
-                decoder.decode, lambda: self.recognizer.model is not None, decoder.set_options
+                decoder.decode, lambda: decoder.can_stand_in, decoder.set_options
             )
         return RemoteRecognizer(self.remote_asr, local, self.known_languages())
 

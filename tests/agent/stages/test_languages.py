@@ -1,9 +1,10 @@
 """Models of a call's language: which recognizer gets its jobs, and what is loaded when."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from agent.session.api.settings import SessionSettings
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
+from agent.stages.remote.remote_recognizer import RemoteRecognizer
 from agent.stages.transcription_jobs import LocalDecoder
 from asr.recognition.transcripts import DecodeJob
 from latency_budget.account.clock import SystemClock
@@ -55,7 +57,11 @@ def job(number: int) -> DecodeJob:
 
 @asynccontextmanager
 async def staged(
-    monkeypatch: pytest.MonkeyPatch, home: Path, main: Listening, other: Callable[[], Listening]
+    monkeypatch: pytest.MonkeyPatch,
+    home: Path,
+    main: Listening,
+    other: Callable[[], Listening],
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[tuple[Stages, list[str]]]:
     loaded: list[str] = []
 
@@ -73,7 +79,8 @@ async def staged(
     monkeypatch.setattr(Loading, "recognizer", lambda self: main)
     monkeypatch.setattr(Loading, "multilingual", multilingual)
     monkeypatch.setattr(Loading, "voice", voice)
-    stages = Stages(load_config({"agent.preset": "embedded"}), ModelStore(home, {}), SystemClock())
+    config = load_config({"agent.preset": "embedded", **settings})
+    stages = Stages(config, ModelStore(home, {}), SystemClock())
     await stages.recognizer.start()
     try:
         yield stages, loaded
@@ -142,6 +149,34 @@ def test_another_server_is_asked_for_the_languages_of_the_settings(tmp_path: Pat
     )
     stages = Stages(config, ModelStore(tmp_path, {}), SystemClock())
     assert stages.known_languages() == stages._decoder().languages == ("en", "fr")
+
+
+async def test_what_stands_in_for_another_server_hears_the_calls_language(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also in the server's own language, in which the session of a call changes nothing."""
+    english, other = Listening("en"), Listening("en", "de")
+    settings = {
+        "asr.model": "openai:http://127.0.0.1:9/v1#whisper",
+        "asr.language": "de",
+        "asr.fallback_model": "whisper-tiny.en",
+    }
+    async with staged(monkeypatch, tmp_path, english, lambda: other, settings) as (stages, _):
+        decoder = stages._decoder()
+        assert isinstance(decoder, RemoteRecognizer)
+        local = decoder._local
+        assert local is not None
+        decoder.set_options(asr.TranscriptionOptions("de"))
+        assert not local.is_ready(), "one that knows English alone does not stand in"
+        assert await stages.prepare_language("de", "pico-de") == "pico-de"
+        decoder = stages._decoder()
+        assert isinstance(decoder, RemoteRecognizer)
+        decoder.set_options(asr.TranscriptionOptions("de"))
+        local = decoder._local
+        assert local is not None
+        assert local.is_ready()
+        await local.decode(job(1), 0)
+        assert (english.asked, other.asked) == ([], ["de"])
 
 
 async def test_trouble_of_what_a_language_needs_is_seen_and_refuses_no_other_call(
