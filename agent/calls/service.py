@@ -50,7 +50,7 @@ from .call import ActiveCall
 from .fleet_lines import FleetLines
 from .fleet_tokens import FleetTokens
 from .registry import CallRegistry
-from .session_start import SessionStart, resumed_start
+from .session_start import SessionStart, instructions_in, resumed_start
 from .state_store.store import StateStore
 from .stream_tokens import CallTokens
 from .suspended import GiveWay
@@ -406,6 +406,7 @@ class CallService:
             chunking=cutting(by_clause=own.first_clause),
             sentences=self._config.sentences,
             idle=carried.idle,
+            instructions_in=partial(instructions_in, self._config, call.agent),
             expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,
         )
         outputs = SessionOutputs(

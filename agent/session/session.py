@@ -384,7 +384,7 @@ class Session:
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""
         old, own = self.settings, self._stages.tools
-        settings = await self._with_spoken_voice(settings)
+        settings = await self._with_spoken_voice(self._with_instructions(settings))
         self._stages.open_voice(settings.voice, 24_000, 1.0)  # raises for an unknown voice
         if settings.instructions != old.instructions:
             instructions = ChatMessage("system", settings.instructions)
@@ -424,6 +424,16 @@ class Session:
             self._tell_of_voice(settings.voice, "session")
         if settings.language != old.language:
             self._tell_of_language()
+
+    def _with_instructions(self, settings: SessionSettings) -> SessionSettings:
+        """New settings with the agent's instructions for their language, unless the client has
+        instructions of its own."""
+        old, own = self.settings, self._options.instructions_in
+        if own is None or settings.language == old.language:
+            return settings
+        if settings.instructions != own(old.language):
+            return settings
+        return settings.changed(instructions=own(settings.language))
 
     async def _with_spoken_voice(self, settings: SessionSettings) -> SessionSettings:
         """New settings with the voice of their language, whose models are loaded. Raises

@@ -88,6 +88,9 @@ class SessionOptions:
     tool_wait: str = ""
     """Words spoken while server tools take too long, or in front of a response that is late because
     a model is in trouble."""
+    instructions_in: Callable[[str], str] | None = None
+    """The agent's own instructions in calls of a language, by its code. None: they are the same in
+    all."""
     expires_at_unix_s: int | None = None
     """Time at which the call is ended, in s since 1970; None: never."""
 

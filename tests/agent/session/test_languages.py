@@ -1,9 +1,13 @@
 """A session's language: what follows it, at the start and when the client changes it."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from agent.calls.session_start import IN_ENGLISH, SessionStart, instructions_in, session_start
+from agent.config.layers import load_config
 from agent.errors import ClientError
+from agent.http.auth.principal import Principal
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import SessionSettings
@@ -130,3 +134,54 @@ async def test_a_session_that_does_not_speak_needs_no_voice() -> None:
         await change(call, "de", output_modality="text")
         assert call.session.settings.voice == "hibari"
         assert prepared == [("de", ""), ("de", "hibari"), ("de", "")]
+
+
+async def test_the_agents_own_instructions_follow_the_language() -> None:
+    """A client's stay as they are."""
+    config = load_config({"agent.preset": "embedded"}, {}, AGENTS)
+    in_language = partial(instructions_in, config, "default")
+    settings = SessionSettings(instructions=in_language("en"))
+    async with call_with("Hallo.", settings=settings) as call:
+        call.session._options = replace(call.session._options, instructions_in=in_language)
+        await change(call, "de")
+        assert call.session.settings.instructions == in_language("de")
+        assert in_language("de").startswith("Be kind.")
+        assert PROFILES["de"].answer_in in in_language("de")
+        assert call.session._context.instructions == in_language("de")
+        await change(call, "en")
+        assert call.session.settings.instructions == settings.instructions
+        assert PROFILES["de"].answer_in not in settings.instructions
+        await change(call, "de", instructions="Be brief.")
+        await change(call, "pt")
+        assert call.session.settings.instructions == "Be brief."
+
+
+AGENTS = """
+[agents.default]
+instructions = "Be kind."
+[agents.berlin]
+instructions = "Sei freundlich."
+language = "de"
+"""
+
+
+def test_a_bound_session_begins_with_the_prompt_of_its_language() -> None:
+    config = load_config({"agent.preset": "embedded"}, {}, AGENTS)
+
+    def started(agent: str, language: str, **bound: str) -> SessionStart:
+        audio = {"input": {"transcription": {"language": language}}}
+        session = {"type": "realtime", "model": agent, "audio": audio, **bound}
+        start = session_start(config, Principal("me", "ephemeral", session=session), None)
+        assert isinstance(start, SessionStart)
+        return start
+
+    spanish = started("default", "es")
+    assert PROFILES["es"].answer_in in spanish.settings.instructions
+    assert spanish.profile.examples == ()
+    assert started("default", "en").profile.examples != ()
+    assert started("default", "es", instructions="Mine.").settings.instructions == "Mine."
+    assert IN_ENGLISH in started("berlin", "en").settings.instructions
+    german = started("berlin", "de").settings.instructions
+    assert german == instructions_in(config, "berlin", "de")
+    assert PROFILES["de"].answer_in in german
+    assert IN_ENGLISH not in german
