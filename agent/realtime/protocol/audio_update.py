@@ -7,6 +7,7 @@ begins from its own defaults. `null` there is push-to-talk.
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
+import languages
 from agent.errors import ClientError
 from agent.session.api.settings import (
     WIRE_RATE_HZ,
@@ -164,7 +165,10 @@ def _read_transcription(
             continue
         values = asked.array(name, max_items=MAX_KEYWORDS)
         after[name] = [_string(path, value) for path, value in values]
-    if len(set(asked.raw("languages") or ())) > 1:
+    for name, other in (("language", "languages"), ("languages", "language")):
+        if after.get(name) and name in asked and other not in asked:
+            after.pop(other, None)  # the newest counts
+    if len({languages.code_of(tag) for tag in asked.raw("languages") or ()}) > 1:
         raise invalid(
             asked.at("languages"), "names several; a session is recognized in one, by 'language'"
         )
