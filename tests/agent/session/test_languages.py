@@ -4,16 +4,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
+
 from agent.calls.session_start import IN_ENGLISH, SessionStart, instructions_in, session_start
 from agent.config.layers import load_config
-from agent.errors import ClientError
+from agent.errors import ClientError, StageError
 from agent.http.auth.principal import Principal
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import SessionSettings
-from agent.session.ports.stage_ports import APOLOGY, apology_in
+from agent.session.ports.stage_ports import APOLOGY, Speech, apology_in
 from asr.recognition.recognizer import TranscriptionOptions
 from languages import PROFILES
+from tests.support.fakes.stages import FakeVoice
 from tests.support.session.session_call import Call, call_with
 
 
@@ -185,3 +188,33 @@ def test_a_bound_session_begins_with_the_prompt_of_its_language() -> None:
     assert german == instructions_in(config, "berlin", "de")
     assert PROFILES["de"].answer_in in german
     assert IN_ENGLISH not in german
+
+
+class FewApologies(FakeVoice):
+    """Keeps some apologies only."""
+
+    def __init__(self, *kept: str) -> None:
+        super().__init__()
+        self.kept = kept
+
+    async def apology(self, text: str = APOLOGY) -> Speech | None:
+        return await super().apology(text) if text in self.kept else None
+
+
+@pytest.mark.parametrize(
+    ("kept", "said", "is_heard"),
+    [("fr", "fr", True), ("de", "de", True), ("en", "en", True), ("es", "fr", False)],
+)
+async def test_an_apology_that_the_voice_keeps_is_heard_and_read(
+    kept: str, said: str, is_heard: bool
+) -> None:
+    fault = StageError("llm", "The language model took too long.")
+    settings = SessionSettings(agent_language="de", transcription={"language": "fr"})
+    voice = FewApologies(apology_in(kept))
+    async with call_with(fault, voice=voice, settings=settings) as call:
+        call.ears.say("Bonjour.")
+        await call.until(say.ReplyEnded)
+        (ended,) = call.of(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.text == apology_in(said)
+        assert bool(call.of(say.ReplyAudio)) == is_heard
