@@ -20,8 +20,8 @@ from llm_engine.errors import RequestError
 
 async def check_session(stages: Stages, settings: SessionSettings) -> None:
     """Raises ClientError naming the field at fault. What the language needs is loaded, if it was
-    not: whether it is there is not known otherwise. Other models that can't say, because they are being
-    loaded or are slow, are no reason to refuse."""
+    not: whether it is there is not known otherwise. Other models that can't say,
+    because they are being loaded or are slow, are no reason to refuse."""
     stages.voice_stage(settings.voice)
     stages.check_language(transcription_options(settings))
     if stages.status != "ready":

@@ -165,9 +165,7 @@ def _read_transcription(
             continue
         values = asked.array(name, max_items=MAX_KEYWORDS)
         after[name] = [_string(path, value) for path, value in values]
-    for name, other in (("language", "languages"), ("languages", "language")):
-        if after.get(name) and name in asked and other not in asked:
-            after.pop(other, None)  # the newest counts
+    _drop_older_language(asked, after)
     if len({languages.code_of(tag) for tag in asked.raw("languages") or ()}) > 1:
         raise invalid(
             asked.at("languages"), "names several; a session is recognized in one, by 'language'"
@@ -179,6 +177,13 @@ def _read_transcription(
         if asked.raw(name) is not None:
             ignored[asked.at(name)] = reason
     return after
+
+
+def _drop_older_language(asked: Fields, after: dict[str, Any]) -> None:
+    """`language` and `languages` say the same: where an update has one of them, it counts."""
+    for name, other in (("language", "languages"), ("languages", "language")):
+        if after.get(name) and name in asked and other not in asked:
+            after.pop(other, None)
 
 
 def _read_noise_reduction(heard: Fields, ignored: dict[str, str]) -> None:

@@ -224,8 +224,8 @@ class ResponseTask:
         reply.playback.finish()
 
     async def _kept_apology(self) -> tuple[str, Speech | None]:
-        """The apology in the call's language. A voice that keeps none in it, as the client chose the
-        language, says the agent's or the English one: better than silence."""
+        """The apology in the call's language. A voice that keeps none in it, because the client
+        chose the language, says the agent's or the English one: better than silence."""
         settings = self.reply.settings
         own = apology_in(settings.language)
         others = (apology_in(settings.agent_language), APOLOGY)
