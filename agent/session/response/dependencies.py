@@ -37,8 +37,8 @@ for an unknown name."""
 
 PrepareLanguage = Callable[[str, str], Awaitable[str]]
 """Loads what calls of a language need; takes its code and the voice that is asked for (empty where
-nothing speaks), and returns the voice that speaks it. Raises ClientError for a language that calls can't
-have here."""
+nothing speaks), and returns the voice that speaks it. Raises ClientError for a language that calls
+can't have here."""
 
 
 async def _keep_voice(language: str, voice: str) -> str:
