@@ -41,10 +41,10 @@ def load_voice(name: str, models_dir: Path, *, threads: int = 1) -> Voice:
         language = getattr(engine, "language", languages.ENGLISH.code)
         return _reading(PostprocessedVoice(engine, name, str(language)))
     if name.startswith(PICO_PREFIX):
-        from tts.voices.pico import PicoEngine
+        from tts.voices.pico import MAX_CALL_CHARS, PicoEngine
 
         language = name.removeprefix(PICO_PREFIX)
-        return _reading(PostprocessedVoice(PicoEngine(name), name, language))
+        return _reading(PostprocessedVoice(PicoEngine(name), name, language, MAX_CALL_CHARS))
     if model := _piper_model(name, models_dir):
         from tts.voices.piper import PiperEngine
 

@@ -26,7 +26,7 @@ One chunker serves one reply. No I/O, no clock; any one thread.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
 
@@ -76,6 +76,17 @@ class CutterConfig:
     """Fenced code, which is not spoken, is kept whole up to this length."""
     language: str = languages.ENGLISH.code
     """Language of the reply: which dots abbreviate, and which words belong together."""
+
+    def at_speed(self, speed: float) -> "CutterConfig":
+        """These limits for a voice at this speed: slow speech is synthesized for longer, so its
+        pieces are shorter by as much."""
+        share = min(1.0, speed)
+        return replace(
+            self,
+            long_sentence_chars=round(self.long_sentence_chars * share),
+            max_chars=round(self.max_chars * share),
+            max_enclosed_chars=round(self.max_enclosed_chars * share),
+        )
 
 
 _OPENERS = word_set(

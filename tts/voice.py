@@ -29,7 +29,11 @@ from .word_times import WordTime, time_words
 
 MAX_SENTENCE_CHARS = 240
 """Spoken characters that go to the engine at once. hibari's longest input is 400 phonemes; and
-while a sentence is synthesized nothing can be cancelled (Piper: 1 s for 240 characters)."""
+while a sentence is synthesized nothing can be cancelled (Piper: 1 s for 240 characters). Slow
+speech has fewer, as its synthesis takes longer."""
+
+MIN_SENTENCE_CHARS = 20
+"""Fewer, at whatever speed, would be single words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +87,19 @@ class PostprocessedVoice:
     """A `Voice` from any engine."""
 
     def __init__(
-        self, engine: SynthesisEngine, name: str = "", language: str = languages.ENGLISH.code
+        self,
+        engine: SynthesisEngine,
+        name: str = "",
+        language: str = languages.ENGLISH.code,
+        max_sentence_chars: int = MAX_SENTENCE_CHARS,
     ) -> None:
         """`name`: how the voice was loaded; empty: the engine's class. `language`: code of the
-        language by whose rules text is read."""
+        language by whose rules text is read. `max_sentence_chars`: spoken characters that go to
+        this engine at once."""
         self.language = language
         self._engine = engine
         self._name = name or type(engine).__name__
+        self._max_sentence_chars = max_sentence_chars
         self._voice_gain_db: float | None = None
 
     @property
@@ -113,7 +123,8 @@ class PostprocessedVoice:
         """See `Voice.synthesize`."""
         if self._voice_gain_db is None:
             self.warm()
-        sentences = split_sentences(spoken_words(piece.text, self.language))
+        max_chars = max(round(self._max_sentence_chars * min(1.0, speed)), MIN_SENTENCE_CHARS)
+        sentences = split_sentences(spoken_words(piece.text, self.language), max_chars)
         first_char = piece.span[0]
         start = 0
         for number, words in enumerate(sentences):
@@ -151,8 +162,10 @@ class PostprocessedVoice:
             ) from error
 
 
-def split_sentences(words: Sequence[SpokenWord]) -> list[Sequence[SpokenWord]]:
-    """Split words into sentences of about `MAX_SENTENCE_CHARS` at most, long ones at a mark."""
+def split_sentences(
+    words: Sequence[SpokenWord], max_chars: int = MAX_SENTENCE_CHARS
+) -> list[Sequence[SpokenWord]]:
+    """Split words into sentences of about `max_chars` at most, long ones at a mark."""
     sentences: list[Sequence[SpokenWord]] = []
     start = 0
     length = 0
@@ -161,7 +174,7 @@ def split_sentences(words: Sequence[SpokenWord]) -> list[Sequence[SpokenWord]]:
         if word.ends_sentence or word.paragraph or index == len(words) - 1:
             sentences.append(words[start : index + 1])
             start, length = index + 1, 0
-        elif length > MAX_SENTENCE_CHARS:
+        elif length > max_chars:
             end = _parting(words, start, index)
             sentences.append(words[start:end])
             length = sum(len(later.text) + 1 for later in words[end : index + 1])

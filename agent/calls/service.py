@@ -37,6 +37,7 @@ from agent.session.response.dependencies import (
 from agent.session.response.handoff import AgentSwitch
 from agent.session.response.opening_clause import cutting
 from agent.session.session import Session
+from agent.session.spoken_voice import with_spoken_voice
 from agent.stages.registry import Stages, check_tools
 from agent.telephony.carriers.media_stream import StreamError
 from agent.tools.offered import NO_TOOLS
@@ -53,7 +54,7 @@ from .call import ActiveCall
 from .fleet_lines import FleetLines
 from .fleet_tokens import FleetTokens
 from .registry import CallRegistry
-from .session_start import SessionStart, localized, resumed_start
+from .session_start import SessionStart, instructions_in, localized, resumed_start
 from .state_store.store import StateStore
 from .stream_tokens import CallTokens
 from .suspended import GiveWay
@@ -102,6 +103,7 @@ _CAUSES_OF_CODES: Final = {
     errors.CLOSE_OVERLOADED: "refused",
 }
 """Causes of other reasons, by close code; of other codes "failed"."""
+CANT_BEGIN: Final = "the session can't begin as it was asked for"
 
 WARMING: Final = HttpRefusal(
     503, "The models are still loading; try again shortly.", "warming", "server_error", 2
@@ -347,7 +349,13 @@ class CallService:
             if not await self._fleet_lines.take(held.principal, call.session_id):
                 code, reason = errors.CLOSE_OVERLOADED, LINES_OF_KEY.message
                 return
-            session = await self._session(held, carrier)
+            try:
+                session = await self._session(held, carrier)
+            except errors.ClientError as error:
+                _log.error("session %s can't begin: %s", call.session_id, error)
+                last = (Problem(error.message, error.code, error.error_type, error.param),)
+                code, reason = error.close_code, CANT_BEGIN
+                return
             if held.taken_over is not None:
                 session.restore(held.taken_over.state.session)
             call.conversation = session.heard_items
@@ -405,8 +413,7 @@ class CallService:
         config, carried = held.tools.config, held.rules
         own = config.agent
         tools = await self._tools_of(held, carrier, call.agent, settings)
-        voice = await self._prepared(settings.language, settings.voice)
-        settings = settings.changed(voice=voice)
+        settings = await with_spoken_voice(self._stages.prepare_language, settings)
         stages = SessionStages(
             ears=await self._stages.new_ears(settings.turn_detection),
             open_chat=self._stages.open_chat,
@@ -426,6 +433,7 @@ class CallService:
             chunking=cutting(by_clause=own.first_clause),
             sentences=config.sentences,
             idle=carried.idle,
+            instructions_in=lambda language: instructions_in(config, call.agent, language),
             expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,
         )
         outputs = SessionOutputs(
@@ -470,28 +478,22 @@ class CallService:
     ) -> AgentSwitch:
         """Prepare an agent of the settings that the call began with to take it over. Raises
         StageError and ClientError."""
-        config, language = held.tools.config, settings.language
-        profile = localized(config, agent, language)
-        voice = await self._prepared(language, shown_model(config.voice(profile)))
+        config = held.tools.config
+        profile = localized(config, agent, settings.language)
+        asked = settings.changed(voice=shown_model(config.voice(profile)), asked_voice="")
+        spoken = await with_spoken_voice(self._stages.prepare_language, asked)
         switch = AgentSwitch(
             agent,
             profile,
-            voice,
+            spoken.voice,
+            spoken.asked_voice,
             config.pace_ms(profile),
             config.budget_ms(profile) + held.rules.leg_ms,
             NO_TOOLS,
         )
-        self._stages.open_voice(voice, settings.output_rate_hz)  # raises for one that is not there
+        self._stages.open_voice(spoken.voice, settings.output_rate_hz)  # raises for one that is not there
         then = switch.applied(settings, old)
         return replace(switch, tools=await self._tools_of(held, carrier, agent, then))
-
-    async def _prepared(self, language: str, voice: str) -> str:
-        """Voice of a call in its language, whose models are loaded. Raises StageError for a
-        language that calls can't have here."""
-        try:
-            return await self._stages.prepare_language(language, voice)
-        except errors.ClientError as error:
-            raise errors.StageError("asr", error.message) from error
 
     def _turn_log(self, call: ActiveCall, carrier: CallTransport) -> TurnRecorder:
         """Turn recorder of a call."""

@@ -1,4 +1,4 @@
-"""Check of a session that has not begun: can the model take its settings?
+"""Check of a session that has not begun: can the models take its settings?
 
 A client secret binds sessions that begin later, elsewhere. What the model can't take is reported to
 the client that makes the secret: its holder could not change it.
@@ -10,6 +10,7 @@ from dataclasses import replace
 from agent.errors import ClientError, StageError
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.item_operations import CHECK_TIMEOUT_S
+from agent.session.spoken_voice import with_spoken_voice
 from agent.session.transcription_options import transcription_options
 from agent.stages.registry import Stages
 from agent.stages.tool_call_adapter import tool_use
@@ -18,12 +19,14 @@ from llm_engine.errors import RequestError
 
 
 async def check_session(stages: Stages, settings: SessionSettings) -> None:
-    """Raises ClientError naming the field at fault. Models that can't say, because they are being
-    loaded or are slow, are no reason to refuse."""
+    """Raises ClientError naming the field at fault. What the language needs is loaded, if it was
+    not: whether it is there is not known otherwise. Other models that can't say,
+    because they are being loaded or are slow, are no reason to refuse."""
     stages.voice_stage(settings.voice)
     stages.check_language(transcription_options(settings))
     if stages.status != "ready":
         return
+    await with_spoken_voice(stages.prepare_language, settings)
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             await _check_with_model(stages, settings)

@@ -21,6 +21,9 @@ NO_AGENT: Final = HttpRefusal(
     403, "None of the agents that this key is for is here.", "insufficient_permissions"
 )
 
+IN_ENGLISH: Final = "Always answer in English."
+"""For an English call of an agent with another language; others need no such sentence."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
@@ -45,8 +48,8 @@ def session_start(
     agent = agent_for(principal, wanted, config)
     if agent is None:
         return NO_AGENT
-    _, profile = config.profile(agent)
-    profile = _localized(config, agent, profile)
+    _, given = config.profile(agent)
+    profile = _localized(config, agent, given, config.language(given))
     settings = SessionSettings(
         transcribes_only=intent == "transcription",
         agent=agent,
@@ -61,16 +64,30 @@ def session_start(
         return SessionStart(agent, profile, settings, wanted or agent)
     bound = dict(principal.session)
     settings = merge_session(settings, Fields(bound, "session"))
+    if settings.language != settings.agent_language:
+        own = profile.instructions
+        profile = _localized(config, agent, given, settings.language)
+        if settings.instructions == own:
+            settings = settings.changed(instructions=profile.instructions)
     model = bound.get("model") or wanted or agent
     return SessionStart(agent, profile, settings, str(model), fixed_fields(bound))
 
 
-def _localized(config: Config, agent: str, profile: AgentProfile) -> AgentProfile:
-    """The agent with a prompt for its language. A preset's examples, and how it wants an answer to
+def instructions_in(config: Config, agent: str, language: str) -> str:
+    """The agent's own instructions in calls of a language."""
+    agent, profile = config.profile(agent)
+    return _localized(config, agent, profile, language).instructions
+
+
+def _localized(config: Config, agent: str, profile: AgentProfile, language: str) -> AgentProfile:
+    """The agent with a prompt for a language. A preset's examples, and how it wants an answer to
     begin, are English: in other languages they are left out, and the model is told to answer in
     the call's."""
-    known = languages.profile_of(config.language(profile))
+    known = languages.profile_of(language)
     if known is None or not known.answer_in:
+        if known is languages.ENGLISH and config.language(profile) != known.code:
+            instructions = f"{profile.instructions} {IN_ENGLISH}".strip()
+            profile = replace(profile, instructions=instructions)
         return shaped(profile, by_clause=config.agent.first_clause)
     if _is_presets(config, agent, "examples"):
         profile = replace(profile, examples=())
@@ -90,7 +107,7 @@ def _is_presets(config: Config, agent: str, field: str) -> bool:
 
 def localized(config: Config, agent: str, language: str) -> AgentProfile:
     """The agent with a prompt for calls in this language. Raises KeyError for an unknown one."""
-    return _localized(config, agent, replace(config.agents[agent], language=language))
+    return _localized(config, agent, config.agents[agent], language)
 
 
 def resumed_start(config: Config, state: "CallState") -> SessionStart:
@@ -98,6 +115,6 @@ def resumed_start(config: Config, state: "CallState") -> SessionStart:
     replaced by the default one, but for its instructions."""
     head, settings = state.head, state.session.settings
     agent, profile = config.profile(settings.agent)  # after a handoff not the one it began with
-    profile = _localized(config, agent, profile)
+    profile = _localized(config, agent, profile, settings.language)
     model = head.model if settings.agent == head.agent else settings.agent
     return SessionStart(agent, profile, settings, model, frozenset(head.fixed))

@@ -66,6 +66,7 @@ from latency_budget.account.turn import SessionId, TurnId
 from .api import client_events as ask
 from .api import server_events as say
 from .item_operations import change_items, check_request, check_text, check_tools
+from .spoken_voice import with_spoken_voice
 from .transcription_options import transcription_options
 from .user_items import UserItems
 from .wait_notices import WaitNotices
@@ -401,7 +402,7 @@ class Session:
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""
         old, own = self.settings, self._stages.tools
-        settings = await self._with_spoken_voice(settings)
+        settings = await self._with_spoken_voice(self._with_instructions(settings))
         self._stages.open_voice(settings.voice, 24_000, 1.0)  # raises for an unknown voice
         if settings.instructions != old.instructions:
             instructions = ChatMessage("system", settings.instructions)
@@ -486,18 +487,34 @@ class Session:
             self._is_asked = True
             self.feed(ev.FollowUpRequested())
 
+    def _with_instructions(self, settings: SessionSettings) -> SessionSettings:
+        """New settings with the agent's instructions for their language, unless the client has
+        instructions of its own."""
+        old, own = self.settings, self._options.instructions_in
+        if own is None or settings.language == old.language:
+            return settings
+        if settings.instructions != own(old.language):
+            return settings
+        return settings.changed(instructions=own(settings.language))
+
     async def _with_spoken_voice(self, settings: SessionSettings) -> SessionSettings:
         """New settings with the voice of their language, whose models are loaded. Raises
         ClientError for a language that calls can't have here."""
-        old, asked, language = self.settings, settings.voice, settings.language
-        if (language, asked) == (old.language, old.voice):
+        old, language, named = self.settings, settings.language, settings.voice
+        is_named = (named, settings.asked_voice) != (old.voice, old.asked_voice)
+        if not is_named and (language, settings.speaks) == (old.language, old.speaks):
             return settings
-        voice = await self._stages.prepare_language(language, asked)
-        if asked in (voice, old.voice):
-            return settings.changed(voice=voice)
-        reason = f"The voice {asked!r} does not speak {language!r}: {voice!r} speaks in its place."
+        if is_named:
+            settings = settings.changed(asked_voice="")
+        settings = await with_spoken_voice(self._stages.prepare_language, settings)
+        if not is_named or settings.voice == named:
+            return settings
+        reason = (
+            f"The voice {named!r} does not speak {language!r}: {settings.voice!r} speaks in its "
+            "place."
+        )
         other = IgnoredField("session.audio.output.voice", reason)
-        return settings.changed(voice=voice, ignored=(*settings.ignored, other))
+        return settings.changed(ignored=(*settings.ignored, other))
 
     def _set_transcription(self, settings: SessionSettings) -> tuple[IgnoredField, ...]:
         """Give the speech input its language and prompt; returns what it has no use for. Raises

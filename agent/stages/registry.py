@@ -251,8 +251,8 @@ class Stages:
 
     async def prepare_language(self, language: str, voice: str) -> str:
         """Load what calls in a language need: a recognizer that knows it, and the language's voice
-        where `voice` is known to speak another one. Returns the voice of the call. Raises
-        ClientError for a language that calls can't have here, with what to do."""
+        where `voice` (empty: nothing speaks) is known to speak another one. Returns the voice of
+        the call. Raises ClientError for a language that calls can't have here, with what to do."""
         spoken = voice
         if voice not in self._voices and voice in OPENAI_VOICES:
             spoken = shown_model(self._config.tts.voice)
@@ -399,7 +399,7 @@ class Stages:
         local = None
         if self._config.asr.local_model:
             local = LocalRecognizer(
-                decoder.decode, lambda: self.recognizer.model is not None, decoder.set_options
+                decoder.decode, lambda: decoder.can_stand_in, decoder.set_options
             )
         return RemoteRecognizer(self.remote_asr, local, self.known_languages())
 

@@ -97,6 +97,12 @@ class LocalDecoder:
     def takes_prompts(self) -> bool:
         return True
 
+    @property
+    def can_stand_in(self) -> bool:
+        """True if the recognizer is loaded and knows the call's language."""
+        model, language = self._recognizer.model, self._options.language
+        return model is not None and (language is None or language in model.languages)
+
     def set_options(self, options: asr.TranscriptionOptions) -> None:
         """See `JobDecoder`. Words of an early pass that is over stay as they are, unless they are
         of another language."""

@@ -67,6 +67,11 @@ class HistoryTruncation:
     max_turn_tokens: int | None = None
     """Most tokens of summary and turns. None: as many as the context holds."""
 
+    @property
+    def is_clients(self) -> bool:
+        """True if a client has set how much is kept."""
+        return self.kept_share is not None or self.max_turn_tokens is not None
+
 
 class TokenHistory:
     """System prompt, examples and turns of one conversation. Not thread-safe."""
@@ -380,11 +385,12 @@ class TokenHistory:
             most, kept = self._limits(reserve)
             if num_tokens <= (kept if has_dropped else most) or keeps_all:
                 break
-            if not ends:
-                if not self._summary:
-                    break
-                self._summary, self.summary = [], ()
+            if self._summary and (self.truncation.is_clients or not ends):
+                self._summary, self.summary = [], ()  # by a client's rule the oldest goes first
+                has_dropped = has_dropped or bool(ends)
                 continue
+            if not ends:
+                break
             has_dropped = True
             surplus = num_tokens - kept
             first = len(self._head) + len(self._summary)

@@ -346,3 +346,13 @@ def test_every_piece_has_something_to_say(text: str) -> None:
     if len(pieces) > 1:
         for piece in pieces:
             assert any(character.isalnum() or character in "$£€¥₹₩" for character in piece.text)
+
+
+@pytest.mark.parametrize(("speed", "share"), [(0.25, 0.25), (1.0, 1.0), (1.5, 1.0)])
+def test_pieces_of_slow_speech_are_shorter(speed: float, share: float) -> None:
+    text = "and then we walked on and " * 60
+    chunker = TextChunker(CutterConfig().at_speed(speed))
+    pieces = [*chunker.push(text), *chunker.flush()]
+    assert "".join(piece.text for piece in pieces).split() == text.split()
+    longest = max(len(piece.text) for piece in pieces)
+    assert 160 * share < longest <= 320 * share + 1

@@ -201,6 +201,22 @@ def test_10000_characters_reach_the_end() -> None:
     assert all(line.endswith(",") for line in engine.lines[1:-1])
 
 
+@pytest.mark.parametrize(("speed", "limit"), [(0.25, 60), (0.5, 120), (1.5, 240)])
+def test_slow_speech_goes_to_the_engine_in_shorter_sentences(speed: float, limit: int) -> None:
+    engine = HummingEngine()
+    text = "and then we walked on, to see " * 40
+    piece = SpeakablePiece(text, (0, len(text)), 0)
+    chunks = list(PostprocessedVoice(engine).synthesize(piece, speed))
+    assert chunks[-1].text_span[1] == len(text)
+    assert limit // 2 < max(map(len, engine.lines[1:])) <= limit + 20
+
+
+def test_an_engine_may_take_less_at_once() -> None:
+    engine = HummingEngine()
+    speak(PostprocessedVoice(engine, max_sentence_chars=80), "and then we walked on, to see " * 40)
+    assert max(map(len, engine.lines[1:])) <= 100
+
+
 def test_sentences_are_parted_between_tokens() -> None:
     words = spoken_words("$1,234,567.89 " * 30)
     for sentence, following in pairwise(split_sentences(words)):

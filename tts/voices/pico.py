@@ -2,8 +2,8 @@
 
 Pico (Apache-2.0) is the synthesis of old Android telephones: clear and plain, 16 kHz, 1.5 MB a
 voice, 200 times as fast as speech on one core. Its package, `py-nanotts`, calls it without letting
-go of the interpreter, so other threads wait for 5 ms a second of speech; `MAX_SENTENCE_CHARS`
-bounds that to some 80 ms, and a first clause takes 10. It says nothing of the durations of words.
+go of the interpreter, so other threads wait for 5 ms a second of speech; `MAX_CALL_CHARS` bounds
+that to some 30 ms, and a first clause takes 10. It says nothing of the durations of words.
 """
 
 from typing import Any, Final
@@ -18,6 +18,10 @@ VOICES: Final = {"pico-de": "de-DE", "pico-es": "es-ES", "pico-fr": "fr-FR"}
 OWN_SPEED: Final = {"fr-FR": 0.9}
 """Speed of voices that speak too fast. Of the French one the recognizer gets 14 % of the words
 wrong at 1, 10 % at 0.9 and 11 % at 0.85 (24 sentences, `halfsec bench languages`)."""
+
+MAX_CALL_CHARS: Final = 80
+"""Spoken characters of one call, about 5 s of speech. More: all other threads, among them those of
+other calls' audio, wait longer. Fewer: sentences are parted more often."""
 
 MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0

@@ -7,6 +7,7 @@ begins from its own defaults. `null` there is push-to-talk.
 from dataclasses import replace
 from typing import Any, Final, cast, get_args
 
+import languages
 from agent.errors import ClientError
 from agent.session.api.settings import (
     WIRE_RATE_HZ,
@@ -58,6 +59,7 @@ def merge_audio(
             changes["output_encoding"] = read_format(spoken)
         if "voice" in spoken:
             changes["voice"] = read_voice(spoken)
+            changes["asked_voice"] = ""
         if "speed" in spoken:
             changes["speed"] = spoken.number("speed", 0.25, 1.5)
         spoken.finish()
@@ -163,7 +165,8 @@ def _read_transcription(
             continue
         values = asked.array(name, max_items=MAX_KEYWORDS)
         after[name] = [_string(path, value) for path, value in values]
-    if len(set(asked.raw("languages") or ())) > 1:
+    _drop_older_language(asked, after)
+    if len({languages.code_of(tag) for tag in asked.raw("languages") or ()}) > 1:
         raise invalid(
             asked.at("languages"), "names several; a session is recognized in one, by 'language'"
         )
@@ -174,6 +177,13 @@ def _read_transcription(
         if asked.raw(name) is not None:
             ignored[asked.at(name)] = reason
     return after
+
+
+def _drop_older_language(asked: Fields, after: dict[str, Any]) -> None:
+    """`language` and `languages` say the same: where an update has one of them, it counts."""
+    for name, other in (("language", "languages"), ("languages", "language")):
+        if after.get(name) and name in asked and other not in asked:
+            after.pop(other, None)
 
 
 def _read_noise_reduction(heard: Fields, ignored: dict[str, str]) -> None:

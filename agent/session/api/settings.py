@@ -88,6 +88,8 @@ class SessionSettings:
     instructions: str = ""
     output_modality: Modality = "audio"
     voice: str = "hibari"
+    asked_voice: str = ""
+    """Voice that was asked for, where another one speaks because of the language; else empty."""
     speed: float = 1.0
     input_encoding: AudioEncoding = "pcm16"
     output_encoding: AudioEncoding = "pcm16"
@@ -111,6 +113,11 @@ class SessionSettings:
     truncation: Truncation = AUTO_TRUNCATION
     ignored: tuple[IgnoredField, ...] = ()
     """Fields without effect that the newest change set; the client is told of them once."""
+
+    @property
+    def speaks(self) -> bool:
+        """True if responses are spoken, unless one asks for something else."""
+        return not self.transcribes_only and self.output_modality == "audio"
 
     @property
     def output_rate_hz(self) -> int:

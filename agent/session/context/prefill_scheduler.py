@@ -115,6 +115,7 @@ class IdlePrefill:
             # Where the model is broken the next turn will fail too, and has an answer to that.
             if error.refused:
                 self._refused(error)
-                self.changed()
+                if not self._context.is_edited:  # else the same would be refused again, and again
+                    self.changed()
             return False
         return True

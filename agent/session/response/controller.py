@@ -287,6 +287,7 @@ class ResponseController:
         """A response that is not announced."""
         rate_hz = settings.output_rate_hz
         chunking = replace(self._options.chunking, language=settings.language)
+        chunking = chunking.at_speed(settings.speed)
         reply = Reply(
             turn,
             settings,

@@ -38,8 +38,9 @@ for an unknown name."""
 
 
 PrepareLanguage = Callable[[str, str], Awaitable[str]]
-"""Loads what calls of a language need; takes its code and the session's voice, and returns the
-voice that speaks it. Raises ClientError for a language that calls can't have here."""
+"""Loads what calls of a language need; takes its code and the voice that is asked for (empty where
+nothing speaks), and returns the voice that speaks it. Raises ClientError for a language that calls
+can't have here."""
 
 
 async def _keep_voice(language: str, voice: str) -> str:
@@ -91,6 +92,9 @@ class SessionOptions:
     tool_wait: str = ""
     """Words spoken while server tools take too long, or in front of a response that is late because
     a model is in trouble."""
+    instructions_in: Callable[[str], str] | None = None
+    """The agent's own instructions in calls of a language, by its code. None: they are the same in
+    all."""
     expires_at_unix_s: int | None = None
     """Time at which the call is ended, in s since 1970; None: never."""
 

@@ -34,6 +34,8 @@ class AgentSwitch:
     """With the prompt in the call's language."""
     voice: str
     """Loaded, and in the call's language."""
+    asked_voice: str
+    """The agent's own voice, where another one speaks the call's language; else empty."""
     pace_ms: int
     budget_ms: int
     tools: ToolsPort
@@ -46,6 +48,7 @@ class AgentSwitch:
             agent=self.agent,
             instructions=self.profile.instructions,
             voice=self.voice,
+            asked_voice=self.asked_voice,
             pace_ms=self.pace_ms,
             budget_ms=self.budget_ms,
             tools=settings.tools if is_clients else self.profile.tools,

@@ -32,6 +32,7 @@ from agent.session.api.conversation import ModelCall, ToolRound
 from agent.session.api.server_events import Extension, Notice, ReplyAudio, ReplyText, Usage
 from agent.session.ports.playback import Outgoing, Playback, duration_ns
 from agent.session.ports.stage_ports import (
+    APOLOGY,
     ChatMessage,
     ChatPort,
     ReplyToken,
@@ -224,13 +225,24 @@ class ResponseTask:
         of a stage."""
         reply = self.reply
         start = len(reply.text)
-        apology = apology_in(reply.settings.language)
+        apology, speech = await self._kept_apology()
         reply.text += (" " if reply.text[-1:].strip() else "") + apology
         self._released.set()
-        speech = await self.voice.apology(apology) if reply.speaks else None
         if speech is not None:
             reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
         reply.playback.finish()
+
+    async def _kept_apology(self) -> tuple[str, Speech | None]:
+        """The apology in the call's language. A voice that keeps none in it, because the client
+        chose the language, says the agent's or the English one: better than silence."""
+        settings = self.reply.settings
+        own = apology_in(settings.language)
+        others = (apology_in(settings.agent_language), APOLOGY)
+        for apology in dict.fromkeys((own, *others)) if self.reply.speaks else ():
+            speech = await self.voice.apology(apology)
+            if speech is not None:
+                return apology, speech
+        return own, None
 
     async def synthesized(self) -> None:
         """Wait until every piece generated so far has been synthesized."""

@@ -82,14 +82,14 @@ class RemoteRecognizer:
     def set_options(self, options: asr.TranscriptionOptions) -> None:
         """See `JobDecoder`. An open session is given up for one in another language; there is no
         prompt."""
+        if self._local is not None:
+            self._local.set_options(options)
         language = options.language or self._server.language
         if language == self._language:
             return
         self._language = language
         self._reuse = asr.FinalReuse()
         self._session.set_language(language)
-        if self._local is not None:
-            self._local.set_options(options)
 
     async def run(self) -> None:
         """Keep the call's session open until cancelled."""

@@ -153,8 +153,14 @@ class TextHistory:
 
     def _drop(self, surplus: int) -> int:
         ends = _ends_of_exchanges(self.messages)
-        if not ends:
+        if self.summary and (self.truncation != AUTO_TRUNCATION or not ends):
+            # By a client's rule the oldest goes first; by our own the summary is all that is left
+            # of what went before.
+            surplus -= self._tokens(sum(map(_size, self._told())))
             self.summary = ()
+            if surplus <= 0:
+                return 0
+        if not ends:
             return 0
         sizes = [0, *accumulate(self._tokens(_size(each)) for each in self.messages)]
         num_gone = next((end for end in ends if sizes[end] >= surplus), ends[-1])

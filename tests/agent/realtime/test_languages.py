@@ -2,14 +2,16 @@
 
 import pytest
 
+from agent.errors import ClientError
 from agent.realtime.protocol.fields import Fields
 from agent.realtime.protocol.session_update import merge_session
 from agent.session.api.settings import SessionSettings
 
 
-def asked(**transcription: object) -> SessionSettings:
+def asked(before: SessionSettings | None = None, **transcription: object) -> SessionSettings:
     update = {"type": "realtime", "audio": {"input": {"transcription": transcription}}}
-    return merge_session(SessionSettings(agent_language="fr"), Fields(update, "session"))
+    before = before or SessionSettings(agent_language="fr")
+    return merge_session(before, Fields(update, "session"))
 
 
 @pytest.mark.parametrize(("language", "code"), [("de", "de"), ("es-MX", "es"), (None, "fr")])
@@ -21,3 +23,23 @@ def test_a_single_one_of_several_languages_is_the_calls() -> None:
     assert asked(languages=["de-AT"]).language == "de"
     assert asked(languages=["de"], language="es").language == "es"
     assert asked(languages=[]).language == "fr"
+
+
+def test_the_newest_of_language_and_languages_counts() -> None:
+    spanish = asked(language="es", prompt="Ana.")
+    german = asked(spanish, languages=["de"])
+    assert german.language == "de"
+    assert german.transcription == {"languages": ["de"], "prompt": "Ana."}
+    assert asked(german, language="es").language == "es"
+    assert asked(german, language="es").transcription == spanish.transcription
+    assert asked(german, language=None).language == "de"
+    assert asked(german, prompt="Eva.").language == "de"
+    assert asked(spanish, languages=[]).language == "es"
+
+
+def test_regions_of_one_language_are_one() -> None:
+    assert asked(languages=["de", "de-AT"]).language == "de"
+    with pytest.raises(ClientError, match="names several"):
+        asked(languages=["de", "fr"])
+    with pytest.raises(ClientError, match="names several"):
+        asked(languages=["tlh", "de"])

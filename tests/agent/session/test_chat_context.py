@@ -7,7 +7,9 @@ import pytest
 
 from agent.errors import StageError
 from agent.session.api.conversation import ConversationItems, ItemId, Message, Role
+from agent.session.api.settings import Truncation
 from agent.session.context.chat_context import ChatContext
+from agent.session.context.prefill_scheduler import IdlePrefill
 from agent.session.ports.stage_ports import ChatMessage
 from tests.support.fakes.stages import FakeChat
 
@@ -273,3 +275,24 @@ async def test_a_cut_of_a_reply_without_words_leaves_the_one_before() -> None:
     talk.context.reply_cut(0, lambda: bool(words))
     words.append("late")  # from a model that was being stopped
     assert await talk.settled() == [("truncate", 0)]
+
+
+async def test_an_idle_prefill_tries_once_what_is_refused_until_it_is_shorter() -> None:
+    talk = Talk()
+    talk.chat.gate.set()
+    told: list[StageError] = []
+    prefill = IdlePrefill(talk.context, lambda: True, told.append)
+    talk.context.truncation = Truncation(is_disabled=True)
+    talk.add("a", "user", "one")
+    talk.context.edited()
+    talk.chat.faults = [REFUSED] * 2
+    for number in (1, 2):
+        assert not await prefill.catch_up()
+        assert len(told) == number
+        assert talk.context.is_edited
+        assert not prefill._wanted.is_set(), "the client has to change something first"
+    assert await prefill.catch_up()
+    talk.add("b", "user", "two")
+    talk.chat.faults = [REFUSED]
+    assert not await prefill.catch_up()
+    assert prefill._wanted.is_set(), "what was refused is left out from now on"

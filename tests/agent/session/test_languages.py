@@ -1,15 +1,22 @@
 """A session's language: what follows it, at the start and when the client changes it."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from agent.errors import ClientError
+import pytest
+
+from agent.calls.session_start import IN_ENGLISH, SessionStart, instructions_in, session_start
+from agent.config.layers import load_config
+from agent.errors import ClientError, StageError
+from agent.http.auth.principal import Principal
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import SessionSettings
-from agent.session.ports.stage_ports import APOLOGY, apology_in
+from agent.session.ports.stage_ports import APOLOGY, Speech, apology_in
 from asr.recognition.recognizer import TranscriptionOptions
 from languages import PROFILES
+from tests.support.fakes.stages import FakeVoice
 from tests.support.session.session_call import Call, call_with
 
 
@@ -94,3 +101,120 @@ async def test_a_language_that_calls_cannot_have_changes_nothing() -> None:
 def test_the_apology_of_a_language() -> None:
     assert apology_in("fr") == PROFILES["fr"].sentences.apology
     assert apology_in("pt") == apology_in("en") == APOLOGY
+
+
+async def test_a_voice_speaks_again_when_the_call_is_back_in_its_language() -> None:
+    prepared: list[tuple[str, str]] = []
+
+    async def prepare(language: str, voice: str) -> str:
+        prepared.append((language, voice))
+        return "marin" if (language, voice) == ("de", "hibari") else voice
+
+    async with call_with("Hallo.") as call:
+        call.session._stages = replace(call.session._stages, prepare_language=prepare)
+        await change(call, "de")
+        assert call.session.settings.voice == "marin"
+        await change(call, "en")
+        assert call.session.settings.voice == "hibari"
+        assert call.session.settings.asked_voice == ""
+        assert prepared == [("de", "hibari"), ("en", "hibari")]
+
+
+async def test_a_session_that_does_not_speak_needs_no_voice() -> None:
+    prepared: list[tuple[str, str]] = []
+
+    async def prepare(language: str, voice: str) -> str:
+        prepared.append((language, voice))
+        return "marin" if voice == "hibari" else voice
+
+    settings = SessionSettings(output_modality="text")
+    async with call_with("Hallo.", settings=settings) as call:
+        call.session._stages = replace(call.session._stages, prepare_language=prepare)
+        await change(call, "de")
+        assert call.session.settings.voice == "hibari"
+        await change(call, "de", output_modality="audio")
+        assert call.session.settings.voice == "marin"
+        await change(call, "de", output_modality="text")
+        assert call.session.settings.voice == "hibari"
+        assert prepared == [("de", ""), ("de", "hibari"), ("de", "")]
+
+
+async def test_the_agents_own_instructions_follow_the_language() -> None:
+    """A client's stay as they are."""
+    config = load_config({"agent.preset": "embedded"}, {}, AGENTS)
+    in_language = partial(instructions_in, config, "default")
+    settings = SessionSettings(instructions=in_language("en"))
+    async with call_with("Hallo.", settings=settings) as call:
+        call.session._options = replace(call.session._options, instructions_in=in_language)
+        await change(call, "de")
+        assert call.session.settings.instructions == in_language("de")
+        assert in_language("de").startswith("Be kind.")
+        assert PROFILES["de"].answer_in in in_language("de")
+        assert call.session._context.instructions == in_language("de")
+        await change(call, "en")
+        assert call.session.settings.instructions == settings.instructions
+        assert PROFILES["de"].answer_in not in settings.instructions
+        await change(call, "de", instructions="Be brief.")
+        await change(call, "pt")
+        assert call.session.settings.instructions == "Be brief."
+
+
+AGENTS = """
+[agents.default]
+instructions = "Be kind."
+[agents.berlin]
+instructions = "Sei freundlich."
+language = "de"
+"""
+
+
+def test_a_bound_session_begins_with_the_prompt_of_its_language() -> None:
+    config = load_config({"agent.preset": "embedded"}, {}, AGENTS)
+
+    def started(agent: str, language: str, **bound: str) -> SessionStart:
+        audio = {"input": {"transcription": {"language": language}}}
+        session = {"type": "realtime", "model": agent, "audio": audio, **bound}
+        start = session_start(config, Principal("me", "ephemeral", session=session), None)
+        assert isinstance(start, SessionStart)
+        return start
+
+    spanish = started("default", "es")
+    assert PROFILES["es"].answer_in in spanish.settings.instructions
+    assert spanish.profile.examples == ()
+    assert started("default", "en").profile.examples != ()
+    assert started("default", "es", instructions="Mine.").settings.instructions == "Mine."
+    assert IN_ENGLISH in started("berlin", "en").settings.instructions
+    german = started("berlin", "de").settings.instructions
+    assert german == instructions_in(config, "berlin", "de")
+    assert PROFILES["de"].answer_in in german
+    assert IN_ENGLISH not in german
+
+
+class FewApologies(FakeVoice):
+    """Keeps some apologies only."""
+
+    def __init__(self, *kept: str) -> None:
+        super().__init__()
+        self.kept = kept
+
+    async def apology(self, text: str = APOLOGY) -> Speech | None:
+        return await super().apology(text) if text in self.kept else None
+
+
+@pytest.mark.parametrize(
+    ("kept", "said", "is_heard"),
+    [("fr", "fr", True), ("de", "de", True), ("en", "en", True), ("es", "fr", False)],
+)
+async def test_an_apology_that_the_voice_keeps_is_heard_and_read(
+    kept: str, said: str, is_heard: bool
+) -> None:
+    fault = StageError("llm", "The language model took too long.")
+    settings = SessionSettings(agent_language="de", transcription={"language": "fr"})
+    voice = FewApologies(apology_in(kept))
+    async with call_with(fault, voice=voice, settings=settings) as call:
+        call.ears.say("Bonjour.")
+        await call.until(say.ReplyEnded)
+        (ended,) = call.of(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert ended.text == apology_in(said)
+        assert bool(call.of(say.ReplyAudio)) == is_heard

@@ -2,20 +2,24 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
 import asr
 import tts
+from agent.calls.session_check import check_session
 from agent.config.layers import load_config
 from agent.errors import ClientError, StageError
+from agent.session.api.settings import SessionSettings
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
+from agent.stages.remote.remote_recognizer import RemoteRecognizer
 from agent.stages.transcription_jobs import LocalDecoder
 from asr.recognition.transcripts import DecodeJob
 from latency_budget.account.clock import SystemClock
@@ -54,7 +58,11 @@ def job(number: int) -> DecodeJob:
 
 @asynccontextmanager
 async def staged(
-    monkeypatch: pytest.MonkeyPatch, home: Path, main: Listening, other: Callable[[], Listening]
+    monkeypatch: pytest.MonkeyPatch,
+    home: Path,
+    main: Listening,
+    other: Callable[[], Listening],
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> AsyncIterator[tuple[Stages, list[str]]]:
     loaded: list[str] = []
 
@@ -72,7 +80,8 @@ async def staged(
     monkeypatch.setattr(Loading, "recognizer", lambda self: main)
     monkeypatch.setattr(Loading, "multilingual", multilingual)
     monkeypatch.setattr(Loading, "voice", voice)
-    stages = Stages(load_config({"agent.preset": "embedded"}), ModelStore(home, {}), SystemClock())
+    config = load_config({"agent.preset": "embedded", **settings})
+    stages = Stages(config, ModelStore(home, {}), SystemClock())
     await stages.recognizer.start()
     try:
         yield stages, loaded
@@ -190,6 +199,34 @@ def test_another_server_is_asked_for_the_languages_of_the_settings(tmp_path: Pat
     assert stages.known_languages() == stages._decoder().languages == ("en", "fr")
 
 
+async def test_what_stands_in_for_another_server_hears_the_calls_language(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also in the server's own language, in which the session of a call changes nothing."""
+    english, other = Listening("en"), Listening("en", "de")
+    settings = {
+        "asr.model": "openai:http://127.0.0.1:9/v1#whisper",
+        "asr.language": "de",
+        "asr.fallback_model": "whisper-tiny.en",
+    }
+    async with staged(monkeypatch, tmp_path, english, lambda: other, settings) as (stages, _):
+        decoder = stages._decoder()
+        assert isinstance(decoder, RemoteRecognizer)
+        local = decoder._local
+        assert local is not None
+        decoder.set_options(asr.TranscriptionOptions("de"))
+        assert not local.is_ready(), "one that knows English alone does not stand in"
+        assert await stages.prepare_language("de", "pico-de") == "pico-de"
+        decoder = stages._decoder()
+        assert isinstance(decoder, RemoteRecognizer)
+        decoder.set_options(asr.TranscriptionOptions("de"))
+        local = decoder._local
+        assert local is not None
+        assert local.is_ready()
+        await local.decode(job(1), 0)
+        assert (english.asked, other.asked) == ([], ["de"])
+
+
 async def test_trouble_of_what_a_language_needs_is_seen_and_refuses_no_other_call(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -286,3 +323,24 @@ def test_the_words_of_another_language_are_not_taken_over() -> None:
     before = decoder._early
     decoder.set_options(asr.TranscriptionOptions("de"))
     assert decoder._early is not before
+
+
+async def test_a_session_whose_language_has_no_voice_here_is_refused_if_it_speaks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(self: Loading, name: str) -> Callable[[], tts.Voice]:
+        def load() -> tts.Voice:
+            raise tts.VoiceError("pip install 'halfsec[languages]'")
+
+        return load
+
+    other = Listening("en", "de")
+    async with staged(monkeypatch, tmp_path, Listening("en"), lambda: other) as (stages, _):
+        stages._progress = dict.fromkeys(("asr", "voice hibari"), "ready")
+        monkeypatch.setattr(stages._load, "voice", missing.__get__(stages._load))
+        german = SessionSettings(transcription={"language": "de"})
+        await check_session(stages, german.changed(output_modality="text"))
+        await check_session(stages, german.changed(transcribes_only=True))
+        with pytest.raises(ClientError, match=r"halfsec\[languages\]") as refused:
+            await check_session(stages, german)
+        assert refused.value.param == "session.audio.input.transcription.language"

@@ -345,6 +345,14 @@ def test_a_ratio_says_how_much_stays_once_something_goes() -> None:
     ).prompt(50), "without a limit nothing goes before the context is full"
 
 
+def test_by_a_clients_rule_the_summary_goes_before_the_turns() -> None:
+    talk = long_dialogue(HistoryTruncation(kept_share=0.9, max_turn_tokens=7 * EXCHANGE))
+    turns = talk.messages()[-9:]
+    talk.reset(turns, ("My name is Ada. " * 20,))
+    talk.prompt(50)
+    assert (talk.summary, talk.messages()) == ((), turns)
+
+
 def test_a_ratio_of_nothing_keeps_the_question() -> None:
     talk = long_dialogue(HistoryTruncation(kept_share=0.0, max_turn_tokens=EXCHANGE))
     talk.prompt(50)

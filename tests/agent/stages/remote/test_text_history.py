@@ -137,3 +137,24 @@ def test_the_clients_rule_of_truncation() -> None:
     full.truncation = Truncation(is_disabled=True)
     assert (full.is_over(20), full.drop_to_fit(20)) == (True, 0)
     assert full.messages == messages
+
+
+def test_by_the_clients_rule_the_summary_goes_before_the_turns() -> None:
+    exchange = [user("x" * 100), agent("y" * 100)]
+    messages = [*(exchange * 2), user("And now?")]
+    found = history()
+    found.truncation = Truncation(retention_ratio=0.8, post_instructions_tokens=400)
+    found.reset(messages, ("z" * 1000,))
+    assert found.drop_to_fit(20) == 0
+    assert (found.summary, found.messages) == ((), messages)
+    found.reset([*(exchange * 8), user("And now?")], ("z",))
+    assert found.drop_to_fit(20) == 8
+    assert found.summary == ()
+
+
+def test_by_the_usual_rule_the_summary_stays_as_long_as_there_are_turns() -> None:
+    exchange = [user("x" * 100), agent("y" * 100)]
+    found = history(context=400)
+    found.reset([*(exchange * 8), user("And now?")], ("z" * 200,))
+    assert found.drop_to_fit(20) > 0
+    assert found.summary == ("z" * 200,)
