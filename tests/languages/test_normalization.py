@@ -88,6 +88,22 @@ def test_cases(language: str, written: str, spoken: str) -> None:
     assert normalize(written, language) == spoken
 
 
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("es", "El 3 de agoſto.", "El tres de agosto."),
+        ("de", "Das war der 3. aprıl.", "Das war der dritte aprıl."),
+        ("fr", "le 3 maı", "le trois maı"),
+        ("fr", "3 ſept.", "trois septembre"),
+        ("de", "8" * 5000 + "000", " ".join(["acht"] * 5000 + ["null"] * 3)),
+        ("de", "8" * 5000 + " €", " ".join(["acht"] * 5000 + ["Euro"])),
+        ("fr", "8" * 5000 + "000 kg", " ".join(["huit"] * 5000 + ["zéro"] * 3 + ["kilos"])),
+    ],
+)
+def test_what_no_rule_expects_is_read_too(language: str, written: str, spoken: str) -> None:
+    assert normalize(written, language) == spoken
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.text(

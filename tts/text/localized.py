@@ -19,7 +19,8 @@ from .rule import DASH, Rule, RuleSet, before, rule
 NUMBER_START: Final = re.compile(r"[\d$£€½¼¾]|[-−+±~](?=[\d$£€])")
 """A number, or what belongs to one, begins here."""
 
-_MAX_CARDINAL: Final = 10**12
+_MAX_CARDINAL_DIGITS: Final = 12
+"""Longer numbers are read digit by digit, and never made an int, which has a limit of digits."""
 _MAX_COUNT_DIGITS: Final = 6
 """More digits without groups are an order number or a telephone number."""
 
@@ -65,10 +66,10 @@ class _Reader:
         for each in writing.currencies.values():  # "29,99 euros": written out
             self.currencies |= {each.one.split()[-1]: each, each.many: each}
         self.sign = r"(?P<sign>[-−+±~](?=\d))?"
-
-    def whole(self, text: str) -> int:
-        """Value of the digits before the comma."""
-        return int(re.sub(r"\D", "", text.partition(",")[0]))
+        self.months = {
+            **{month.casefold(): at for at, month in enumerate(writing.months, 1)},
+            **{short.casefold(): at for short, at in writing.month_abbreviations.items()},
+        }
 
     def amount(self, text: str) -> str:
         """Words of a written number without its sign."""
@@ -87,7 +88,7 @@ class _Reader:
         if digits.startswith("0") and len(digits) > 1:
             return True
         is_long = len(digits) > _MAX_COUNT_DIGITS and not digits.endswith("000")
-        return (is_long and not is_grouped) or int(digits) >= _MAX_CARDINAL
+        return (is_long and not is_grouped) or len(digits) > _MAX_CARDINAL_DIGITS
 
     def signed(self, match: re.Match[str]) -> str:
         sign = match["sign"] or ""
@@ -114,7 +115,7 @@ class _Reader:
         if len(fraction) != 2:
             return self.signed(match) + self.counted(match["a"], unit)
         cents = self.counted(str(int(fraction)), Unit(currency.cent, currency.cents))
-        if self.whole(whole) == 0 and int(fraction):
+        if not whole.strip("0") and int(fraction):
             return self.signed(match) + cents
         said = self.counted(whole, unit)
         if int(fraction):
@@ -145,17 +146,10 @@ class _Reader:
         day = int(match["d"])
         if not 1 <= day <= 31:
             return None
-        month = self._month(match["month"])
+        month = self.months.get(match["month"].rstrip(".").casefold())
+        if month is None:  # `re.IGNORECASE` knows more forms of a letter, such as "aprıl"
+            return None
         return self.writing.date(self.numbers, day, month, _year(match["y"]), before(match))
-
-    def _month(self, name: str) -> int:
-        bare = name.rstrip(".")
-        lowered = [month.lower() for month in self.writing.months]
-        if bare.lower() in lowered:
-            return lowered.index(bare.lower()) + 1
-        return {key.lower(): at for key, at in self.writing.month_abbreviations.items()}[
-            bare.lower()
-        ]
 
     def clock(self, match: re.Match[str]) -> str:
         """A time of day."""
