@@ -114,6 +114,9 @@ PROFILE: Final = LanguageProfile(
             "sam": "samedi",
             "dim": "dimanche",
         },
+        weekday_articles="le|du|au|ce|chaque|les",
+        weekday_links="à|de|dès|vers|entre|jusqu'à",
+        weekday_joints=r"[-–/,&+]|à|au|et|ou|jusqu'au",
         month_abbreviations={
             "janv": 1,
             "févr": 2,
@@ -180,6 +183,7 @@ PROFILE: Final = LanguageProfile(
             "St": "saint",
             "Ste": "sainte",
         },
+        titles={},
         symbols={
             "&": "et",
             "+": "plus",

@@ -132,6 +132,9 @@ PROFILE: Final = LanguageProfile(
             "Sa": "Samstag",
             "So": "Sonntag",
         },
+        weekday_articles="am|vom|zum|bis|ab|jeden|diesen|nächsten|kommenden|den",
+        weekday_links="um|ab|von|bis|gegen|zwischen|nach|vor",
+        weekday_joints=r"[-–/,&+]|bis|und|oder|u\.|o\.|bis zum|auf",
         month_abbreviations={
             "Jan": 1,
             "Feb": 2,
@@ -200,8 +203,6 @@ PROFILE: Final = LanguageProfile(
             "vgl.": "vergleiche",
             "Dr.": "Doktor",
             "Prof.": "Professor",
-            "Hr.": "Herr",
-            "Fr.": "Frau",
             "Nr.": "Nummer",
             "Tel.": "Telefon",
             "Str.": "Straße",
@@ -214,6 +215,7 @@ PROFILE: Final = LanguageProfile(
             "min.": "mindestens",
             "o.k.": "okay",
         },
+        titles={"Hr.": "Herr", "Fr.": "Frau"},
         symbols={
             "&": "und",
             "+": "plus",

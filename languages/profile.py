@@ -117,7 +117,14 @@ class Writing:
     """Word between the ends of a range."""
     months: tuple[str, ...]
     weekdays: Mapping[str, str]
-    """Short forms without a dot, and what they stand for."""
+    """Short forms without a dot, and what they stand for: where a date, a time or another weekday
+    stands beside them. Many are words of their own too ("mer.", "So.")."""
+    weekday_articles: str
+    """Words in front of a weekday alone, as alternatives of a regular expression."""
+    weekday_links: str
+    """Words between a weekday and a time, likewise."""
+    weekday_joints: str
+    """Words and marks between two weekdays, likewise."""
     month_abbreviations: Mapping[str, int]
     """Short forms without a dot, and the number of the month."""
     date: Callable[[Numbers, int, int, int | None, str], str]
@@ -132,6 +139,8 @@ class Writing:
     """By symbol; each stands behind a number."""
     abbreviations: Mapping[str, str]
     """With their dots. None of them ends a sentence unless the text goes on in another one."""
+    titles: Mapping[str, str]
+    """Such short forms in front of a capitalized word only."""
     symbols: Mapping[str, str]
     """Single characters."""
     words: Mapping[str, str]

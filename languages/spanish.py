@@ -117,6 +117,9 @@ PROFILE: Final = LanguageProfile(
             "sáb": "sábado",
             "dom": "domingo",
         },
+        weekday_articles="el|los|del|al|este|próximo|cada",
+        weekday_links="a las|a la|de|desde las|hasta las|sobre las",
+        weekday_joints=r"[-–/,&+]|a|al|y|o|hasta el",
         month_abbreviations={
             "ene": 1,
             "feb": 2,
@@ -189,6 +192,7 @@ PROFILE: Final = LanguageProfile(
             "EE. UU.": "Estados Unidos",
             "EE.UU.": "Estados Unidos",
         },
+        titles={},
         symbols={
             "&": "y",
             "+": "más",

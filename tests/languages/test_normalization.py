@@ -10,6 +10,16 @@ from tts import CutterConfig, TextChunker
 from tts.text.normalize import normalize, spoken_words
 
 GERMAN = [
+    ("So. Jetzt geht es los.", "So. Jetzt geht es los."),
+    ("Das ist so. So. 5 Leute kommen.", "Das ist so. So. fünf Leute kommen."),
+    ("Mo. bis Fr. von 9 bis 17 Uhr", "Montag bis Freitag von neun bis siebzehn Uhr"),
+    ("Di.-Do. 8:30, Sa.", "Dienstag bis Donnerstag acht Uhr dreißig, Sa."),
+    ("Geöffnet Di., Do. und Sa.", "Geöffnet Dienstag, Donnerstag und Samstag."),
+    ("am Fr. um zehn", "am Freitag um zehn"),
+    ("Fr. 24.12.2024", "Freitag vierundzwanzigster Dezember zweitausendvierundzwanzig"),
+    ("am Mi., dem 3. Mai", "am Mittwoch, dem dritten Mai"),
+    ("Ich komme am Do. Und du?", "Ich komme am Do. Und du?"),
+    ("am Fr. Danach Fr. Dr. Meier", "am Fr. Danach Frau Doktor Meier"),
     ("Das kostet 29,99 €.", "Das kostet neunundzwanzig Euro neunundneunzig."),
     ("29,99 Euro", "neunundzwanzig Euro neunundneunzig"),
     ("1 € und 0,50 €", "ein Euro und fünfzig Cent"),
@@ -39,6 +49,10 @@ GERMAN = [
     ("**Wichtig**: nein!", "Wichtig: nein!"),
 ]
 SPANISH = [
+    ("Me gusta el mar. Es azul.", "Me gusta el mar. Es azul."),
+    ("el mar. a las 14:30", "el martes a las catorce y treinta"),
+    ("De lun. a vie. Gracias.", "De lunes a viernes. Gracias."),
+    ("Lun. 3 de mayo", "Lunes tres de mayo"),
     ("Cuesta 29,99 €.", "Cuesta veintinueve euros con noventa y nueve."),
     ("1 €, 21 € y 0,50 €", "un euro, veintiún euros y cincuenta céntimos"),
     ("1 £ y 200 £", "una libra y doscientas libras"),
@@ -59,6 +73,10 @@ SPANISH = [
     ("¿Son 2?", "Son dos?"),
 ]
 FRENCH = [
+    ("J'aime la mer. Elle est belle.", "J'aime la mer. Elle est belle."),
+    ("Le mar. 24/12/2024", "Le mardi vingt-quatre décembre deux mille vingt-quatre"),
+    ("mer. 3 mai", "mercredi trois mai"),
+    ("lun. au ven. de 9 h à 17 h", "lundi au vendredi de neuf heures à dix-sept heures"),
     ("Ça coûte 29,99 €.", "Ça coûte vingt-neuf euros quatre-vingt-dix-neuf."),
     ("1 € et 0,50 €", "un euro et cinquante centimes"),
     ("50 %", "cinquante pour cent"),
@@ -133,6 +151,8 @@ def test_a_language_without_rules_leaves_numbers_to_the_voice() -> None:
     [
         ("de", "Wir kommen am 3. Mai zu Ihnen. Passt das?", 2),
         ("de", "Nehmen Sie z. B. Tee mit. Gern.", 2),
+        ("de", "Wir kommen am Di. 24.12.2024. Passt das?", 2),
+        ("de", "Ich spreche mit Fr. Müller. Passt das?", 2),
         ("de", "Das sind drei. Und vier.", 2),
         ("es", "Hablo con el Sr. García hoy. Gracias.", 2),
         ("fr", "Je parle à M. Dupont ce soir. Merci.", 2),

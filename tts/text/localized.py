@@ -14,7 +14,7 @@ from typing import Any, Final
 from languages.profile import SpokenRule, Unit, Writing
 
 from .markup import MARKUP_RULES
-from .rule import DASH, Rule, RuleSet, before, rule
+from .rule import DASH, Rule, RuleSet, after, before, rule
 
 NUMBER_START: Final = re.compile(r"[\d$£€½¼¾]|[-−+±~](?=[\d$£€])")
 """A number, or what belongs to one, begins here."""
@@ -54,6 +54,49 @@ def _cached(num2words: Any, value: int, language: str, to: str) -> str:
     return str(num2words(value, lang=language, to=to)).replace("\u00ad", "")
 
 
+class _Weekdays:
+    """Short forms of weekdays, which are read as such only in the right surroundings."""
+
+    def __init__(self, writing: Writing) -> None:
+        self.names: dict[str, str] = {}
+        for short, name in writing.weekdays.items():
+            self.names |= {short.capitalize(): name.capitalize(), short: name}
+        shorts = _alternatives(self.names)
+        full = _alternatives(set(self.names.values()))
+        months = _alternatives([*writing.months, *writing.month_abbreviations])
+        day = rf"(?:(?:{shorts})\.|(?:{full})\b)"
+        joints, links, articles = (
+            writing.weekday_joints,
+            writing.weekday_links,
+            writing.weekday_articles,
+        )
+        when = (
+            rf"\d{{1,2}}(?:[.:/h-]\d|\s?(?:Uhr|h)\b|(?:\.\s?|er\s|\sde\s|\s)(?:{months})\b)"
+            r"|\d{4}-\d\d-\d\d"
+        )
+        self.pattern = rf"(?P<w>{shorts})\.(?P<dash>\s?[-–]\s?(?={day}))?"
+        self._day_before = re.compile(rf"\b{day}\s?(?:{joints})\s?$")
+        self._article_before = re.compile(rf"\b(?:{articles})\s$", re.IGNORECASE)
+        self._behind = re.compile(
+            rf"\s?(?:{joints})\s?{day}"
+            rf"|,?\s(?:\w{{2,3}}\s)?(?:{when})"
+            rf"|,?\s(?:{links})\s\d"
+        )
+        self._behind_article = re.compile(rf"\s(?:\d|(?:{links})\s\w)")
+
+    def is_meant(self, match: re.Match[str]) -> bool:
+        """True where a date, a time or another weekday is beside the short form."""
+        if match["dash"] or self._day_before.search(before(match)):
+            return True
+        behind = after(match)
+        if self._behind.match(behind):
+            return True
+        return self.has_article(match) and self._behind_article.match(behind) is not None
+
+    def has_article(self, match: re.Match[str]) -> bool:
+        return self._article_before.search(before(match)) is not None
+
+
 class _Reader:
     """Spoken forms of one language."""
 
@@ -66,6 +109,7 @@ class _Reader:
         for each in writing.currencies.values():  # "29,99 euros": written out
             self.currencies |= {each.one.split()[-1]: each, each.many: each}
         self.sign = r"(?P<sign>[-−+±~](?=\d))?"
+        self.weekdays = _Weekdays(writing)
         self.months = {
             **{month.casefold(): at for at, month in enumerate(writing.months, 1)},
             **{short.casefold(): at for short, at in writing.month_abbreviations.items()},
@@ -151,6 +195,22 @@ class _Reader:
             return None
         return self.writing.date(self.numbers, day, month, _year(match["y"]), before(match))
 
+    def weekday(self, match: re.Match[str]) -> str | None:
+        """A weekday's short form, "Mo."; with a dash, the begin of a range of days."""
+        if not self.weekdays.is_meant(match):
+            return None
+        said = self.weekdays.names[match["w"]]
+        if match["dash"]:
+            return f"{said} {self.writing.range}"
+        # Where nouns are in lower case, a capital begins a sentence.
+        is_over = r"\s*$|\s+[A-ZÀ-Ý¿¡]" if self.writing.months[0].islower() else r"\s*$"
+        return said + "." if re.match(is_over, after(match)) else said
+
+    def title(self, match: re.Match[str]) -> str | None:
+        if match[0][:-1] in self.weekdays.names and self.weekdays.has_article(match):
+            return None
+        return self.writing.titles[match[0]]
+
     def clock(self, match: re.Match[str]) -> str:
         """A time of day."""
         return self.writing.time(self.numbers, int(match["h"]), int(match["min"] or 0))
@@ -210,23 +270,22 @@ def _word_rules(reader: _Reader) -> list[Rule]:
     host = r"(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}"
     known = r"(?:[A-Za-z0-9-]{1,63}\.){1,6}(?:com|org|net|de|at|ch|es|fr|be|eu|io|info|mx|ca)"
     path = r"(?:/[\w./-]{0,200}[\w/])?(?![\w@])"
-    weekdays = {f"{short}.": name for short, name in writing.weekdays.items()}
     return [
         rule(rf"[A-Za-z0-9][\w.+-]{{0,63}}@{host}(?!\w)", reader.address),
         rule(rf"(?:https?://|www\.){host}{path}", reader.address),
         rule(rf"{known}{path}", reader.address),
-        *_tables((writing.abbreviations, weekdays)),
+        rule(reader.weekdays.pattern, reader.weekday),
+        rule(_any(writing.titles, r"(?=\s?[A-ZÄÖÜÉÈÀÑ])"), reader.title),
+        *_table(writing.abbreviations),
         rule(_any(writing.words, r"(?![\w'’-])"), _lookup(writing.words)),
         rule(r"[A-ZÄÖÜÉÈÀÑ]{2,12}(?![\w'’-])", reader.capitals),
     ]
 
 
-def _tables(tables: Iterable[Mapping[str, str]]) -> Iterable[Rule]:
-    for table in tables:
-        # The dot of an abbreviation that ends the text is a full stop too.
-        ending = r"(?=\s*$)"
-        yield rule(_any(table, ending), partial(_at_end, table))
-        yield rule(_any(table, r"(?!\w)"), _lookup(table))
+def _table(table: Mapping[str, str]) -> Iterable[Rule]:
+    # The dot of an abbreviation that ends the text is a full stop too.
+    yield rule(_any(table, r"(?=\s*$)"), partial(_at_end, table))
+    yield rule(_any(table, r"(?!\w)"), _lookup(table))
 
 
 def _at_end(table: Mapping[str, str], match: re.Match[str]) -> str:
@@ -239,7 +298,7 @@ def _date_rules(reader: _Reader) -> list[Rule]:
         *reader.writing.months,
         *(f"{short}." for short in reader.writing.month_abbreviations),
     ]
-    names = "|".join(re.escape(name) for name in sorted(months, key=len, reverse=True))
+    names = _alternatives(months)
     year = r"(?P<y>(?:1[1-9]|20)\d\d)"
     link = r"(?:\s|\.\s?|\sde\s|er\s|º\sde\s)"
     return [
@@ -264,9 +323,9 @@ def _date_rules(reader: _Reader) -> list[Rule]:
 
 def _number_rules(reader: _Reader) -> list[Rule]:
     writing, number, sign = reader.writing, reader.number, reader.sign
-    currency = "|".join(re.escape(each) for each in sorted(reader.currencies, key=len)[::-1])
+    currency = _alternatives(reader.currencies)
     symbols = "".join(each for each in writing.currencies if not each.isalnum())
-    units = "|".join(re.escape(each) for each in sorted(writing.units, key=len, reverse=True))
+    units = _alternatives(writing.units)
     return [
         rule(rf"{sign}(?P<a>{number})\s?(?P<c>{currency})(?!\w)", reader.money),
         rule(rf"{sign}(?P<c>[{re.escape(symbols)}])\s?(?P<a>{number})", reader.money),
@@ -288,8 +347,11 @@ def _symbol_rules(writing: Writing) -> list[Rule]:
 
 
 def _any(table: Mapping[str, str], behind: str) -> str:
-    names = "|".join(re.escape(name) for name in sorted(table, key=len, reverse=True))
-    return rf"(?:{names}){behind}"
+    return rf"(?:{_alternatives(table)}){behind}" if table else r"(?!)"
+
+
+def _alternatives(names: Iterable[str]) -> str:
+    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
 def _lookup(table: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
