@@ -62,6 +62,27 @@ def _year(match: re.Match[str], numbers: Numbers) -> str:
     return numbers.year(int(match[0]))
 
 
+def _one_million(match: re.Match[str], numbers: Numbers) -> str:
+    said = {"Mio": "eine Million", "Mrd": "eine Milliarde"}[match["m"]]
+    return said if match.string[match.end() : match.end() + 8].strip() else said + "."
+
+
+_FEMININE_NOUN: Final = (
+    r"\w*(?:stunde|minute|sekunde|woche|frage|sache|tasse|flasche|seite|karte|milliarde|tonne|meile|"
+    r"aufgabe|stelle|reihe|etage|kugel|dose|kiste|runde|straße|stimme|bestellnummer|nummer|adresse|"
+    r"pause|e-mail|rufnummer|taste|zeile|spalte|tabelle|ecke|box|tüte|scheibe|prise|probe|liste)n?\b"
+    r"|\w*(?:nacht|nachricht|person|firma|hand|stadt|mail|uhrzeit|mahlzeit|bank|auskunft|antwort)"
+    r"(?:en)?\b"
+    r"|\w+(?:ung|heit|keit|schaft|tät|ion|erin)(?:en)?\b"
+)
+_LABELS: Final = (
+    r"Gleis|Nummer|Nr\.|Zimmer|Platz|Kapitel|Seite|Raum|Tor|Linie|Stufe|Option|Taste|Version|Schritt|"
+    r"Teil|Punkt|Halle|Haus|Etage|Block|Spur|Bus|Artikel|Absatz|Typ|Klasse|Phase|Level|Ziffer|Stock|"
+    r"\w{2,30}(?:straße|str\.|weg|allee|gasse|platz)"
+)
+"""Words with a number of their own."""
+
+
 def _before_noun(spoken: str) -> str:
     return spoken[:-1] if spoken.endswith("eins") else spoken
 
@@ -251,10 +272,14 @@ PROFILE: Final = LanguageProfile(
         },
         rules=(
             SpokenRule(r"(?P<n>\d{1,3})\.(?=\s[A-Za-zÄÖÜäöü])", _ordinal_dot),
+            SpokenRule(r"1\s(?P<m>Mio|Mrd)\.", _one_million),
             SpokenRule(r"1[1-9]\d\d(?![\d.,:/%€$£-]|\s?(?:Euro|EUR|kg|km|m|g)\b)", _year),
         ),
         unfinished=rf"(?:\b{_BEFORE_ORDINAL}\s\d{{1,3}}|,\s\d{{1,2}})\.$",
         feminine=_feminine,
         before_noun=_before_noun,
+        feminine_behind=rf"\s(?:\w{{1,20}}e\s)?(?:{_FEMININE_NOUN})",
+        masculine_behind=r"\s(?:[a-zäöüß]{1,20}(?:er|es|en)\s)?[A-ZÄÖÜ][a-zäöüß]",
+        number_labels=_LABELS,
     ),
 )

@@ -159,6 +159,16 @@ class Writing:
     """Number words in front of a feminine noun."""
     before_noun: Callable[[str], str] = lambda words: words
     """Number words in front of a masculine noun."""
+    feminine_behind: str = r"(?!)"
+    """Text behind a number that counts a feminine noun, as a regular expression without case that
+    begins at the blank."""
+    masculine_behind: str = r"(?!)"
+    """Likewise for a masculine or neuter noun, with case."""
+    number_labels: str = r"(?!)"
+    """Words after which a number counts nothing ("platform 1"), as alternatives of a regular
+    expression."""
+    after_millions: Callable[[str], str] = lambda noun: noun
+    """The noun behind whole millions, "d'euros"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,34 @@ def _before_noun(spoken: str) -> str:
 
 
 def _feminine(spoken: str) -> str:
+    """ "doscientas una"; millions stay masculine."""
     spoken = re.sub("uno$", "una", spoken)
-    return re.sub(r"(cient|quinient)os\b", r"\1as", spoken)
+    head, millions, tail = spoken.rpartition("millones")
+    return head + millions + re.sub(r"(cient|quinient)os\b", r"\1as", tail)
+
+
+def _after_millions(noun: str) -> str:
+    return noun if noun == "de" else f"de {noun}"
+
+
+_FEMININE_NOUN: Final = (
+    r"(?:hora|semana|persona|cita|noche|mesa|reserva|llamada|pregunta|tarjeta|factura|entrada|plaza|"
+    r"cuenta|copia|página|tonelada|milla|botella|caja|pieza|noticia|tarea|compra|oferta|entrega|foto|"
+    r"palabra|cuota|planta|silla|cama|letra|respuesta|empresa|tienda|calle|hectárea|libra|taza|cuchara|"
+    r"cucharada|puerta|ventana|película|canción|moneda|línea|vía|vuelta|etapa|casa|consulta|visita)s?\b"
+    r"|(?:vez|veces)\b|\w+[cs]i(?:ón|ones)\b|\w+[dt]ad(?:es)?\b"
+)
+_NO_NOUN: Final = (
+    r"de|del|y|e|o|u|a|al|en|es|está|están|era|fue|ha|han|hay|tiene|por|para|con|sin|que|se|no|si|ni|más|"
+    r"menos|hasta|desde|entre|sobre|como|pero|porque|cuando|donde|el|la|los|las|su|sus|mi|le|les|lo|me|"
+    r"nos|te|ya|también|será|son|sale|llega|abre|cierra|cuesta|después|antes|ahora|aquí|hoy|mañana|"
+    r"primero|o sea|según|durante|tras|ante|bajo|contra|millón|mil"
+)
+_LABELS: Final = (
+    r"opción|número|núm\.|habitación|vía|puerta|página|capítulo|línea|paso|versión|piso|planta|mesa|sala|"
+    r"autobús|parte|tipo|fase|nivel|artículo|punto|andén|el|la|del|al"
+)
+"""Words with a number of their own."""
 
 
 def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
@@ -228,5 +254,9 @@ PROFILE: Final = LanguageProfile(
         rules=(SpokenRule(r"(?P<n>\d{1,3})\.?(?P<e>º|ª|er|o(?=\b)|a(?=\b))(?!\w|C\b)", _ordinal),),
         feminine=_feminine,
         before_noun=_before_noun,
+        feminine_behind=rf"\s(?:\w{{1,20}}as?\s)?(?:{_FEMININE_NOUN})",
+        masculine_behind=rf"\s(?!(?:{_NO_NOUN})\b)[a-záéíóúñü]{{2}}",
+        number_labels=_LABELS,
+        after_millions=_after_millions,
     ),
 )

@@ -10,6 +10,13 @@ from tts import CutterConfig, TextChunker
 from tts.text.normalize import normalize, spoken_words
 
 GERMAN = [
+    ("1 Stunde und 21 Stunden", "eine Stunde und einundzwanzig Stunden"),
+    ("Sie haben 1 neue Nachricht.", "Sie haben eine neue Nachricht."),
+    ("Noch 1 Tag, 1 von 3", "Noch ein Tag, eins von drei"),
+    ("Gleis 1 Richtung Bonn", "Gleis eins Richtung Bonn"),
+    ("1 Mio. € und 2 Mio. €", "eine Million Euro und zwei Millionen Euro"),
+    ("Das kostet 1 Mrd.", "Das kostet eine Milliarde."),
+    ("1.000.000 €", "eine Million Euro"),
     ("So. Jetzt geht es los.", "So. Jetzt geht es los."),
     ("Das ist so. So. 5 Leute kommen.", "Das ist so. So. fünf Leute kommen."),
     ("Mo. bis Fr. von 9 bis 17 Uhr", "Montag bis Freitag von neun bis siebzehn Uhr"),
@@ -49,6 +56,13 @@ GERMAN = [
     ("**Wichtig**: nein!", "Wichtig: nein!"),
 ]
 SPANISH = [
+    ("1 hora, 21 citas y 200 horas", "una hora, veintiuna citas y doscientas horas"),
+    ("1 libro y 21 días", "un libro y veintiún días"),
+    ("Solo queda 1 de 21 en la mesa.", "Solo queda uno de veintiuno en la mesa."),
+    ("la opción 1 para reservar", "la opción uno para reservar"),
+    ("1.000.000 € y 1 €", "un millón de euros y un euro"),
+    ("2.000.000 personas", "dos millones de personas"),
+    ("200.000.200 personas", "doscientos millones doscientas personas"),
     ("Me gusta el mar. Es azul.", "Me gusta el mar. Es azul."),
     ("el mar. a las 14:30", "el martes a las catorce y treinta"),
     ("De lun. a vie. Gracias.", "De lunes a viernes. Gracias."),
@@ -73,6 +87,12 @@ SPANISH = [
     ("¿Son 2?", "Son dos?"),
 ]
 FRENCH = [
+    ("1 heure et 21 heures", "une heure et vingt et une heures"),
+    ("1 jour, 31 nouvelles réponses", "un jour, trente et une nouvelles réponses"),
+    ("chambre 21 table 1", "chambre vingt et un table un"),
+    ("1 000 000 €", "un million d'euros"),
+    ("2 000 000 $", "deux millions de dollars"),
+    ("1 000 000 habitants", "un million d'habitants"),
     ("J'aime la mer. Elle est belle.", "J'aime la mer. Elle est belle."),
     ("Le mar. 24/12/2024", "Le mardi vingt-quatre décembre deux mille vingt-quatre"),
     ("mer. 3 mai", "mercredi trois mai"),

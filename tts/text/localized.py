@@ -148,9 +148,32 @@ class _Reader:
         if text == "1":
             return noun.one
         said = self.amount(text)
+        many = noun.many
         if "," not in text:
             said = self.writing.feminine(said) if noun.feminine else self.writing.before_noun(said)
-        return f"{said} {noun.many}"
+            many = self.writing.after_millions(many) if _is_millions(text) else many
+        return f"{said} {many}"
+
+    def before_word(self, match: re.Match[str]) -> str | None:
+        """A number in front of a written-out noun: "1 Stunde", "21 citas"."""
+        writing, behind = self.writing, after(match)
+        is_label = re.search(rf"\b(?:{writing.number_labels})\s$", before(match), re.IGNORECASE)
+        if is_label or "," in match["a"] or match["a"].startswith("0"):
+            return None
+        if re.match(writing.feminine_behind, behind, re.IGNORECASE):
+            said = writing.feminine(self.amount(match["a"]))
+        elif re.match(writing.masculine_behind, behind):
+            said = writing.before_noun(self.amount(match["a"]))
+        else:
+            return None
+        return self.signed(match) + said
+
+    def millions(self, match: re.Match[str]) -> str | None:
+        """Whole millions and their noun, which some languages join."""
+        noun = self.writing.after_millions(match["noun"])
+        if noun == match["noun"] or not _is_millions(match["a"]):
+            return None
+        return f"{self.amount(match['a'])} {noun}"
 
     def money(self, match: re.Match[str]) -> str:
         currency = self.currencies[match["c"]]
@@ -335,6 +358,8 @@ def _number_rules(reader: _Reader) -> list[Rule]:
         rule(rf"{sign}(?P<a>{number})\s?%", reader.percent),
         rule(rf"{sign}(?P<a>{number})\s?(?P<u>{units})(?![\w²³])", reader.measure),
         rule(rf"(?P<a>{number})\s?{DASH}\s?(?P<b>{number})(?![\w-])", reader.ends),
+        rule(rf"(?P<a>{number})\s(?P<noun>[^\W\d_]+)(?![.@'’-])", reader.millions),
+        rule(rf"{sign}(?P<a>{number})(?=\s[^\W\d_])", reader.before_word),
         rule(rf"{sign}(?P<a>{number})", reader.plain),
     ]
 
@@ -356,6 +381,15 @@ def _alternatives(names: Iterable[str]) -> str:
 
 def _lookup(table: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
     return lambda match: table[match[0]]
+
+
+def _is_millions(text: str) -> bool:
+    digits = re.sub(r"\D", "", text)
+    return (
+        6 < len(digits) <= _MAX_CARDINAL_DIGITS
+        and digits.endswith("0" * 6)
+        and not digits.startswith("0")
+    )
 
 
 def _year(text: str) -> int | None:
