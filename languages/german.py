@@ -83,6 +83,23 @@ _LABELS: Final = (
 """Words with a number of their own."""
 
 
+_FEMININE_BEHIND: Final = rf"\s(?:\w{{1,20}}en?\s)?(?:{_FEMININE_NOUN})"
+_NOUN_BEHIND: Final = (
+    r"\s(?:[a-zäöüß]{1,20}(?:er|es|en)\s)?(?!(?:Std|Min|Mio|Mrd|Uhr)\b)[A-ZÄÖÜ][a-zäöüß]"
+)
+
+
+def _one_in_dative(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "in 1 Woche", "vor 1 Monat"."""
+    begin, end = match.span()
+    before, behind = match.string[max(0, begin - 12) : begin], match.string[end : end + 48]
+    if not re.search(r"\b(?:in|vor|nach|seit|mit|von|zu|bei|aus)\s$", before, re.IGNORECASE):
+        return None
+    if re.match(_FEMININE_BEHIND, behind, re.IGNORECASE):
+        return "einer"
+    return "einem" if re.match(_NOUN_BEHIND, behind) else None
+
+
 def _before_noun(spoken: str) -> str:
     return spoken[:-1] if spoken.endswith("eins") else spoken
 
@@ -273,13 +290,14 @@ PROFILE: Final = LanguageProfile(
         rules=(
             SpokenRule(r"(?P<n>\d{1,3})\.(?=\s[A-Za-zÄÖÜäöü])", _ordinal_dot),
             SpokenRule(r"1\s(?P<m>Mio|Mrd)\.", _one_million),
+            SpokenRule(r"1(?=\s[^\W\d_])", _one_in_dative),
             SpokenRule(r"1[1-9]\d\d(?![\d.,:/%€$£-]|\s?(?:Euro|EUR|kg|km|m|g)\b)", _year),
         ),
         unfinished=rf"(?:\b{_BEFORE_ORDINAL}\s\d{{1,3}}|,\s\d{{1,2}})\.$",
         feminine=_feminine,
         before_noun=_before_noun,
-        feminine_behind=rf"\s(?:\w{{1,20}}e\s)?(?:{_FEMININE_NOUN})",
-        masculine_behind=r"\s(?:[a-zäöüß]{1,20}(?:er|es|en)\s)?[A-ZÄÖÜ][a-zäöüß]",
+        feminine_behind=_FEMININE_BEHIND,
+        masculine_behind=_NOUN_BEHIND,
         number_labels=_LABELS,
     ),
 )

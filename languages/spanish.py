@@ -65,6 +65,10 @@ _NO_NOUN: Final = (
     r"nos|te|ya|también|será|son|sale|llega|abre|cierra|cuesta|después|antes|ahora|aquí|hoy|mañana|"
     r"primero|o sea|según|durante|tras|ante|bajo|contra|millón|mil"
 )
+_IN_A: Final = (
+    rf"(?!(?:{_NO_NOUN})\b|(?:día|mapa|planeta|guía|gramo|\w*(?:ema|oma|ama|ista))s?\b)\w+as?\b"
+)
+"""Nouns in -a are feminine but for a few."""
 _LABELS: Final = (
     r"opción|número|núm\.|habitación|vía|puerta|página|capítulo|línea|paso|versión|piso|planta|mesa|sala|"
     r"autobús|parte|tipo|fase|nivel|artículo|punto|andén|el|la|del|al"
@@ -254,7 +258,7 @@ PROFILE: Final = LanguageProfile(
         rules=(SpokenRule(r"(?P<n>\d{1,3})\.?(?P<e>º|ª|er|o(?=\b)|a(?=\b))(?!\w|C\b)", _ordinal),),
         feminine=_feminine,
         before_noun=_before_noun,
-        feminine_behind=rf"\s(?:\w{{1,20}}as?\s)?(?:{_FEMININE_NOUN})",
+        feminine_behind=rf"\s(?!(?:{_NO_NOUN})\b)(?:\w{{1,20}}as?\s)?(?:{_FEMININE_NOUN}|{_IN_A})",
         masculine_behind=rf"\s(?!(?:{_NO_NOUN})\b)[a-záéíóúñü]{{2}}",
         number_labels=_LABELS,
         after_millions=_after_millions,

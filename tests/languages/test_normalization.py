@@ -13,6 +13,8 @@ GERMAN = [
     ("1 Stunde und 21 Stunden", "eine Stunde und einundzwanzig Stunden"),
     ("Sie haben 1 neue Nachricht.", "Sie haben eine neue Nachricht."),
     ("Noch 1 Tag, 1 von 3", "Noch ein Tag, eins von drei"),
+    ("In 1 Woche, vor 1 Monat", "In einer Woche, vor einem Monat"),
+    ("von 1 Uhr an", "von ein Uhr an"),
     ("Gleis 1 Richtung Bonn", "Gleis eins Richtung Bonn"),
     ("1 Mio. € und 2 Mio. €", "eine Million Euro und zwei Millionen Euro"),
     ("Das kostet 1 Mrd.", "Das kostet eine Milliarde."),
@@ -57,8 +59,10 @@ GERMAN = [
 ]
 SPANISH = [
     ("1 hora, 21 citas y 200 horas", "una hora, veintiuna citas y doscientas horas"),
+    ("1 hermana y 21 programas", "una hermana y veintiún programas"),
     ("1 libro y 21 días", "un libro y veintiún días"),
     ("Solo queda 1 de 21 en la mesa.", "Solo queda uno de veintiuno en la mesa."),
+    ("Pulse 1 para ventas.", "Pulse uno para ventas."),
     ("la opción 1 para reservar", "la opción uno para reservar"),
     ("1.000.000 € y 1 €", "un millón de euros y un euro"),
     ("2.000.000 personas", "dos millones de personas"),
