@@ -159,6 +159,15 @@ PROFILE: Final = LanguageProfile(
             "CHF": Currency("un franc", "francs", "un centime", "centimes"),
         },
         sum_joint="",
+        half=("un demi", "une demi"),
+        fractions={
+            3: ("un tiers", "tiers"),
+            4: ("un quart", "quarts"),
+            5: ("un cinquième", "cinquièmes"),
+            6: ("un sixième", "sixièmes"),
+            8: ("un huitième", "huitièmes"),
+            10: ("un dixième", "dixièmes"),
+        },
         units={
             "km/h": Unit("un kilomètre par heure", "kilomètres par heure"),
             "kWh": Unit("un kilowattheure", "kilowattheures"),

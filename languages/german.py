@@ -200,6 +200,15 @@ PROFILE: Final = LanguageProfile(
             "Fr": Currency("ein Franken", "Franken", "ein Rappen", "Rappen"),
         },
         sum_joint="",
+        half=("ein halb", "eine halbe"),
+        fractions={
+            3: ("ein Drittel", "Drittel"),
+            4: ("ein Viertel", "Viertel"),
+            5: ("ein Fünftel", "Fünftel"),
+            6: ("ein Sechstel", "Sechstel"),
+            8: ("ein Achtel", "Achtel"),
+            10: ("ein Zehntel", "Zehntel"),
+        },
         units={
             "km/h": Unit("ein Kilometer pro Stunde", "Kilometer pro Stunde"),
             "kWh": Unit("eine Kilowattstunde", "Kilowattstunden", feminine=True),

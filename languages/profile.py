@@ -135,6 +135,10 @@ class Writing:
     """By symbol and by code."""
     sum_joint: str
     """Word between the amount and its hundredths; empty: none."""
+    half: tuple[str, str]
+    """Words of 1/2 in front of a masculine and of a feminine noun."""
+    fractions: Mapping[int, tuple[str, str]]
+    """By denominator: words of one part, with its article, and of many."""
     units: Mapping[str, Unit]
     """By symbol; each stands behind a number."""
     abbreviations: Mapping[str, str]

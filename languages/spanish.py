@@ -173,6 +173,15 @@ PROFILE: Final = LanguageProfile(
             "GBP": Currency("una libra", "libras", "un penique", "peniques", feminine=True),
         },
         sum_joint="con",
+        half=("medio", "media"),
+        fractions={
+            3: ("un tercio", "tercios"),
+            4: ("un cuarto", "cuartos"),
+            5: ("un quinto", "quintos"),
+            6: ("un sexto", "sextos"),
+            8: ("un octavo", "octavos"),
+            10: ("un décimo", "décimos"),
+        },
         units={
             "km/h": Unit("un kilómetro por hora", "kilómetros por hora"),
             "kWh": Unit("un kilovatio hora", "kilovatios hora"),

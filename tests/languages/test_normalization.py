@@ -10,6 +10,24 @@ from tts import CutterConfig, TextChunker
 from tts.text.normalize import normalize, spoken_words
 
 GERMAN = [
+    ("12.50 €", "zwölf Euro fünfzig"),
+    ("Es kostet €1.50.", "Es kostet ein Euro fünfzig."),
+    ("1.5 Liter", "eins Komma fünf Liter"),
+    ("$1,234.50", "eintausendzweihundertvierunddreißig Dollar fünfzig"),
+    ("1'234.50 CHF", "eintausendzweihundertvierunddreißig Franken fünfzig"),
+    ("Das sind 12.75.", "Das sind zwölf Komma sieben fünf."),
+    ("am 24.12 um 12.10 Uhr", "am vierundzwanzigsten Dezember um zwölf Uhr zehn"),
+    ("1/2 Liter, 3/4 Liter, 1/2 Stunde", "ein halb Liter, drei Viertel Liter, eine halbe Stunde"),
+    (
+        "192.168.1.1",
+        "eins neun zwei Punkt eins sechs acht Punkt eins Punkt eins",
+    ),
+    ("Version 2.10.3", "Version zwei Punkt zehn Punkt drei"),
+    (
+        "1.234.567 Euro",
+        "eine Million zweihundertvierunddreißigtausendfünfhundertsiebenundsechzig Euro",
+    ),
+    ("24-12-2024", "vierundzwanzigster Dezember zweitausendvierundzwanzig"),
     ("1 Stunde und 21 Stunden", "eine Stunde und einundzwanzig Stunden"),
     ("Sie haben 1 neue Nachricht.", "Sie haben eine neue Nachricht."),
     ("Noch 1 Tag, 1 von 3", "Noch ein Tag, eins von drei"),
@@ -58,6 +76,16 @@ GERMAN = [
     ("**Wichtig**: nein!", "Wichtig: nein!"),
 ]
 SPANISH = [
+    ("3.14", "tres coma uno cuatro"),
+    ("$12.50 y 1 €", "doce dólares con cincuenta y un euro"),
+    ("el 24-12-2024", "el veinticuatro de diciembre de dos mil veinticuatro"),
+    ("912-345-678", "nueve uno dos, tres cuatro cinco, seis siete ocho"),
+    ("Llame al 600 12 34 56.", "Llame al seis cero cero, uno dos, tres cuatro, cinco seis."),
+    ("912 345 678", "nueve uno dos, tres cuatro cinco, seis siete ocho"),
+    ("1/2 litro, 1/2 hora, 3/4 de hora", "medio litro, media hora, tres cuartos de hora"),
+    ("01/05", "cero uno, cero cinco"),
+    ("10.0.0.1", "diez punto cero punto cero punto uno"),
+    ("el 24/12", "el veinticuatro de diciembre"),
     ("1 hora, 21 citas y 200 horas", "una hora, veintiuna citas y doscientas horas"),
     ("1 hermana y 21 programas", "una hermana y veintiún programas"),
     ("1 libro y 21 días", "un libro y veintiún días"),
@@ -91,6 +119,16 @@ SPANISH = [
     ("¿Son 2?", "Son dos?"),
 ]
 FRENCH = [
+    ("12.50 €", "douze euros cinquante"),
+    ("1 234.50 €", "mille deux cent trente-quatre euros cinquante"),
+    ("le 24-12-2024", "le vingt-quatre décembre deux mille vingt-quatre"),
+    ("1/2 litre, 2/3", "un demi litre, deux tiers"),
+    ("06.12.34.56.78", "zéro six, un deux, trois quatre, cinq six, sept huit"),
+    ("127.0.0.1", "un deux sept point zéro point zéro point un"),
+    (
+        "912 345 678",
+        "neuf cent douze millions trois cent quarante-cinq mille six cent soixante-dix-huit",
+    ),
     ("1 heure et 21 heures", "une heure et vingt et une heures"),
     ("1 jour, 31 nouvelles réponses", "un jour, trente et une nouvelles réponses"),
     ("chambre 21 table 1", "chambre vingt et un table un"),

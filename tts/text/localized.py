@@ -104,7 +104,11 @@ class _Reader:
         self.writing = writing
         self.numbers = NumberWords(writing.number_words)
         groups = writing.groups
-        self.number = rf"(?:\d{{1,3}}(?:{groups}\d{{3}})+(?!\d)(?:,\d+)?|\d+(?:,\d+)?)"
+        self.number = (
+            rf"(?:\d{{1,3}}(?:(?:,|{groups})\d{{3}})+\.\d{{1,2}}(?!\d|\.\d)|\d+\.\d{{1,2}}(?!\d|\.\d)"
+            rf"|\d{{1,3}}(?:{groups}\d{{3}})+(?!\d)(?:,\d+)?|\d+(?:,\d+)?)"
+        )
+        """A written number without its sign, with a decimal comma, or a point as in "12.50"."""
         self.currencies = dict(writing.currencies)
         for each in writing.currencies.values():  # "29,99 euros": written out
             self.currencies |= {each.one.split()[-1]: each, each.many: each}
@@ -117,7 +121,7 @@ class _Reader:
 
     def amount(self, text: str) -> str:
         """Words of a written number without its sign."""
-        whole, comma, fraction = text.partition(",")
+        whole, comma, fraction = _with_comma(text).partition(",")
         digits = re.sub(r"\D", "", whole)
         is_grouped = digits != whole
         if self._is_code(digits, is_grouped=is_grouped):
@@ -145,6 +149,7 @@ class _Reader:
 
     def counted(self, text: str, noun: Unit) -> str:
         """A number and what it counts."""
+        text = _with_comma(text)
         if text == "1":
             return noun.one
         said = self.amount(text)
@@ -158,7 +163,7 @@ class _Reader:
         """A number in front of a written-out noun: "1 Stunde", "21 citas"."""
         writing, behind = self.writing, after(match)
         is_label = re.search(rf"\b(?:{writing.number_labels})\s$", before(match), re.IGNORECASE)
-        if is_label or "," in match["a"] or match["a"].startswith("0"):
+        if is_label or "," in _with_comma(match["a"]) or match["a"].startswith("0"):
             return None
         if re.match(writing.feminine_behind, behind, re.IGNORECASE):
             said = writing.feminine(self.amount(match["a"]))
@@ -177,7 +182,7 @@ class _Reader:
 
     def money(self, match: re.Match[str]) -> str:
         currency = self.currencies[match["c"]]
-        whole, _, fraction = match["a"].partition(",")
+        whole, _, fraction = _with_comma(match["a"]).partition(",")
         unit = Unit(currency.one, currency.many, currency.feminine)
         if len(fraction) != 2:
             return self.signed(match) + self.counted(match["a"], unit)
@@ -234,6 +239,32 @@ class _Reader:
             return None
         return self.writing.titles[match[0]]
 
+    def dotted_day(self, match: re.Match[str]) -> str | None:
+        """A date without its last dot behind an article: "am 24.12", "el 24/12"."""
+        return self.day(match) if self.weekdays.has_article(match) else None
+
+    def fraction(self, match: re.Match[str]) -> str | None:
+        """ "1/2", "3/4"."""
+        numerator, denominator = int(match["n"]), int(match["d"])
+        if (numerator, denominator) == (1, 2):
+            behind = re.match(self.writing.feminine_behind, after(match), re.IGNORECASE)
+            return self.writing.half[behind is not None]
+        if not 0 < numerator < denominator or denominator not in self.writing.fractions:
+            return None
+        one, many = self.writing.fractions[denominator]
+        return one if numerator == 1 else f"{self.numbers.cardinal(numerator)} {many}"
+
+    def dotted(self, match: re.Match[str]) -> str | None:
+        """Numbers of an IP address or a version, which are not groups of one number."""
+        parts = match[0].split(".")
+        is_address = len(parts) == 4 and all(int(part) <= 255 for part in parts)
+        if all(len(part) == 3 for part in parts[1:]) and not is_address:
+            return None
+        if any(part.startswith("0") and len(part) > 1 for part in parts):
+            return None  # a telephone number, or thousands
+        said = (self.numbers.digits(part) if len(part) > 2 else self.amount(part) for part in parts)
+        return f" {self.writing.address['.']} ".join(said)
+
     def clock(self, match: re.Match[str]) -> str:
         """A time of day."""
         return self.writing.time(self.numbers, int(match["h"]), int(match["min"] or 0))
@@ -278,7 +309,7 @@ def localized_rules(writing: Writing) -> RuleSet:
     own = [_own(each, reader.numbers) for each in writing.rules]
     return RuleSet(
         words=tuple(_word_rules(reader)),
-        numbers=(*_date_rules(reader), *own, *_number_rules(reader)),
+        numbers=(*_date_rules(reader), *_grouped_rules(reader), *own, *_number_rules(reader)),
         symbols=(*MARKUP_RULES, *_symbol_rules(writing)),
         cardinal=reader.numbers.cardinal,
     )
@@ -322,6 +353,7 @@ def _date_rules(reader: _Reader) -> list[Rule]:
         *(f"{short}." for short in reader.writing.month_abbreviations),
     ]
     names = _alternatives(months)
+    counted = _alternatives([*reader.currencies, *reader.writing.units, "%", "Uhr"])
     year = r"(?P<y>(?:1[1-9]|20)\d\d)"
     link = r"(?:\s|\.\s?|\sde\s|er\s|º\sde\s)"
     return [
@@ -334,13 +366,34 @@ def _date_rules(reader: _Reader) -> list[Rule]:
         rule(
             r"(?P<d>\d{1,2})[./](?P<m>\d{1,2})[./](?P<y>(?:19|20)?\d\d)(?![\d./]\d|\d)", reader.day
         ),
+        rule(r"(?P<d>\d{1,2})-(?P<m>\d{1,2})-(?P<y>(?:19|20)\d\d)(?![\d-])", reader.day),
         rule(r"(?P<d>[0-3]?\d)\.(?P<m>[01]?\d)\.(?P<y>)(?!\d)", reader.day),
+        rule(
+            rf"(?P<d>[0-3]?\d)(?:\.(?=\d\d)|/)(?P<m>[01]?\d)(?P<y>)(?![\d./]|,\d|\s?(?:{counted})(?!\w))",
+            reader.dotted_day,
+        ),
         rule(
             r"(?P<h>[01]?\d|2[0-4])[:.](?P<min>[0-5]\d)\s?(?:Uhr|h)(?!\w)",
             reader.clock,
         ),
         rule(r"(?P<h>[01]?\d|2[0-4]):(?P<min>[0-5]\d)(?![\d:])", reader.clock),
         rule(r"(?P<h>[01]?\d|2[0-4])(?P<min>)\sUhr(?!\w)", reader.clock),
+    ]
+
+
+def _grouped_rules(reader: _Reader) -> list[Rule]:
+    """Rules of what is no single number: telephone numbers, addresses, fractions."""
+    end = r"(?![\w-]|[.,/ ]\d)"
+    no_sum = rf"(?!\s?(?:{_alternatives(reader.currencies)})(?!\w))"
+    # Where a blank parts thousands, three groups of three digits are a number.
+    threes = "" if re.match(reader.writing.groups, " ") else r"|\d{3} \d{3} \d{3}"
+    return [
+        rule(rf"\d{{1,3}}(?:\.\d{{1,3}}){{2,}}(?!\d|\.\d){no_sum}", reader.dotted),
+        rule(rf"\d{{1,5}}(?:-\d{{1,5}}){{2,8}}{end}", reader.phone),
+        rule(
+            rf"(?:\d{{3}}(?: \d\d){{3}}|\d\d \d{{3}} \d\d \d\d{threes}){end}{no_sum}", reader.phone
+        ),
+        rule(r"(?P<n>[1-9]\d?)/(?P<d>[1-9]\d?)(?![\d/]|[.,]\d)", reader.fraction),
     ]
 
 
@@ -383,10 +436,17 @@ def _lookup(table: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
     return lambda match: table[match[0]]
 
 
+def _with_comma(text: str) -> str:
+    """A number with a decimal point, "1,234.50", in the form with a comma."""
+    point = re.fullmatch(r"(.+)\.(\d{1,2})", text)
+    return re.sub(r"\D", "", point[1]) + "," + point[2] if point else text
+
+
 def _is_millions(text: str) -> bool:
     digits = re.sub(r"\D", "", text)
     return (
-        6 < len(digits) <= _MAX_CARDINAL_DIGITS
+        "," not in _with_comma(text)
+        and 6 < len(digits) <= _MAX_CARDINAL_DIGITS
         and digits.endswith("0" * 6)
         and not digits.startswith("0")
     )
