@@ -284,9 +284,7 @@ PROFILE: Final = LanguageProfile(
         words={"OK": "okay", "Ok": "okay", "ok": "okay"},
         acronyms_said=words("PIN SIM NATO NASA TÜV BAFÖG COVID AIDS APP"),
         code_labels=(
-            r"Nummer|Nr\.|Bestellnummer|Kundennummer|Rechnungsnummer|Auftragsnummer|Kontonummer|"
-            r"Telefonnummer|PIN|Code|Postleitzahl|PLZ|Vorwahl|Durchwahl|Aktenzeichen|"
-            r"Buchungsnummer|Vorgangsnummer"
+            r"\w{0,24}nummer|Nr\.|PIN|Code|Postleitzahl|PLZ|Vorwahl|Durchwahl|Aktenzeichen"
         ),
         address={
             ".": "Punkt",
@@ -300,7 +298,9 @@ PROFILE: Final = LanguageProfile(
             SpokenRule(r"(?P<n>\d{1,3})\.(?=\s[A-Za-zÄÖÜäöü])", _ordinal_dot),
             SpokenRule(r"1\s(?P<m>Mio|Mrd)\.", _one_million),
             SpokenRule(r"1(?=\s[^\W\d_])", _one_in_dative),
-            SpokenRule(r"1[1-9]\d\d(?![\d.,:/%€$£-]|\s?(?:Euro|EUR|kg|km|m|g)\b)", _year),
+            SpokenRule(
+                r"1[1-9]\d\d(?![\d/-]|[.,:]\d|\s?[%€$£]|\s?(?:Euro|EUR|kg|km|m|g)\b)", _year
+            ),
         ),
         unfinished=rf"(?:\b{_BEFORE_ORDINAL}\s\d{{1,3}}|,\s\d{{1,2}})\.$",
         feminine=_feminine,

@@ -10,6 +10,13 @@ from tts import CutterConfig, TextChunker
 from tts.text.normalize import normalize, spoken_words
 
 GERMAN = [
+    ("Ihre PIN: 1234", "Ihre PIN: eins zwei drei vier"),
+    ("Die PIN lautet 1234.", "Die PIN lautet eins zwei drei vier."),
+    ("Bestellnummer 1789", "Bestellnummer eins sieben acht neun"),
+    ("Ihre Ticketnummer ist 1999", "Ihre Ticketnummer ist eins neun neun neun"),
+    ("Postleitzahl 1234", "Postleitzahl eins zwei drei vier"),
+    ("Code 1500 €", "Code eintausendfünfhundert Euro"),
+    ("Das war 1789.", "Das war siebzehnhundertneunundachtzig."),
     ("12.50 €", "zwölf Euro fünfzig"),
     ("Es kostet €1.50.", "Es kostet ein Euro fünfzig."),
     ("1.5 Liter", "eins Komma fünf Liter"),

@@ -276,7 +276,7 @@ class _Reader:
 
     def labelled(self, match: re.Match[str]) -> str | None:
         """A number behind "order number" and its like."""
-        label = rf"\b(?:{self.writing.code_labels})[\s.:#]*(?:\w{{1,5}}[\s:]+)?$"
+        label = rf"\b(?:{self.writing.code_labels})[\s.:#]*(?:\w{{1,6}}[\s:]+)?$"
         if not re.search(label, before(match), re.IGNORECASE):
             return None
         return self.numbers.digits(match[0])
@@ -382,8 +382,9 @@ def _date_rules(reader: _Reader) -> list[Rule]:
 
 
 def _grouped_rules(reader: _Reader) -> list[Rule]:
-    """Rules of what is no single number: telephone numbers, addresses, fractions."""
+    """Rules of what is no single number: telephone and order numbers, addresses, fractions."""
     end = r"(?![\w-]|[.,/ ]\d)"
+    counted = _alternatives([*reader.currencies, *reader.writing.units, "%"])
     no_sum = rf"(?!\s?(?:{_alternatives(reader.currencies)})(?!\w))"
     # Where a blank parts thousands, three groups of three digits are a number.
     threes = "" if re.match(reader.writing.groups, " ") else r"|\d{3} \d{3} \d{3}"
@@ -393,6 +394,7 @@ def _grouped_rules(reader: _Reader) -> list[Rule]:
         rule(
             rf"(?:\d{{3}}(?: \d\d){{3}}|\d\d \d{{3}} \d\d \d\d{threes}){end}{no_sum}", reader.phone
         ),
+        rule(rf"\d{{3,16}}(?![\d,.:]\d|\d|\s?(?:{counted})(?!\w))", reader.labelled),
         rule(r"(?P<n>[1-9]\d?)/(?P<d>[1-9]\d?)(?![\d/]|[.,]\d)", reader.fraction),
     ]
 
@@ -407,7 +409,6 @@ def _number_rules(reader: _Reader) -> list[Rule]:
         rule(rf"{sign}(?P<c>[{re.escape(symbols)}])\s?(?P<a>{number})", reader.money),
         rule(r"\+\d{1,3}(?:[-. /]?\(?\d{1,5}\)?){2,6}(?![\w-])", reader.phone),
         rule(r"0\d{1,5}(?:[-./ ]\d{2,8}){1,5}(?![\w-]|,\d)", reader.phone),
-        rule(r"\d{3,16}(?![\d,.:]\d|\d)", reader.labelled),
         rule(rf"{sign}(?P<a>{number})\s?%", reader.percent),
         rule(rf"{sign}(?P<a>{number})\s?(?P<u>{units})(?![\w²³])", reader.measure),
         rule(rf"(?P<a>{number})\s?{DASH}\s?(?P<b>{number})(?![\w-])", reader.ends),
