@@ -51,7 +51,7 @@ def _time(numbers: Numbers, hour: int, minute: int) -> str:
 
 def _ordinal_dot(match: re.Match[str], numbers: Numbers) -> str | None:
     """ "der 3. Platz": a dot behind a number makes an ordinal of it after an article."""
-    before = match.string[: match.start()]
+    before = match.string[max(0, match.start() - 48) : match.start()]
     if not re.search(rf"\b{_BEFORE_ORDINAL}\s$", before, re.IGNORECASE):
         return None
     return _ordinal(numbers, int(match["n"]), before)

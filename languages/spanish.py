@@ -82,7 +82,7 @@ def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
     if ending in ("ª", "a"):
         return re.sub(r"o\b", "a", spoken)
     is_before_noun = ending == "er" or re.match(
-        r"\s(?!de\b)[a-záéíóúñ]", match.string[match.end() :]
+        r"\s(?!de\b)[a-záéíóúñ]", match.string[match.end() : match.end() + 8]
     )
     is_short = spoken.endswith(("primero", "tercero"))
     return spoken[:-1] if is_short and is_before_noun else spoken

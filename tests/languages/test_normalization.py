@@ -1,5 +1,7 @@
 """Written text to spoken words in German, Spanish and French: a table of cases each."""
 
+from typing import SupportsIndex
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -189,6 +191,33 @@ def test_cases(language: str, written: str, spoken: str) -> None:
 )
 def test_what_no_rule_expects_is_read_too(language: str, written: str, spoken: str) -> None:
     assert normalize(written, language) == spoken
+
+
+class _Watched(str):
+    """A text that notes how much of it is looked at."""
+
+    slices: list[str]
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        found = super().__getitem__(key)
+        self.slices.append(found)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("language", "sentence", "spoken"),
+    [
+        ("de", "am 3. Tag ", "am dritten Tag"),
+        ("de", "am 1 Mio. ", "am eine Million"),
+        ("es", "el 3.º día ", "el tercer día"),
+        ("fr", "le 1er jour ", "le premier jour"),
+    ],
+)
+def test_a_rule_looks_at_its_surroundings_only(language: str, sentence: str, spoken: str) -> None:
+    text = _Watched(sentence * 50 + "ja")
+    text.slices = []
+    assert normalize(text, language) == f"{spoken} " * 50 + "ja"
+    assert max(map(len, text.slices)) <= 48
 
 
 @settings(max_examples=150, deadline=None)
