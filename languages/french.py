@@ -53,8 +53,8 @@ def _after_millions(noun: str) -> str:
 
 _FEMININE_NOUN: Final = (
     r"(?:heure|minute|seconde|semaine|année|journée|soirée|matinée|demi-heure|personne|nuit|table|chambre|"
-    r"tonne|page|place|carte|facture|commande|bouteille|boîte|pièce|unité|tâche|offre|photo|lettre|"
-    r"réponse|entreprise|ville|rue|voiture|adresse|demande|tasse|ligne|liste|étape|erreur|visite|tranche|"
+    r"tonne|page|carte|facture|commande|bouteille|boîte|pièce|unité|tâche|offre|photo|lettre|"
+    r"réponse|entreprise|ville|voiture|adresse|demande|tasse|ligne|liste|étape|erreur|visite|tranche|"
     r"cuillère|maison|porte|fenêtre|touche|copie|possibilité|nouvelle|disponibilité)s?\b"
     r"|fois\b|\w+[ts]ions?\b"
 )
