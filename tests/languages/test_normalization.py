@@ -143,6 +143,7 @@ FRENCH = [
     ("chambre 21 table 1", "chambre vingt et un table un"),
     ("1 000 000 €", "un million d'euros"),
     ("2 000 000 $", "deux millions de dollars"),
+    ("Ils sont 3 000 000 Bretons.", "Ils sont trois millions de Bretons."),
     ("1 000 000 habitants", "un million d'habitants"),
     ("J'aime la mer. Elle est belle.", "J'aime la mer. Elle est belle."),
     ("Le mar. 24/12/2024", "Le mardi vingt-quatre décembre deux mille vingt-quatre"),

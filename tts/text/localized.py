@@ -412,7 +412,7 @@ def _number_rules(reader: _Reader) -> list[Rule]:
         rule(rf"{sign}(?P<a>{number})\s?%", reader.percent),
         rule(rf"{sign}(?P<a>{number})\s?(?P<u>{units})(?![\w²³])", reader.measure),
         rule(rf"(?P<a>{number})\s?{DASH}\s?(?P<b>{number})(?![\w-])", reader.ends),
-        rule(rf"(?P<a>{number})\s(?P<noun>[^\W\d_]+)(?![.@'’-])", reader.millions),
+        rule(rf"(?P<a>{number})\s(?P<noun>[^\W\d_]+)(?![\w@'’-]|\.\w)", reader.millions),
         rule(rf"{sign}(?P<a>{number})(?=\s[^\W\d_])", reader.before_word),
         rule(rf"{sign}(?P<a>{number})", reader.plain),
     ]
