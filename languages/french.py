@@ -45,6 +45,26 @@ def _feminine(spoken: str) -> str:
     return re.sub(r"\bun$", "une", spoken)
 
 
+def _after_millions(noun: str) -> str:
+    if noun in ("de", "d", "et"):
+        return noun
+    return f"d'{noun}" if noun[0].lower() in "aeiouyhéèêâîôœ" else f"de {noun}"
+
+
+_FEMININE_NOUN: Final = (
+    r"(?:heure|minute|seconde|semaine|année|journée|soirée|matinée|demi-heure|personne|nuit|table|chambre|"
+    r"tonne|page|carte|facture|commande|bouteille|boîte|pièce|unité|tâche|offre|photo|lettre|"
+    r"réponse|entreprise|ville|voiture|adresse|demande|tasse|ligne|liste|étape|erreur|visite|tranche|"
+    r"cuillère|maison|porte|fenêtre|touche|copie|possibilité|nouvelle|disponibilité)s?\b"
+    r"|fois\b|\w+[ts]ions?\b"
+)
+_LABELS: Final = (
+    r"option|numéro|n°|quai|chambre|voie|page|chapitre|ligne|étape|version|étage|table|salle|bus|partie|"
+    r"type|phase|niveau|article|porte|touche"
+)
+"""Words with a number of their own."""
+
+
 def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
     if match["e"] in ("re", "ère"):
         return "première" if match["n"] == "1" else None
@@ -114,6 +134,9 @@ PROFILE: Final = LanguageProfile(
             "sam": "samedi",
             "dim": "dimanche",
         },
+        weekday_articles="le|du|au|ce|chaque|les",
+        weekday_links="à|de|dès|vers|entre|jusqu'à",
+        weekday_joints=r"[-–/,&+]|à|au|et|ou|jusqu'au",
         month_abbreviations={
             "janv": 1,
             "févr": 2,
@@ -136,6 +159,15 @@ PROFILE: Final = LanguageProfile(
             "CHF": Currency("un franc", "francs", "un centime", "centimes"),
         },
         sum_joint="",
+        half=("un demi", "une demi"),
+        fractions={
+            3: ("un tiers", "tiers"),
+            4: ("un quart", "quarts"),
+            5: ("un cinquième", "cinquièmes"),
+            6: ("un sixième", "sixièmes"),
+            8: ("un huitième", "huitièmes"),
+            10: ("un dixième", "dixièmes"),
+        },
         units={
             "km/h": Unit("un kilomètre par heure", "kilomètres par heure"),
             "kWh": Unit("un kilowattheure", "kilowattheures"),
@@ -180,6 +212,7 @@ PROFILE: Final = LanguageProfile(
             "St": "saint",
             "Ste": "sainte",
         },
+        titles={},
         symbols={
             "&": "et",
             "+": "plus",
@@ -217,5 +250,8 @@ PROFILE: Final = LanguageProfile(
             SpokenRule(r"(?P<n>\d{1,3})(?P<e>ère|ème|er|re|e)(?!\w)", _ordinal),
         ),
         feminine=_feminine,
+        feminine_behind=rf"\s(?:\w{{1,20}}es?\s)?(?:{_FEMININE_NOUN})",
+        number_labels=_LABELS,
+        after_millions=_after_millions,
     ),
 )

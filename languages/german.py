@@ -51,7 +51,7 @@ def _time(numbers: Numbers, hour: int, minute: int) -> str:
 
 def _ordinal_dot(match: re.Match[str], numbers: Numbers) -> str | None:
     """ "der 3. Platz": a dot behind a number makes an ordinal of it after an article."""
-    before = match.string[: match.start()]
+    before = match.string[max(0, match.start() - 48) : match.start()]
     if not re.search(rf"\b{_BEFORE_ORDINAL}\s$", before, re.IGNORECASE):
         return None
     return _ordinal(numbers, int(match["n"]), before)
@@ -60,6 +60,44 @@ def _ordinal_dot(match: re.Match[str], numbers: Numbers) -> str | None:
 def _year(match: re.Match[str], numbers: Numbers) -> str:
     """A number like a year's, alone, is said like one: "neunzehnhundertneunundneunzig"."""
     return numbers.year(int(match[0]))
+
+
+def _one_million(match: re.Match[str], numbers: Numbers) -> str:
+    said = {"Mio": "eine Million", "Mrd": "eine Milliarde"}[match["m"]]
+    return said if match.string[match.end() : match.end() + 8].strip() else said + "."
+
+
+_FEMININE_NOUN: Final = (
+    r"\w*(?:stunde|minute|sekunde|woche|frage|sache|tasse|flasche|seite|karte|milliarde|tonne|meile|"
+    r"aufgabe|stelle|reihe|etage|kugel|dose|kiste|runde|straße|stimme|bestellnummer|nummer|adresse|"
+    r"pause|e-mail|rufnummer|taste|zeile|spalte|tabelle|ecke|box|tüte|scheibe|prise|probe|liste)n?\b"
+    r"|\w*(?:nacht|nachricht|person|firma|hand|stadt|mail|uhrzeit|mahlzeit|bank|auskunft|antwort)"
+    r"(?:en)?\b"
+    r"|\w+(?:ung|heit|keit|schaft|tät|ion|erin)(?:en)?\b"
+)
+_LABELS: Final = (
+    r"Gleis|Nummer|Nr\.|Zimmer|Platz|Kapitel|Seite|Raum|Tor|Linie|Stufe|Option|Taste|Version|Schritt|"
+    r"Teil|Punkt|Halle|Haus|Etage|Block|Spur|Bus|Artikel|Absatz|Typ|Klasse|Phase|Level|Ziffer|Stock|"
+    r"\w{2,30}(?:straße|str\.|weg|allee|gasse|platz)"
+)
+"""Words with a number of their own."""
+
+
+_FEMININE_BEHIND: Final = rf"\s(?:\w{{1,20}}en?\s)?(?:{_FEMININE_NOUN})"
+_NOUN_BEHIND: Final = (
+    r"\s(?:[a-zäöüß]{1,20}(?:er|es|en)\s)?(?!(?:Std|Min|Mio|Mrd|Uhr)\b)[A-ZÄÖÜ][a-zäöüß]"
+)
+
+
+def _one_in_dative(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "in 1 Woche", "vor 1 Monat"."""
+    begin, end = match.span()
+    before, behind = match.string[max(0, begin - 12) : begin], match.string[end : end + 48]
+    if not re.search(r"\b(?:in|vor|nach|seit|mit|von|zu|bei|aus)\s$", before, re.IGNORECASE):
+        return None
+    if re.match(_FEMININE_BEHIND, behind, re.IGNORECASE):
+        return "einer"
+    return "einem" if re.match(_NOUN_BEHIND, behind) else None
 
 
 def _before_noun(spoken: str) -> str:
@@ -132,6 +170,9 @@ PROFILE: Final = LanguageProfile(
             "Sa": "Samstag",
             "So": "Sonntag",
         },
+        weekday_articles="am|vom|zum|bis|ab|jeden|diesen|nächsten|kommenden|den",
+        weekday_links="um|ab|von|bis|gegen|zwischen|nach|vor",
+        weekday_joints=r"[-–/,&+]|bis|und|oder|u\.|o\.|bis zum|auf",
         month_abbreviations={
             "Jan": 1,
             "Feb": 2,
@@ -159,6 +200,15 @@ PROFILE: Final = LanguageProfile(
             "Fr": Currency("ein Franken", "Franken", "ein Rappen", "Rappen"),
         },
         sum_joint="",
+        half=("ein halb", "eine halbe"),
+        fractions={
+            3: ("ein Drittel", "Drittel"),
+            4: ("ein Viertel", "Viertel"),
+            5: ("ein Fünftel", "Fünftel"),
+            6: ("ein Sechstel", "Sechstel"),
+            8: ("ein Achtel", "Achtel"),
+            10: ("ein Zehntel", "Zehntel"),
+        },
         units={
             "km/h": Unit("ein Kilometer pro Stunde", "Kilometer pro Stunde"),
             "kWh": Unit("eine Kilowattstunde", "Kilowattstunden", feminine=True),
@@ -200,8 +250,6 @@ PROFILE: Final = LanguageProfile(
             "vgl.": "vergleiche",
             "Dr.": "Doktor",
             "Prof.": "Professor",
-            "Hr.": "Herr",
-            "Fr.": "Frau",
             "Nr.": "Nummer",
             "Tel.": "Telefon",
             "Str.": "Straße",
@@ -214,6 +262,7 @@ PROFILE: Final = LanguageProfile(
             "min.": "mindestens",
             "o.k.": "okay",
         },
+        titles={"Hr.": "Herr", "Fr.": "Frau"},
         symbols={
             "&": "und",
             "+": "plus",
@@ -235,9 +284,7 @@ PROFILE: Final = LanguageProfile(
         words={"OK": "okay", "Ok": "okay", "ok": "okay"},
         acronyms_said=words("PIN SIM NATO NASA TÜV BAFÖG COVID AIDS APP"),
         code_labels=(
-            r"Nummer|Nr\.|Bestellnummer|Kundennummer|Rechnungsnummer|Auftragsnummer|Kontonummer|"
-            r"Telefonnummer|PIN|Code|Postleitzahl|PLZ|Vorwahl|Durchwahl|Aktenzeichen|"
-            r"Buchungsnummer|Vorgangsnummer"
+            r"\w{0,24}nummer|Nr\.|PIN|Code|Postleitzahl|PLZ|Vorwahl|Durchwahl|Aktenzeichen"
         ),
         address={
             ".": "Punkt",
@@ -249,10 +296,17 @@ PROFILE: Final = LanguageProfile(
         },
         rules=(
             SpokenRule(r"(?P<n>\d{1,3})\.(?=\s[A-Za-zÄÖÜäöü])", _ordinal_dot),
-            SpokenRule(r"1[1-9]\d\d(?![\d.,:/%€$£-]|\s?(?:Euro|EUR|kg|km|m|g)\b)", _year),
+            SpokenRule(r"1\s(?P<m>Mio|Mrd)\.", _one_million),
+            SpokenRule(r"1(?=\s[^\W\d_])", _one_in_dative),
+            SpokenRule(
+                r"1[1-9]\d\d(?![\d/-]|[.,:]\d|\s?[%€$£]|\s?(?:Euro|EUR|kg|km|m|g)\b)", _year
+            ),
         ),
         unfinished=rf"(?:\b{_BEFORE_ORDINAL}\s\d{{1,3}}|,\s\d{{1,2}})\.$",
         feminine=_feminine,
         before_noun=_before_noun,
+        feminine_behind=_FEMININE_BEHIND,
+        masculine_behind=_NOUN_BEHIND,
+        number_labels=_LABELS,
     ),
 )

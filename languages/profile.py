@@ -117,7 +117,14 @@ class Writing:
     """Word between the ends of a range."""
     months: tuple[str, ...]
     weekdays: Mapping[str, str]
-    """Short forms without a dot, and what they stand for."""
+    """Short forms without a dot, and what they stand for: where a date, a time or another weekday
+    stands beside them. Many are words of their own too ("mer.", "So.")."""
+    weekday_articles: str
+    """Words in front of a weekday alone, as alternatives of a regular expression."""
+    weekday_links: str
+    """Words between a weekday and a time, likewise."""
+    weekday_joints: str
+    """Words and marks between two weekdays, likewise."""
     month_abbreviations: Mapping[str, int]
     """Short forms without a dot, and the number of the month."""
     date: Callable[[Numbers, int, int, int | None, str], str]
@@ -128,10 +135,16 @@ class Writing:
     """By symbol and by code."""
     sum_joint: str
     """Word between the amount and its hundredths; empty: none."""
+    half: tuple[str, str]
+    """Words of 1/2 in front of a masculine and of a feminine noun."""
+    fractions: Mapping[int, tuple[str, str]]
+    """By denominator: words of one part, with its article, and of many."""
     units: Mapping[str, Unit]
     """By symbol; each stands behind a number."""
     abbreviations: Mapping[str, str]
     """With their dots. None of them ends a sentence unless the text goes on in another one."""
+    titles: Mapping[str, str]
+    """Such short forms in front of a capitalized word only."""
     symbols: Mapping[str, str]
     """Single characters."""
     words: Mapping[str, str]
@@ -150,6 +163,16 @@ class Writing:
     """Number words in front of a feminine noun."""
     before_noun: Callable[[str], str] = lambda words: words
     """Number words in front of a masculine noun."""
+    feminine_behind: str = r"(?!)"
+    """Text behind a number that counts a feminine noun, as a regular expression without case that
+    begins at the blank."""
+    masculine_behind: str = r"(?!)"
+    """Likewise for a masculine or neuter noun, with case."""
+    number_labels: str = r"(?!)"
+    """Words after which a number counts nothing ("platform 1"), as alternatives of a regular
+    expression."""
+    after_millions: Callable[[str], str] = lambda noun: noun
+    """The noun behind whole millions, "d'euros"."""
 
 
 @dataclass(frozen=True, slots=True)

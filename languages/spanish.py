@@ -42,8 +42,38 @@ def _before_noun(spoken: str) -> str:
 
 
 def _feminine(spoken: str) -> str:
+    """ "doscientas una"; millions stay masculine."""
     spoken = re.sub("uno$", "una", spoken)
-    return re.sub(r"(cient|quinient)os\b", r"\1as", spoken)
+    head, millions, tail = spoken.rpartition("millones")
+    return head + millions + re.sub(r"(cient|quinient)os\b", r"\1as", tail)
+
+
+def _after_millions(noun: str) -> str:
+    return noun if noun == "de" else f"de {noun}"
+
+
+_FEMININE_NOUN: Final = (
+    r"(?:hora|semana|persona|cita|noche|mesa|reserva|llamada|pregunta|tarjeta|factura|entrada|plaza|"
+    r"cuenta|copia|página|tonelada|milla|botella|caja|pieza|noticia|tarea|compra|oferta|entrega|foto|"
+    r"palabra|cuota|planta|silla|cama|letra|respuesta|empresa|tienda|calle|hectárea|libra|taza|cuchara|"
+    r"cucharada|puerta|ventana|película|canción|moneda|línea|vía|vuelta|etapa|casa|consulta|visita)s?\b"
+    r"|(?:vez|veces)\b|\w+[cs]i(?:ón|ones)\b|\w+[dt]ad(?:es)?\b"
+)
+_NO_NOUN: Final = (
+    r"de|del|y|e|o|u|a|al|en|es|está|están|era|fue|ha|han|hay|tiene|por|para|con|sin|que|se|no|si|ni|más|"
+    r"menos|hasta|desde|entre|sobre|como|pero|porque|cuando|donde|el|la|los|las|su|sus|mi|le|les|lo|me|"
+    r"nos|te|ya|también|será|son|sale|llega|abre|cierra|cuesta|después|antes|ahora|aquí|hoy|mañana|"
+    r"primero|o sea|según|durante|tras|ante|bajo|contra|millón|mil"
+)
+_IN_A: Final = (
+    rf"(?!(?:{_NO_NOUN})\b|(?:día|mapa|planeta|guía|gramo|\w*(?:ema|oma|ama|ista))s?\b)\w+as?\b"
+)
+"""Nouns in -a are feminine but for a few."""
+_LABELS: Final = (
+    r"opción|número|núm\.|habitación|vía|puerta|página|capítulo|línea|paso|versión|piso|planta|mesa|sala|"
+    r"autobús|parte|tipo|fase|nivel|artículo|punto|andén|el|la|del|al"
+)
+"""Words with a number of their own."""
 
 
 def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
@@ -52,7 +82,7 @@ def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
     if ending in ("ª", "a"):
         return re.sub(r"o\b", "a", spoken)
     is_before_noun = ending == "er" or re.match(
-        r"\s(?!de\b)[a-záéíóúñ]", match.string[match.end() :]
+        r"\s(?!de\b)[a-záéíóúñ]", match.string[match.end() : match.end() + 8]
     )
     is_short = spoken.endswith(("primero", "tercero"))
     return spoken[:-1] if is_short and is_before_noun else spoken
@@ -117,6 +147,9 @@ PROFILE: Final = LanguageProfile(
             "sáb": "sábado",
             "dom": "domingo",
         },
+        weekday_articles="el|los|del|al|este|próximo|cada",
+        weekday_links="a las|a la|de|desde las|hasta las|sobre las",
+        weekday_joints=r"[-–/,&+]|a|al|y|o|hasta el",
         month_abbreviations={
             "ene": 1,
             "feb": 2,
@@ -140,6 +173,15 @@ PROFILE: Final = LanguageProfile(
             "GBP": Currency("una libra", "libras", "un penique", "peniques", feminine=True),
         },
         sum_joint="con",
+        half=("medio", "media"),
+        fractions={
+            3: ("un tercio", "tercios"),
+            4: ("un cuarto", "cuartos"),
+            5: ("un quinto", "quintos"),
+            6: ("un sexto", "sextos"),
+            8: ("un octavo", "octavos"),
+            10: ("un décimo", "décimos"),
+        },
         units={
             "km/h": Unit("un kilómetro por hora", "kilómetros por hora"),
             "kWh": Unit("un kilovatio hora", "kilovatios hora"),
@@ -189,6 +231,7 @@ PROFILE: Final = LanguageProfile(
             "EE. UU.": "Estados Unidos",
             "EE.UU.": "Estados Unidos",
         },
+        titles={},
         symbols={
             "&": "y",
             "+": "más",
@@ -224,5 +267,9 @@ PROFILE: Final = LanguageProfile(
         rules=(SpokenRule(r"(?P<n>\d{1,3})\.?(?P<e>º|ª|er|o(?=\b)|a(?=\b))(?!\w|C\b)", _ordinal),),
         feminine=_feminine,
         before_noun=_before_noun,
+        feminine_behind=rf"\s(?!(?:{_NO_NOUN})\b)(?:\w{{1,20}}as?\s)?(?:{_FEMININE_NOUN}|{_IN_A})",
+        masculine_behind=rf"\s(?!(?:{_NO_NOUN})\b)[a-záéíóúñü]{{2}}",
+        number_labels=_LABELS,
+        after_millions=_after_millions,
     ),
 )

@@ -152,6 +152,7 @@ class _Words:
     writing: languages.Writing | None = None
     short_forms: frozenset[str] = frozenset()
     """Abbreviations with their dots, and the beginnings of those of two parts."""
+    weekdays: frozenset[str] = frozenset()
     is_english: bool = False
 
     def may_abbreviate(self, text: str) -> bool:
@@ -165,6 +166,11 @@ class _Words:
         if self.is_english:
             return abbreviations.is_abbreviation(text, following)
         return self._is_short_form(text)
+
+    def is_weekday(self, text: str) -> bool:
+        """True where the last word may be a weekday's short form, whose dot is not in `text`."""
+        last = re.search(r"\w+$", text)
+        return last is not None and not {last[0], last[0].lower()}.isdisjoint(self.weekdays)
 
     def _is_short_form(self, text: str) -> bool:
         if self.writing is None:
@@ -186,14 +192,16 @@ def _words_of(language: str) -> _Words:
     profile = languages.profile_of(language)
     if profile is None:
         return _Words()
-    known = profile.writing.abbreviations if profile.writing is not None else {}
+    writing = profile.writing
+    known = (*writing.abbreviations, *writing.titles) if writing is not None else ()
     begun = (name.split()[0] for name in known)
     return _Words(
         profile.spoken_openers,
         profile.phrase_starts,
         profile.turn_words.dangling,
-        profile.writing,
+        writing,
         frozenset((*known, *begun)),
+        frozenset(writing.weekdays) if writing is not None else frozenset(),
     )
 
 
@@ -400,6 +408,8 @@ def _classify(left: str, region: str, following: str, known: _Words) -> tuple[_G
         return _Gap.WORDS, offset, False
     last = marks[-1]
     if last in ".!?…。！？":
+        if last == "." and following.isdigit() and known.is_weekday(left):
+            return _Gap.WORDS, offset, False
         if last == "." and known.may_abbreviate(left + "."):
             return _Gap.SENTENCE, offset, True
         # In lower case the sentence goes on: '"Really?" he said', or an unlisted abbreviation.

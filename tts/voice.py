@@ -11,21 +11,25 @@ comes after one sentence, and synthesis can be cancelled between two chunks.
 Synchronous and without threads: call everything of one voice from one thread.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from traceback import extract_tb
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 import languages
-from tts.text.normalize import SpokenWord, join_words, spoken_words
+from tts.text.normalize import SpokenWord, join_words, spoken_words, unnormalized_words
 from tts.voices.engine import RawSpeech, SynthesisEngine, VoiceError
 
 from . import loudness
 from .text_chunker import SpeakablePiece
 from .trim import find_voiced, pause_after, trim
 from .word_times import WordTime, time_words
+
+_log = logging.getLogger(__name__)
 
 MAX_SENTENCE_CHARS = 240
 """Spoken characters that go to the engine at once. hibari's longest input is 400 phonemes; and
@@ -101,6 +105,7 @@ class PostprocessedVoice:
         self._name = name or type(engine).__name__
         self._max_sentence_chars = max_sentence_chars
         self._voice_gain_db: float | None = None
+        self._has_logged_normalization = False
 
     @property
     def name(self) -> str:
@@ -124,7 +129,7 @@ class PostprocessedVoice:
         if self._voice_gain_db is None:
             self.warm()
         max_chars = max(round(self._max_sentence_chars * min(1.0, speed)), MIN_SENTENCE_CHARS)
-        sentences = split_sentences(spoken_words(piece.text, self.language), max_chars)
+        sentences = split_sentences(self._words(piece.text), max_chars)
         first_char = piece.span[0]
         start = 0
         for number, words in enumerate(sentences):
@@ -134,6 +139,24 @@ class PostprocessedVoice:
             span = (first_char + start, first_char + end)
             yield SpeechChunk(pcm, self.rate_hz, span, word_times, is_last)
             start = end
+
+    def _words(self, text: str) -> Sequence[SpokenWord]:
+        """Words of a piece. One that the rules fail on is spoken as it is written: it must not
+        end the voice of all calls."""
+        try:
+            return spoken_words(text, self.language)
+        except Exception as error:
+            if not self._has_logged_normalization:  # the text stays out of the log
+                self._has_logged_normalization = True
+                _log.warning(
+                    "normalization failed (language %s, %d characters): %s in %s; such text is "
+                    "spoken as it is written, and not reported again",
+                    self.language,
+                    len(text),
+                    type(error).__name__,
+                    ", ".join(f"{at.name}:{at.lineno}" for at in extract_tb(error.__traceback__)),
+                )
+            return unnormalized_words(text)
 
     def _shape(
         self, words: Sequence[SpokenWord], first_char: int, speed: float

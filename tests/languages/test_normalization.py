@@ -1,5 +1,7 @@
 """Written text to spoken words in German, Spanish and French: a table of cases each."""
 
+from typing import SupportsIndex
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +12,50 @@ from tts import CutterConfig, TextChunker
 from tts.text.normalize import normalize, spoken_words
 
 GERMAN = [
+    ("Ihre PIN: 1234", "Ihre PIN: eins zwei drei vier"),
+    ("Die PIN lautet 1234.", "Die PIN lautet eins zwei drei vier."),
+    ("Bestellnummer 1789", "Bestellnummer eins sieben acht neun"),
+    ("Ihre Ticketnummer ist 1999", "Ihre Ticketnummer ist eins neun neun neun"),
+    ("Postleitzahl 1234", "Postleitzahl eins zwei drei vier"),
+    ("Code 1500 €", "Code eintausendfünfhundert Euro"),
+    ("Das war 1789.", "Das war siebzehnhundertneunundachtzig."),
+    ("12.50 €", "zwölf Euro fünfzig"),
+    ("Es kostet €1.50.", "Es kostet ein Euro fünfzig."),
+    ("1.5 Liter", "eins Komma fünf Liter"),
+    ("$1,234.50", "eintausendzweihundertvierunddreißig Dollar fünfzig"),
+    ("1'234.50 CHF", "eintausendzweihundertvierunddreißig Franken fünfzig"),
+    ("Das sind 12.75.", "Das sind zwölf Komma sieben fünf."),
+    ("am 24.12 um 12.10 Uhr", "am vierundzwanzigsten Dezember um zwölf Uhr zehn"),
+    ("1/2 Liter, 3/4 Liter, 1/2 Stunde", "ein halb Liter, drei Viertel Liter, eine halbe Stunde"),
+    (
+        "192.168.1.1",
+        "eins neun zwei Punkt eins sechs acht Punkt eins Punkt eins",
+    ),
+    ("Version 2.10.3", "Version zwei Punkt zehn Punkt drei"),
+    (
+        "1.234.567 Euro",
+        "eine Million zweihundertvierunddreißigtausendfünfhundertsiebenundsechzig Euro",
+    ),
+    ("24-12-2024", "vierundzwanzigster Dezember zweitausendvierundzwanzig"),
+    ("1 Stunde und 21 Stunden", "eine Stunde und einundzwanzig Stunden"),
+    ("Sie haben 1 neue Nachricht.", "Sie haben eine neue Nachricht."),
+    ("Noch 1 Tag, 1 von 3", "Noch ein Tag, eins von drei"),
+    ("In 1 Woche, vor 1 Monat", "In einer Woche, vor einem Monat"),
+    ("von 1 Uhr an", "von ein Uhr an"),
+    ("Gleis 1 Richtung Bonn", "Gleis eins Richtung Bonn"),
+    ("1 Mio. € und 2 Mio. €", "eine Million Euro und zwei Millionen Euro"),
+    ("Das kostet 1 Mrd.", "Das kostet eine Milliarde."),
+    ("1.000.000 €", "eine Million Euro"),
+    ("So. Jetzt geht es los.", "So. Jetzt geht es los."),
+    ("Das ist so. So. 5 Leute kommen.", "Das ist so. So. fünf Leute kommen."),
+    ("Mo. bis Fr. von 9 bis 17 Uhr", "Montag bis Freitag von neun bis siebzehn Uhr"),
+    ("Di.-Do. 8:30, Sa.", "Dienstag bis Donnerstag acht Uhr dreißig, Sa."),
+    ("Geöffnet Di., Do. und Sa.", "Geöffnet Dienstag, Donnerstag und Samstag."),
+    ("am Fr. um zehn", "am Freitag um zehn"),
+    ("Fr. 24.12.2024", "Freitag vierundzwanzigster Dezember zweitausendvierundzwanzig"),
+    ("am Mi., dem 3. Mai", "am Mittwoch, dem dritten Mai"),
+    ("Ich komme am Do. Und du?", "Ich komme am Do. Und du?"),
+    ("am Fr. Danach Fr. Dr. Meier", "am Fr. Danach Frau Doktor Meier"),
     ("Das kostet 29,99 €.", "Das kostet neunundzwanzig Euro neunundneunzig."),
     ("29,99 Euro", "neunundzwanzig Euro neunundneunzig"),
     ("1 € und 0,50 €", "ein Euro und fünfzig Cent"),
@@ -39,6 +85,29 @@ GERMAN = [
     ("**Wichtig**: nein!", "Wichtig: nein!"),
 ]
 SPANISH = [
+    ("3.14", "tres coma uno cuatro"),
+    ("$12.50 y 1 €", "doce dólares con cincuenta y un euro"),
+    ("el 24-12-2024", "el veinticuatro de diciembre de dos mil veinticuatro"),
+    ("912-345-678", "nueve uno dos, tres cuatro cinco, seis siete ocho"),
+    ("Llame al 600 12 34 56.", "Llame al seis cero cero, uno dos, tres cuatro, cinco seis."),
+    ("912 345 678", "nueve uno dos, tres cuatro cinco, seis siete ocho"),
+    ("1/2 litro, 1/2 hora, 3/4 de hora", "medio litro, media hora, tres cuartos de hora"),
+    ("01/05", "cero uno, cero cinco"),
+    ("10.0.0.1", "diez punto cero punto cero punto uno"),
+    ("el 24/12", "el veinticuatro de diciembre"),
+    ("1 hora, 21 citas y 200 horas", "una hora, veintiuna citas y doscientas horas"),
+    ("1 hermana y 21 programas", "una hermana y veintiún programas"),
+    ("1 libro y 21 días", "un libro y veintiún días"),
+    ("Solo queda 1 de 21 en la mesa.", "Solo queda uno de veintiuno en la mesa."),
+    ("Pulse 1 para ventas.", "Pulse uno para ventas."),
+    ("la opción 1 para reservar", "la opción uno para reservar"),
+    ("1.000.000 € y 1 €", "un millón de euros y un euro"),
+    ("2.000.000 personas", "dos millones de personas"),
+    ("200.000.200 personas", "doscientos millones doscientas personas"),
+    ("Me gusta el mar. Es azul.", "Me gusta el mar. Es azul."),
+    ("el mar. a las 14:30", "el martes a las catorce y treinta"),
+    ("De lun. a vie. Gracias.", "De lunes a viernes. Gracias."),
+    ("Lun. 3 de mayo", "Lunes tres de mayo"),
     ("Cuesta 29,99 €.", "Cuesta veintinueve euros con noventa y nueve."),
     ("1 €, 21 € y 0,50 €", "un euro, veintiún euros y cincuenta céntimos"),
     ("1 £ y 200 £", "una libra y doscientas libras"),
@@ -59,6 +128,27 @@ SPANISH = [
     ("¿Son 2?", "Son dos?"),
 ]
 FRENCH = [
+    ("12.50 €", "douze euros cinquante"),
+    ("1 234.50 €", "mille deux cent trente-quatre euros cinquante"),
+    ("le 24-12-2024", "le vingt-quatre décembre deux mille vingt-quatre"),
+    ("1/2 litre, 2/3", "un demi litre, deux tiers"),
+    ("06.12.34.56.78", "zéro six, un deux, trois quatre, cinq six, sept huit"),
+    ("127.0.0.1", "un deux sept point zéro point zéro point un"),
+    (
+        "912 345 678",
+        "neuf cent douze millions trois cent quarante-cinq mille six cent soixante-dix-huit",
+    ),
+    ("1 heure et 21 heures", "une heure et vingt et une heures"),
+    ("1 jour, 31 nouvelles réponses", "un jour, trente et une nouvelles réponses"),
+    ("chambre 21 table 1", "chambre vingt et un table un"),
+    ("1 000 000 €", "un million d'euros"),
+    ("2 000 000 $", "deux millions de dollars"),
+    ("Ils sont 3 000 000 Bretons.", "Ils sont trois millions de Bretons."),
+    ("1 000 000 habitants", "un million d'habitants"),
+    ("J'aime la mer. Elle est belle.", "J'aime la mer. Elle est belle."),
+    ("Le mar. 24/12/2024", "Le mardi vingt-quatre décembre deux mille vingt-quatre"),
+    ("mer. 3 mai", "mercredi trois mai"),
+    ("lun. au ven. de 9 h à 17 h", "lundi au vendredi de neuf heures à dix-sept heures"),
     ("Ça coûte 29,99 €.", "Ça coûte vingt-neuf euros quatre-vingt-dix-neuf."),
     ("1 € et 0,50 €", "un euro et cinquante centimes"),
     ("50 %", "cinquante pour cent"),
@@ -86,6 +176,49 @@ CASES += [("fr", *case) for case in FRENCH]
 @pytest.mark.parametrize(("language", "written", "spoken"), CASES)
 def test_cases(language: str, written: str, spoken: str) -> None:
     assert normalize(written, language) == spoken
+
+
+@pytest.mark.parametrize(
+    ("language", "written", "spoken"),
+    [
+        ("es", "El 3 de agoſto.", "El tres de agosto."),
+        ("de", "Das war der 3. aprıl.", "Das war der dritte aprıl."),
+        ("fr", "le 3 maı", "le trois maı"),
+        ("fr", "3 ſept.", "trois septembre"),
+        ("de", "8" * 5000 + "000", " ".join(["acht"] * 5000 + ["null"] * 3)),
+        ("de", "8" * 5000 + " €", " ".join(["acht"] * 5000 + ["Euro"])),
+        ("fr", "8" * 5000 + "000 kg", " ".join(["huit"] * 5000 + ["zéro"] * 3 + ["kilos"])),
+    ],
+)
+def test_what_no_rule_expects_is_read_too(language: str, written: str, spoken: str) -> None:
+    assert normalize(written, language) == spoken
+
+
+class _Watched(str):
+    """A text that notes how much of it is looked at."""
+
+    slices: list[str]
+
+    def __getitem__(self, key: SupportsIndex | slice) -> str:
+        found = super().__getitem__(key)
+        self.slices.append(found)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("language", "sentence", "spoken"),
+    [
+        ("de", "am 3. Tag ", "am dritten Tag"),
+        ("de", "am 1 Mio. ", "am eine Million"),
+        ("es", "el 3.º día ", "el tercer día"),
+        ("fr", "le 1er jour ", "le premier jour"),
+    ],
+)
+def test_a_rule_looks_at_its_surroundings_only(language: str, sentence: str, spoken: str) -> None:
+    text = _Watched(sentence * 50 + "ja")
+    text.slices = []
+    assert normalize(text, language) == f"{spoken} " * 50 + "ja"
+    assert max(map(len, text.slices)) <= 48
 
 
 @settings(max_examples=150, deadline=None)
@@ -117,6 +250,8 @@ def test_a_language_without_rules_leaves_numbers_to_the_voice() -> None:
     [
         ("de", "Wir kommen am 3. Mai zu Ihnen. Passt das?", 2),
         ("de", "Nehmen Sie z. B. Tee mit. Gern.", 2),
+        ("de", "Wir kommen am Di. 24.12.2024. Passt das?", 2),
+        ("de", "Ich spreche mit Fr. Müller. Passt das?", 2),
         ("de", "Das sind drei. Und vier.", 2),
         ("es", "Hablo con el Sr. García hoy. Gracias.", 2),
         ("fr", "Je parle à M. Dupont ce soir. Merci.", 2),

@@ -1,5 +1,7 @@
 """A sentence of each language, from a real voice to the real recognizer."""
 
+import re
+
 import pytest
 
 pytest.importorskip("num2words", reason="the extra `languages` is not installed")
@@ -8,7 +10,7 @@ pytest.importorskip("py_nanotts", reason="the extra `languages` is not installed
 import asr
 import tts
 from agent.stages.model_store.catalogue import ModelStore
-from benchmarks.tts.languages import compared, load_sentences, spoken
+from benchmarks.tts.languages import Sentence, compared, load_sentences, spoken
 from languages import PROFILES
 
 LANGUAGES = sorted(PROFILES.keys() - {"en"})
@@ -37,6 +39,19 @@ def test_the_bench_has_enough_sentences_in_each_language() -> None:
     assert min(len(set(sentences)) for sentences in known.values()) >= 20
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_words_of_the_bench_are_those_that_the_voice_is_given(language: str) -> None:
+    for sentence in load_sentences()[language]:
+        assert not re.search(r"\d", sentence.spoken), "digits are written out by hand"
+        said = compared(sentence, sentence.written, language)
+        assert said.errors == 0, sentence
+
+
+def test_an_error_of_the_normalizer_counts() -> None:
+    sentence = Sentence("1 Stunde", "zwei Stunden")
+    assert compared(sentence, sentence.written, "de").errors == 2
+
+
 @pytest.fixture(scope="module")
 def recognizer() -> asr.Recognizer:
     store = ModelStore()
@@ -50,9 +65,9 @@ def recognizer() -> asr.Recognizer:
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_sentence_is_understood(recognizer: asr.Recognizer, language: str) -> None:
     voice = tts.load_voice(PROFILES[language].voice, ModelStore().directory)
-    sentence = load_sentences()[language][1]
+    sentence = next(s for s in load_sentences()[language] if s.written == s.spoken)
     heard = recognizer.transcribe(
-        spoken(voice, sentence), options=asr.TranscriptionOptions(language)
+        spoken(voice, sentence.written), options=asr.TranscriptionOptions(language)
     ).text
     result = compared(sentence, heard, language)
     assert result.errors <= 1, heard

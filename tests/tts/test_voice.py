@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 
 import hibari.voices
 import numpy as np
@@ -228,6 +229,23 @@ def test_sentences_are_parted_between_tokens() -> None:
 def test_a_voice_that_raises_is_a_voice_error() -> None:
     with pytest.raises(VoiceError, match=r"broken could not speak .*: no weights$"):
         speak(PostprocessedVoice(BrokenEngine(), "broken"), "Hello.")
+
+
+def test_text_that_the_rules_fail_on_is_spoken_as_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(text: str, language: str) -> NoReturn:
+        raise KeyError("secret")
+
+    monkeypatch.setattr("tts.voice.spoken_words", fail)
+    engine = HummingEngine()
+    voice = PostprocessedVoice(engine, language="de")
+    for _ in range(2):
+        chunks = speak(voice, "Um 8 Uhr. Ja.")
+        assert [chunk.text_span for chunk in chunks] == [(0, 10), (10, 13)]
+    assert engine.lines[1:] == ["Um 8 Uhr.", "Ja."] * 2
+    assert len(caplog.records) == 1
+    assert "secret" not in caplog.text
 
 
 def test_a_voice_that_is_silent_says_so_when_warmed() -> None:

@@ -14,12 +14,13 @@ from typing import Any, Final
 from languages.profile import SpokenRule, Unit, Writing
 
 from .markup import MARKUP_RULES
-from .rule import DASH, Rule, RuleSet, before, rule
+from .rule import DASH, Rule, RuleSet, after, before, rule
 
 NUMBER_START: Final = re.compile(r"[\d$£€½¼¾]|[-−+±~](?=[\d$£€])")
 """A number, or what belongs to one, begins here."""
 
-_MAX_CARDINAL: Final = 10**12
+_MAX_CARDINAL_DIGITS: Final = 12
+"""Longer numbers are read digit by digit, and never made an int, which has a limit of digits."""
 _MAX_COUNT_DIGITS: Final = 6
 """More digits without groups are an order number or a telephone number."""
 
@@ -53,6 +54,49 @@ def _cached(num2words: Any, value: int, language: str, to: str) -> str:
     return str(num2words(value, lang=language, to=to)).replace("\u00ad", "")
 
 
+class _Weekdays:
+    """Short forms of weekdays, which are read as such only in the right surroundings."""
+
+    def __init__(self, writing: Writing) -> None:
+        self.names: dict[str, str] = {}
+        for short, name in writing.weekdays.items():
+            self.names |= {short.capitalize(): name.capitalize(), short: name}
+        shorts = _alternatives(self.names)
+        full = _alternatives(set(self.names.values()))
+        months = _alternatives([*writing.months, *writing.month_abbreviations])
+        day = rf"(?:(?:{shorts})\.|(?:{full})\b)"
+        joints, links, articles = (
+            writing.weekday_joints,
+            writing.weekday_links,
+            writing.weekday_articles,
+        )
+        when = (
+            rf"\d{{1,2}}(?:[.:/h-]\d|\s?(?:Uhr|h)\b|(?:\.\s?|er\s|\sde\s|\s)(?:{months})\b)"
+            r"|\d{4}-\d\d-\d\d"
+        )
+        self.pattern = rf"(?P<w>{shorts})\.(?P<dash>\s?[-–]\s?(?={day}))?"
+        self._day_before = re.compile(rf"\b{day}\s?(?:{joints})\s?$")
+        self._article_before = re.compile(rf"\b(?:{articles})\s$", re.IGNORECASE)
+        self._behind = re.compile(
+            rf"\s?(?:{joints})\s?{day}"
+            rf"|,?\s(?:\w{{2,3}}\s)?(?:{when})"
+            rf"|,?\s(?:{links})\s\d"
+        )
+        self._behind_article = re.compile(rf"\s(?:\d|(?:{links})\s\w)")
+
+    def is_meant(self, match: re.Match[str]) -> bool:
+        """True where a date, a time or another weekday is beside the short form."""
+        if match["dash"] or self._day_before.search(before(match)):
+            return True
+        behind = after(match)
+        if self._behind.match(behind):
+            return True
+        return self.has_article(match) and self._behind_article.match(behind) is not None
+
+    def has_article(self, match: re.Match[str]) -> bool:
+        return self._article_before.search(before(match)) is not None
+
+
 class _Reader:
     """Spoken forms of one language."""
 
@@ -60,19 +104,24 @@ class _Reader:
         self.writing = writing
         self.numbers = NumberWords(writing.number_words)
         groups = writing.groups
-        self.number = rf"(?:\d{{1,3}}(?:{groups}\d{{3}})+(?!\d)(?:,\d+)?|\d+(?:,\d+)?)"
+        self.number = (
+            rf"(?:\d{{1,3}}(?:(?:,|{groups})\d{{3}})+\.\d{{1,2}}(?!\d|\.\d)|\d+\.\d{{1,2}}(?!\d|\.\d)"
+            rf"|\d{{1,3}}(?:{groups}\d{{3}})+(?!\d)(?:,\d+)?|\d+(?:,\d+)?)"
+        )
+        """A written number without its sign, with a decimal comma, or a point as in "12.50"."""
         self.currencies = dict(writing.currencies)
         for each in writing.currencies.values():  # "29,99 euros": written out
             self.currencies |= {each.one.split()[-1]: each, each.many: each}
         self.sign = r"(?P<sign>[-−+±~](?=\d))?"
-
-    def whole(self, text: str) -> int:
-        """Value of the digits before the comma."""
-        return int(re.sub(r"\D", "", text.partition(",")[0]))
+        self.weekdays = _Weekdays(writing)
+        self.months = {
+            **{month.casefold(): at for at, month in enumerate(writing.months, 1)},
+            **{short.casefold(): at for short, at in writing.month_abbreviations.items()},
+        }
 
     def amount(self, text: str) -> str:
         """Words of a written number without its sign."""
-        whole, comma, fraction = text.partition(",")
+        whole, comma, fraction = _with_comma(text).partition(",")
         digits = re.sub(r"\D", "", whole)
         is_grouped = digits != whole
         if self._is_code(digits, is_grouped=is_grouped):
@@ -87,7 +136,7 @@ class _Reader:
         if digits.startswith("0") and len(digits) > 1:
             return True
         is_long = len(digits) > _MAX_COUNT_DIGITS and not digits.endswith("000")
-        return (is_long and not is_grouped) or int(digits) >= _MAX_CARDINAL
+        return (is_long and not is_grouped) or len(digits) > _MAX_CARDINAL_DIGITS
 
     def signed(self, match: re.Match[str]) -> str:
         sign = match["sign"] or ""
@@ -100,21 +149,45 @@ class _Reader:
 
     def counted(self, text: str, noun: Unit) -> str:
         """A number and what it counts."""
+        text = _with_comma(text)
         if text == "1":
             return noun.one
         said = self.amount(text)
+        many = noun.many
         if "," not in text:
             said = self.writing.feminine(said) if noun.feminine else self.writing.before_noun(said)
-        return f"{said} {noun.many}"
+            many = self.writing.after_millions(many) if _is_millions(text) else many
+        return f"{said} {many}"
+
+    def before_word(self, match: re.Match[str]) -> str | None:
+        """A number in front of a written-out noun: "1 Stunde", "21 citas"."""
+        writing, behind = self.writing, after(match)
+        is_label = re.search(rf"\b(?:{writing.number_labels})\s$", before(match), re.IGNORECASE)
+        if is_label or "," in _with_comma(match["a"]) or match["a"].startswith("0"):
+            return None
+        if re.match(writing.feminine_behind, behind, re.IGNORECASE):
+            said = writing.feminine(self.amount(match["a"]))
+        elif re.match(writing.masculine_behind, behind):
+            said = writing.before_noun(self.amount(match["a"]))
+        else:
+            return None
+        return self.signed(match) + said
+
+    def millions(self, match: re.Match[str]) -> str | None:
+        """Whole millions and their noun, which some languages join."""
+        noun = self.writing.after_millions(match["noun"])
+        if noun == match["noun"] or not _is_millions(match["a"]):
+            return None
+        return f"{self.amount(match['a'])} {noun}"
 
     def money(self, match: re.Match[str]) -> str:
         currency = self.currencies[match["c"]]
-        whole, _, fraction = match["a"].partition(",")
+        whole, _, fraction = _with_comma(match["a"]).partition(",")
         unit = Unit(currency.one, currency.many, currency.feminine)
         if len(fraction) != 2:
             return self.signed(match) + self.counted(match["a"], unit)
         cents = self.counted(str(int(fraction)), Unit(currency.cent, currency.cents))
-        if self.whole(whole) == 0 and int(fraction):
+        if not whole.strip("0") and int(fraction):
             return self.signed(match) + cents
         said = self.counted(whole, unit)
         if int(fraction):
@@ -145,17 +218,52 @@ class _Reader:
         day = int(match["d"])
         if not 1 <= day <= 31:
             return None
-        month = self._month(match["month"])
+        month = self.months.get(match["month"].rstrip(".").casefold())
+        if month is None:  # `re.IGNORECASE` knows more forms of a letter, such as "aprıl"
+            return None
         return self.writing.date(self.numbers, day, month, _year(match["y"]), before(match))
 
-    def _month(self, name: str) -> int:
-        bare = name.rstrip(".")
-        lowered = [month.lower() for month in self.writing.months]
-        if bare.lower() in lowered:
-            return lowered.index(bare.lower()) + 1
-        return {key.lower(): at for key, at in self.writing.month_abbreviations.items()}[
-            bare.lower()
-        ]
+    def weekday(self, match: re.Match[str]) -> str | None:
+        """A weekday's short form, "Mo."; with a dash, the begin of a range of days."""
+        if not self.weekdays.is_meant(match):
+            return None
+        said = self.weekdays.names[match["w"]]
+        if match["dash"]:
+            return f"{said} {self.writing.range}"
+        # Where nouns are in lower case, a capital begins a sentence.
+        is_over = r"\s*$|\s+[A-ZÀ-Ý¿¡]" if self.writing.months[0].islower() else r"\s*$"
+        return said + "." if re.match(is_over, after(match)) else said
+
+    def title(self, match: re.Match[str]) -> str | None:
+        if match[0][:-1] in self.weekdays.names and self.weekdays.has_article(match):
+            return None
+        return self.writing.titles[match[0]]
+
+    def dotted_day(self, match: re.Match[str]) -> str | None:
+        """A date without its last dot behind an article: "am 24.12", "el 24/12"."""
+        return self.day(match) if self.weekdays.has_article(match) else None
+
+    def fraction(self, match: re.Match[str]) -> str | None:
+        """ "1/2", "3/4"."""
+        numerator, denominator = int(match["n"]), int(match["d"])
+        if (numerator, denominator) == (1, 2):
+            behind = re.match(self.writing.feminine_behind, after(match), re.IGNORECASE)
+            return self.writing.half[behind is not None]
+        if not 0 < numerator < denominator or denominator not in self.writing.fractions:
+            return None
+        one, many = self.writing.fractions[denominator]
+        return one if numerator == 1 else f"{self.numbers.cardinal(numerator)} {many}"
+
+    def dotted(self, match: re.Match[str]) -> str | None:
+        """Numbers of an IP address or a version, which are not groups of one number."""
+        parts = match[0].split(".")
+        is_address = len(parts) == 4 and all(int(part) <= 255 for part in parts)
+        if all(len(part) == 3 for part in parts[1:]) and not is_address:
+            return None
+        if any(part.startswith("0") and len(part) > 1 for part in parts):
+            return None  # a telephone number, or thousands
+        said = (self.numbers.digits(part) if len(part) > 2 else self.amount(part) for part in parts)
+        return f" {self.writing.address['.']} ".join(said)
 
     def clock(self, match: re.Match[str]) -> str:
         """A time of day."""
@@ -168,7 +276,7 @@ class _Reader:
 
     def labelled(self, match: re.Match[str]) -> str | None:
         """A number behind "order number" and its like."""
-        label = rf"\b(?:{self.writing.code_labels})[\s.:#]*(?:\w{{1,5}}[\s:]+)?$"
+        label = rf"\b(?:{self.writing.code_labels})[\s.:#]*(?:\w{{1,6}}[\s:]+)?$"
         if not re.search(label, before(match), re.IGNORECASE):
             return None
         return self.numbers.digits(match[0])
@@ -201,7 +309,7 @@ def localized_rules(writing: Writing) -> RuleSet:
     own = [_own(each, reader.numbers) for each in writing.rules]
     return RuleSet(
         words=tuple(_word_rules(reader)),
-        numbers=(*_date_rules(reader), *own, *_number_rules(reader)),
+        numbers=(*_date_rules(reader), *_grouped_rules(reader), *own, *_number_rules(reader)),
         symbols=(*MARKUP_RULES, *_symbol_rules(writing)),
         cardinal=reader.numbers.cardinal,
     )
@@ -216,23 +324,22 @@ def _word_rules(reader: _Reader) -> list[Rule]:
     host = r"(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}"
     known = r"(?:[A-Za-z0-9-]{1,63}\.){1,6}(?:com|org|net|de|at|ch|es|fr|be|eu|io|info|mx|ca)"
     path = r"(?:/[\w./-]{0,200}[\w/])?(?![\w@])"
-    weekdays = {f"{short}.": name for short, name in writing.weekdays.items()}
     return [
         rule(rf"[A-Za-z0-9][\w.+-]{{0,63}}@{host}(?!\w)", reader.address),
         rule(rf"(?:https?://|www\.){host}{path}", reader.address),
         rule(rf"{known}{path}", reader.address),
-        *_tables((writing.abbreviations, weekdays)),
+        rule(reader.weekdays.pattern, reader.weekday),
+        rule(_any(writing.titles, r"(?=\s?[A-ZÄÖÜÉÈÀÑ])"), reader.title),
+        *_table(writing.abbreviations),
         rule(_any(writing.words, r"(?![\w'’-])"), _lookup(writing.words)),
         rule(r"[A-ZÄÖÜÉÈÀÑ]{2,12}(?![\w'’-])", reader.capitals),
     ]
 
 
-def _tables(tables: Iterable[Mapping[str, str]]) -> Iterable[Rule]:
-    for table in tables:
-        # The dot of an abbreviation that ends the text is a full stop too.
-        ending = r"(?=\s*$)"
-        yield rule(_any(table, ending), partial(_at_end, table))
-        yield rule(_any(table, r"(?!\w)"), _lookup(table))
+def _table(table: Mapping[str, str]) -> Iterable[Rule]:
+    # The dot of an abbreviation that ends the text is a full stop too.
+    yield rule(_any(table, r"(?=\s*$)"), partial(_at_end, table))
+    yield rule(_any(table, r"(?!\w)"), _lookup(table))
 
 
 def _at_end(table: Mapping[str, str], match: re.Match[str]) -> str:
@@ -245,7 +352,8 @@ def _date_rules(reader: _Reader) -> list[Rule]:
         *reader.writing.months,
         *(f"{short}." for short in reader.writing.month_abbreviations),
     ]
-    names = "|".join(re.escape(name) for name in sorted(months, key=len, reverse=True))
+    names = _alternatives(months)
+    counted = _alternatives([*reader.currencies, *reader.writing.units, "%", "Uhr"])
     year = r"(?P<y>(?:1[1-9]|20)\d\d)"
     link = r"(?:\s|\.\s?|\sde\s|er\s|º\sde\s)"
     return [
@@ -258,7 +366,12 @@ def _date_rules(reader: _Reader) -> list[Rule]:
         rule(
             r"(?P<d>\d{1,2})[./](?P<m>\d{1,2})[./](?P<y>(?:19|20)?\d\d)(?![\d./]\d|\d)", reader.day
         ),
+        rule(r"(?P<d>\d{1,2})-(?P<m>\d{1,2})-(?P<y>(?:19|20)\d\d)(?![\d-])", reader.day),
         rule(r"(?P<d>[0-3]?\d)\.(?P<m>[01]?\d)\.(?P<y>)(?!\d)", reader.day),
+        rule(
+            rf"(?P<d>[0-3]?\d)(?:\.(?=\d\d)|/)(?P<m>[01]?\d)(?P<y>)(?![\d./]|,\d|\s?(?:{counted})(?!\w))",
+            reader.dotted_day,
+        ),
         rule(
             r"(?P<h>[01]?\d|2[0-4])[:.](?P<min>[0-5]\d)\s?(?:Uhr|h)(?!\w)",
             reader.clock,
@@ -268,20 +381,39 @@ def _date_rules(reader: _Reader) -> list[Rule]:
     ]
 
 
+def _grouped_rules(reader: _Reader) -> list[Rule]:
+    """Rules of what is no single number: telephone and order numbers, addresses, fractions."""
+    end = r"(?![\w-]|[.,/ ]\d)"
+    counted = _alternatives([*reader.currencies, *reader.writing.units, "%"])
+    no_sum = rf"(?!\s?(?:{_alternatives(reader.currencies)})(?!\w))"
+    # Where a blank parts thousands, three groups of three digits are a number.
+    threes = "" if re.match(reader.writing.groups, " ") else r"|\d{3} \d{3} \d{3}"
+    return [
+        rule(rf"\d{{1,3}}(?:\.\d{{1,3}}){{2,}}(?!\d|\.\d){no_sum}", reader.dotted),
+        rule(rf"\d{{1,5}}(?:-\d{{1,5}}){{2,8}}{end}", reader.phone),
+        rule(
+            rf"(?:\d{{3}}(?: \d\d){{3}}|\d\d \d{{3}} \d\d \d\d{threes}){end}{no_sum}", reader.phone
+        ),
+        rule(rf"\d{{3,16}}(?![\d,.:]\d|\d|\s?(?:{counted})(?!\w))", reader.labelled),
+        rule(r"(?P<n>[1-9]\d?)/(?P<d>[1-9]\d?)(?![\d/]|[.,]\d)", reader.fraction),
+    ]
+
+
 def _number_rules(reader: _Reader) -> list[Rule]:
     writing, number, sign = reader.writing, reader.number, reader.sign
-    currency = "|".join(re.escape(each) for each in sorted(reader.currencies, key=len)[::-1])
+    currency = _alternatives(reader.currencies)
     symbols = "".join(each for each in writing.currencies if not each.isalnum())
-    units = "|".join(re.escape(each) for each in sorted(writing.units, key=len, reverse=True))
+    units = _alternatives(writing.units)
     return [
         rule(rf"{sign}(?P<a>{number})\s?(?P<c>{currency})(?!\w)", reader.money),
         rule(rf"{sign}(?P<c>[{re.escape(symbols)}])\s?(?P<a>{number})", reader.money),
         rule(r"\+\d{1,3}(?:[-. /]?\(?\d{1,5}\)?){2,6}(?![\w-])", reader.phone),
         rule(r"0\d{1,5}(?:[-./ ]\d{2,8}){1,5}(?![\w-]|,\d)", reader.phone),
-        rule(r"\d{3,16}(?![\d,.:]\d|\d)", reader.labelled),
         rule(rf"{sign}(?P<a>{number})\s?%", reader.percent),
         rule(rf"{sign}(?P<a>{number})\s?(?P<u>{units})(?![\w²³])", reader.measure),
         rule(rf"(?P<a>{number})\s?{DASH}\s?(?P<b>{number})(?![\w-])", reader.ends),
+        rule(rf"(?P<a>{number})\s(?P<noun>[^\W\d_]+)(?![\w@'’-]|\.\w)", reader.millions),
+        rule(rf"{sign}(?P<a>{number})(?=\s[^\W\d_])", reader.before_word),
         rule(rf"{sign}(?P<a>{number})", reader.plain),
     ]
 
@@ -294,12 +426,31 @@ def _symbol_rules(writing: Writing) -> list[Rule]:
 
 
 def _any(table: Mapping[str, str], behind: str) -> str:
-    names = "|".join(re.escape(name) for name in sorted(table, key=len, reverse=True))
-    return rf"(?:{names}){behind}"
+    return rf"(?:{_alternatives(table)}){behind}" if table else r"(?!)"
+
+
+def _alternatives(names: Iterable[str]) -> str:
+    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
 def _lookup(table: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
     return lambda match: table[match[0]]
+
+
+def _with_comma(text: str) -> str:
+    """A number with a decimal point, "1,234.50", in the form with a comma."""
+    point = re.fullmatch(r"(.+)\.(\d{1,2})", text)
+    return re.sub(r"\D", "", point[1]) + "," + point[2] if point else text
+
+
+def _is_millions(text: str) -> bool:
+    digits = re.sub(r"\D", "", text)
+    return (
+        "," not in _with_comma(text)
+        and 6 < len(digits) <= _MAX_CARDINAL_DIGITS
+        and digits.endswith("0" * 6)
+        and not digits.startswith("0")
+    )
 
 
 def _year(text: str) -> int | None:

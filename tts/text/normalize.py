@@ -74,8 +74,18 @@ def spoken_words(text: str, language: str = "en") -> tuple[SpokenWord, ...]:
 
     Spans are ascending, words of one token share theirs, and no span leaves the text.
     """
+    return _read(text, rules_of(language))
+
+
+def unnormalized_words(text: str) -> tuple[SpokenWord, ...]:
+    """Split a text to words with its numbers as they are written. Uses no rules of a language, so
+    that an error in those can't fail it."""
+    return _read(text, _AS_WRITTEN)
+
+
+def _read(text: str, rules: RuleSet) -> tuple[SpokenWord, ...]:
     words = _Words()
-    for token in _tokens(text, rules_of(language)):
+    for token in _tokens(text, rules):
         words.add(token)
     return tuple(words.finished)
 

@@ -77,7 +77,7 @@ class Agents:
             raise self.fault
         profile = self.config.agents[agent]
         return AgentSwitch(
-            agent, profile, self.config.voice(profile), self.config.pace_ms(profile),
+            agent, profile, self.config.voice(profile), "", self.config.pace_ms(profile),
             self.config.budget_ms(profile), self.tools(agent),
         )  # fmt: skip
 
