@@ -349,25 +349,16 @@ class CallService:
             if not await self._fleet_lines.take(held.principal, call.session_id):
                 code, reason = errors.CLOSE_OVERLOADED, LINES_OF_KEY.message
                 return
-            try:
-                session = await self._session(held, carrier)
-            except errors.ClientError as error:
-                _log.error("session %s can't begin: %s", call.session_id, error)
-                last = (Problem(error.message, error.code, error.error_type, error.param),)
-                code, reason = error.close_code, CANT_BEGIN
-                return
+            session = await self._session(held, carrier)
             if held.taken_over is not None:
                 session.restore(held.taken_over.state.session)
             call.conversation = session.heard_items
             async with asyncio.timeout(held.rules.limit_s):
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(session.run())
-                    group.create_task(carrier.serve(session))
-                    group.create_task(self._end_when_revoked(held.principal))
-                    group.create_task(self._end_when_stopping())
-                    if self._fleet_lines.counts(held.principal):
-                        lines = self._fleet_lines.hold(held.principal, call.session_id)
-                        group.create_task(lines)
+                await self._serve(held, session, carrier)
+        except errors.ClientError as error:
+            _log.error("session %s can't begin: %s", call.session_id, error)
+            last = (Problem(error.message, error.code, error.error_type, error.param),)
+            code, reason = error.close_code, CANT_BEGIN
         except errors.StageError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
             code, reason = errors.CLOSE_OVERLOADED, "a part of the service is restarting; try again"
@@ -384,15 +375,30 @@ class CallService:
             raise
         finally:
             if code != errors.CLOSE_TAKEN_OVER:
-                try:
-                    call.ended(_cause_of(code, reason), reason, self._clock.now_ns())
-                except Exception:  # our own fault: it must not keep the line
-                    _log.exception("the conversation of session %s is lost", call.session_id)
+                self._report_end(call, code, reason)
             held.reservation.leave()
             _log_end(call, code, reason)
             await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
             if code != errors.CLOSE_TAKEN_OVER:  # then it is the other server's
                 await self._fleet_lines.release(held.principal, call.session_id)
+
+    async def _serve(self, held: AdmittedCall, session: Session, carrier: CallTransport) -> None:
+        """Run a session with its transport, until one of them ends or the call has to. Raises
+        ExceptionGroup."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(session.run())
+            group.create_task(carrier.serve(session))
+            group.create_task(self._end_when_revoked(held.principal))
+            group.create_task(self._end_when_stopping())
+            if self._fleet_lines.counts(held.principal):
+                lines = self._fleet_lines.hold(held.principal, held.call.session_id)
+                group.create_task(lines)
+
+    def _report_end(self, call: ActiveCall, code: int, reason: str) -> None:
+        try:
+            call.ended(_cause_of(code, reason), reason, self._clock.now_ns())
+        except Exception:  # our own fault: it must not keep the line
+            _log.exception("the conversation of session %s is lost", call.session_id)
 
     def _num_lacking_of_key(self, principal: Principal, num_kept: int) -> int:
         """Lines that the principal's key lacks for one more call, counted as in
@@ -491,7 +497,7 @@ class CallService:
             config.budget_ms(profile) + held.rules.leg_ms,
             NO_TOOLS,
         )
-        self._stages.open_voice(spoken.voice, settings.output_rate_hz)  # raises for one that is not there
+        self._stages.open_voice(spoken.voice, settings.output_rate_hz)  # raises for an unknown one
         then = switch.applied(settings, old)
         return replace(switch, tools=await self._tools_of(held, carrier, agent, then))
 
