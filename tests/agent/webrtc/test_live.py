@@ -184,7 +184,7 @@ async def test_the_client_learns_why_its_call_ends(
         monkeypatch.setattr(service, "socket_rules", replace(service.socket_rules, limit_s=1))
     if cause == "idle":
         access = replace(live.config.access, idle_s=1)
-        monkeypatch.setattr(live.webrtc, "_config", replace(live.config, access=access))
+        monkeypatch.setattr(live.webrtc._service, "config", replace(live.config, access=access))
     if cause == "lines of the fleet":
 
         async def none_left(*_: object) -> bool:
@@ -279,7 +279,7 @@ async def test_a_client_that_does_not_connect_gives_its_line_back(
     live: LiveServer, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
     settings = replace(live.config.webrtc, connect_s=1)
-    monkeypatch.setattr(live.webrtc, "_config", replace(live.config, webrtc=settings))
+    monkeypatch.setattr(live.webrtc._service, "config", replace(live.config, webrtc=settings))
     peer, is_over = WebRtcPeer(), asyncio.Event()
 
     async def never(_: object) -> None:
