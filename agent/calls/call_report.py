@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from agent.config.webhooks import WebhookSettings
-from agent.session.api.conversation import FunctionCall, FunctionOutput, Item, Message
+from agent.session.api.conversation import (
+    KEYS_ITEM,
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    Message,
+)
 from latency_budget.account.clock import iso_of
 from latency_budget.account.turn_record import TurnRecord
 from latency_budget.storage.call_documents import EndedCall, WebhookMessage
@@ -24,6 +30,9 @@ MAX_TEXT_CHARS: Final = 300_000
 client could type what takes seconds to encode."""
 
 EVENT_TYPE: Final = "call.ended"
+
+KEYS: Final = "(keys of the telephone)"
+"""Text of a message with the keys that a caller pressed: which ones, no record says."""
 
 
 def call_document(
@@ -166,7 +175,7 @@ def _conversation(
                 "item_id": item.id,
                 "role": item.role,
                 "modality": item.modality,
-                "text": item.text,
+                "text": KEYS if item.id.startswith(KEYS_ITEM) else item.text,
                 "status": status,
             }
         )

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.session.api.client_events import CancelResponse, CreateItem, CreateResponse, Request
-from agent.session.api.conversation import ItemId, Message
+from agent.session.api.conversation import KEYS_ITEM, ItemId, Message
 from agent.session.api.settings import ResponseOptions
 from agent.session.session import Session
 from agent.telephony.media.dtmf_aggregator import MAX_KEYS, DtmfAggregator
@@ -106,7 +106,7 @@ class PhoneKeys:
 
     async def _enter(self, keys: str) -> list[Request]:
         self._num_entries += 1
-        item_id = ItemId(f"keys_{self._num_entries}")
+        item_id = ItemId(f"{KEYS_ITEM}{self._num_entries}")
         said = f"(I pressed {' '.join(keys)} on my telephone.)"
         asked: list[Request] = [
             CancelResponse(),  # a response that began meanwhile does not know these keys

@@ -49,6 +49,11 @@ class ToolRound:
     """Result of each call, as the model reads it."""
 
 
+KEYS_ITEM: Final = "keys_"
+"""Beginning of the ids of messages with keys that a caller pressed on a telephone, such as a card's
+number: the model is told of them, and no record."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """Something said or typed."""

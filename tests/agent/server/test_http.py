@@ -225,6 +225,7 @@ async def test_an_unknown_model_is_served_by_the_default_and_echoed(live: LiveSe
     listed = (await get(live, "/v1/models")).json()
     assert {model["id"] for model in listed["data"] if model["kind"] == "agent"} == {
         "default",
+        "desk",
         "helper",
         "pirate",
         "reader",

@@ -18,7 +18,7 @@ from llm_engine.cuda.kernels.common import EMULATED
 from llm_engine.cuda.ops.interface import Heads, Matrix, Norm
 from llm_engine.cuda.ops.prefill_gemm import PrefillGemm
 from llm_engine.cuda.ops.reference_ops import dense, normalized
-from llm_engine.cuda.ops.triton_ops import FUSED_ROWS
+from llm_engine.cuda.ops.triton_ops import FUSED_BLOCK_ROWS
 from llm_engine.cuda.quantization.quantize import quantize
 from tests.support.llm.cuda_ops_cases import Kind, Maker, assert_near, poisoned
 from tests.support.llm.cuda_ops_devices import DEVICE, kernels
@@ -190,7 +190,7 @@ def test_a_row_of_zeros_is_the_bias() -> None:
 @pytest.mark.parametrize("qk_norm", [True, False])
 def test_queries_keys_and_values(qk_norm: bool) -> None:
     """What is placed is this product."""
-    maker, heads, num_rows = Maker(3, DEVICE), Heads(4, 2, 64), FUSED_ROWS + 1
+    maker, heads, num_rows = Maker(3, DEVICE), Heads(4, 2, 64), FUSED_BLOCK_ROWS + 1
     layer = maker.attention(200, heads, BLOCKS, qk_norm=qk_norm, bias=True)
     rows = maker.rows([list(range(20, 20 + num_rows))], 16, 12)
     x, rope = decided(maker.normal(num_rows, 200), layer.norm), maker.rope(64)

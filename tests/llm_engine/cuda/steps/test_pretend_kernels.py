@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 NUM_SMS = 4
 FORMATS = {
     "bfloat16": (WeightFormat(), 66),
-    "fp8": (WeightFormat(Precision.FP8), 20),
+    "fp8": (WeightFormat(Precision.FP8), 16),
     "fp8 by block": (WeightFormat(Precision.FP8, block=BLOCK), 66),
 }
 """And a prompt's tokens: for products of a library, for a step's kernels, for a prompt's own."""
