@@ -55,8 +55,8 @@ def call_document(
         "tool_calls": tool_calls,
         "is_cut": is_cut,
         "num_turns": call.num_turns,
-        "p50_ms": call.p50_ms,
-        "p95_ms": call.p95_ms,
+        "p50_ms": _rounded(call.p50_ms),
+        "p95_ms": _rounded(call.p95_ms),
         "turns": [_turn(each) for each in call.turns],
         "recording": None
         if recording is None or not recording.has_begun
@@ -131,19 +131,23 @@ def _telephone(record: CallRecord) -> dict[str, Any]:
 def _turn(record: TurnRecord) -> dict[str, Any]:
     return {
         "turn": record.turn,
-        "e2e_server_ms": record.e2e_server_ms,
-        "e2e_ear_ms": record.e2e_ear_ms,
+        "e2e_server_ms": _rounded(record.e2e_server_ms),
+        "e2e_ear_ms": _rounded(record.e2e_ear_ms),
         "cut_in": record.cut_in,
         "interrupted": record.interrupted,
         "reopened": record.reopened,
         "stages": {
             stage.value: {
-                "spent_ms": round(time.spent_ms, 1),
-                "exposed_ms": round(time.exposed_ms, 1),
+                "spent_ms": _rounded(time.spent_ms),
+                "exposed_ms": _rounded(time.exposed_ms),
             }
             for stage, time in record.stages.items()
         },
     }
+
+
+def _rounded(ms: float | None) -> float | None:
+    return None if ms is None else round(ms, 1)
 
 
 def _conversation(
