@@ -71,7 +71,7 @@ const events = new EventBuffer(
     [call, ['resumed', 'renewed', 'audio', 'played']],
     [call.client, ['event', 'status']],
     [call.devices, ['batch', 'output']],
-    [call.conversation, ['message', 'removed', 'sent', 'turn', 'tool']],
+    [call.conversation, ['message', 'removed', 'sent', 'turn', 'tool', 'handoff']],
   ],
   () => ({
     atS: call.devices.clockS,

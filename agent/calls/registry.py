@@ -121,6 +121,7 @@ class CallRegistry:
         self.ready_after_s: float | None = None
         """Time from the start of the process until calls were taken; None: not yet."""
         self.admitted = 0
+        self.num_handoffs = 0
         self.refusals: Final = Rejections()
         """Because all lines were busy, or those inside would have been answered too late."""
         self.traces: Final = Traces()
@@ -180,6 +181,7 @@ class CallRegistry:
     def handed_off(self, call: ActiveCall, agent: str) -> None:
         """Another agent has taken a call over."""
         call.agent = agent
+        self.num_handoffs += 1
         _log.info("call %s was handed off to the agent %s", call.session_id, agent)
         told = {"state": call.state, "stage": call.stage, "agent": agent}
         self.events.publish("session", call.session_id, lambda: told)

@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -274,6 +275,21 @@ def test_tool_calls_are_shown(open_page: Open, server: FakeServer, steps: Steps)
     page.get_by_role("button", name="End the call").click()
     expect(lines.nth(1)).to_have_text("Looking that up: weather … cancelled")
     assert page.locator("#transcript b").count() == 0
+
+
+def test_a_handoff_is_told(open_page: Open, server: FakeServer) -> None:
+    async def script(call: FakeCall) -> None:
+        await call.send("halfsec.handoff", **{"from": "desk", "to": "<b>billing"})
+
+    server.script = script
+    page = open_page()
+    page.get_by_role("button", name="Press and talk").click()
+    expect(page.locator("#transcript .divider")).to_have_text("You talk to <b>billing now")
+    page.locator("#download summary").click()
+    with page.expect_download() as found:
+        page.get_by_role("button", name="Transcript").click()
+    text = Path(found.value.path()).read_text(encoding="utf-8")
+    assert "The agent desk handed the call over to \\<b\\>billing." in text
 
 
 def test_what_is_written_without_a_connection_waits_for_one(

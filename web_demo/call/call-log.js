@@ -142,6 +142,9 @@ export class CallLog {
       if (line && !turn.cut_in) line.waitMs = turn.e2e_ear_ms ?? turn.e2e_server_ms;
     });
     onMoment('tool', (tool, atS) => this.addTool(tool, atS));
+    onMoment('handoff', ({ from, to }, atS) =>
+      this.addNote(`The agent ${from} handed the call over to ${to}.`, atS),
+    );
     onMoment('resumed', (_, atS) =>
       this.addNote('The connection broke; the call goes on.', atS),
     );

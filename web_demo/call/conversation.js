@@ -5,7 +5,8 @@
  * and the position of the cut if it was interrupted. Events: `message` (detail: Message) whenever
  * one changes, `removed` (detail: item id) for speech that was noise, `turn` (detail: {turn,
  * itemId}) with the latency of a turn, `tool` (detail: the event) for a tool that the server runs,
- * `sent` (detail: item id) for a typed message that had to wait.
+ * `handoff` (detail: the event) when another agent takes over, `sent` (detail: item id) for a typed
+ * message that had to wait.
  */
 
 import { HeardText } from './heard-text.js';
@@ -282,6 +283,7 @@ const HANDLERS = {
   'halfsec.resumed': (c, event) => c.resumed(event.items),
   'halfsec.turn': (c, event) => c.turnMeasured(event.turn),
   'halfsec.tool': (c, event) => c.emit('tool', event),
+  'halfsec.handoff': (c, event) => c.emit('handoff', event),
 };
 
 /** @param {{type: string}} part */

@@ -21,6 +21,9 @@ export function showCall(call, transcript, access, menu, events) {
   events.addEventListener('tool', (event) => {
     tools.show(/** @type {CustomEvent} */ (event).detail);
   });
+  events.addEventListener('handoff', (event) => {
+    transcript.addDivider(`You talk to ${/** @type {CustomEvent} */ (event).detail.to} now`);
+  });
   events.addEventListener('status', (event) => {
     if (/** @type {CustomEvent} */ (event).detail.state !== 'open') tools.leave();
   });

@@ -150,6 +150,7 @@ class Metrics:
                 "Reloads of the settings that were refused.",
                 calls.reloads["refused"],
             ),
+            ("handoffs", "Times that an agent handed a call over to another.", calls.num_handoffs),
             ("calls_lost", "Times that a call lost its client.", waiting_calls.num_lost),
             ("calls_resumed", "Times that a client came back.", waiting_calls.num_back),
             ("turns", "Turns that are over.", counts.turns),
