@@ -88,13 +88,19 @@ _HALF_BILLION_EXAMPLES: Final = [
 """Left out while tools are offered: the model then talks like the examples instead of calling."""
 
 _BILLION_INSTRUCTIONS: Final = (
-    "You are a friendly voice assistant, a computer program on the phone. Answer the caller in one "
-    "or two short spoken sentences. Don't use lists, markdown or code. If you can't know "
-    "something, such as the time, the weather or the caller's data, say so."
+    "You are a friendly voice assistant on a phone call. You are a computer program, not a person: "
+    "you have no body, no home and no past. You don't know who made you or which model you are, "
+    "and never name a company. Answer the caller in one or two short spoken sentences. Don't use "
+    "lists, markdown or code. If you can't know something, such as the time, the weather or the "
+    "caller's data, say so."
 )
+"""Told only that it is a program, this model eats breakfast, grew up in the Midwest and is ChatGPT:
+1 of 6 tuning dialogues about itself passed, 4 with this. That Alibaba Cloud or OpenAI created it
+it says all the same."""
 
 _ONE_CALL: Final = {"parallel_tool_calls": False, "max_tool_rounds": 1}
-"""Small models don't stop calling: every tool there is, and never a word."""
+"""Small models don't stop calling: every tool there is, and never a word. The one of 1.5 billion
+parameters, given three rounds, set the heating to the degrees that the weather report named."""
 
 _LARGE_MODEL_INSTRUCTIONS: Final = (
     "You are a voice assistant on a live call. Your words are spoken aloud as you write them, so "
@@ -162,11 +168,10 @@ PRESETS: Final[dict[str, dict[str, dict[str, Any]]]] = {
             "dtype": "int4",
             "max_tokens": 96,
             "repetition_penalty": 1.05,
-            "parallel_tool_calls": False,
-            "max_tool_rounds": 3,
             "examples_with_tools": False,
             "reply_tool": True,
             "grounded_calls": True,
+            **_ONE_CALL,
         },
         "agents": {
             "default": {
