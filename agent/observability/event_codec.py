@@ -3,8 +3,8 @@
 A record is `{"type": class name, ...fields}`; the fields of a dataclass within one stand beside the
 others. The format of each is its dataclass and nothing else, so that a new event needs no line
 here. Reading is strict: a trace of another version is rejected with the name of the field or class
-that differs, rather than replayed as something else. A field that was added later names its value in
-older traces (`IN_OLDER_TRACES`), by which the machine decides as it did then.
+that differs, rather than replayed as something else. A field that was added later names its value
+in older traces (`IN_OLDER_TRACES`), by which the machine decides as it did then.
 """
 
 from collections.abc import Mapping

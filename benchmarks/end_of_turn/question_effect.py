@@ -3,8 +3,8 @@
 The alphanumeric data set has names that are spelled, telephone numbers and addresses, without the
 question that they answer. Each turn of the half that nothing was fitted on is judged twice by the
 decision that is shipped: as if nothing had been asked, and after the question of its part. The
-halting readers, who answer none of these, are judged after the question for a telephone number,
-which must change nothing for them.
+halting readers, who answer none of these, are judged after the question for a telephone number, too:
+it should change nothing, but for the few who happen to read digits.
 
     python -m benchmarks.end_of_turn.question_effect PAUSES --message-ends ENDS --json FILE
 """

@@ -210,10 +210,8 @@ class Witness:
             return True
         if text is None:
             return event is None  # a deadline has passed
-        return (
-            meaning(text, *self._stood) != "words"
-            and self._pause.silence_ms >= RESUME_AFTER_BACKCHANNEL_MS
-        )
+        is_silent = event is None or self._pause.silence_ms >= RESUME_AFTER_BACKCHANNEL_MS
+        return is_silent and meaning(text, *self._stood) != "words"
 
     def _open(self, utterance: int, *, announced: bool) -> None:
         assert self.open is None
