@@ -5,8 +5,8 @@ from typing import Final
 from . import barge_in
 from . import commands as cmd
 from . import events as ev
-from .agent_question import NO_QUESTION
 from .commands import Command
+from .dialogue.agent_question import NO_QUESTION
 from .preemptive import discard_preemptive, would_reply
 from .state import Handlers, TurnState
 from .tables import Agent

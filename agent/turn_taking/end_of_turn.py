@@ -3,7 +3,7 @@
 An explicit `server_vad` silence is taken literally. `semantic_vad` uses the fitted probability
 (`end_of_turn_model.py`: 416 to 1000 ms, 1200 after a dangling word, at most 2000 within a number),
 evaluated again with every new piece of evidence about the pause. What the agent has just asked
-makes it shorter after a whole answer and longer after a part of one (`agent_question.py`).
+makes it shorter after a whole answer and longer after a part of one (`dialogue/`).
 
 The probability was fitted on English words. In calls of other languages the sound and the silence
 decide alone, with waits of their own (`sound_rule.py`).

@@ -20,7 +20,7 @@ between the least and the most. In the middle of a number a caller may take long
 one who stops at "and", "the" or "um" gets `DANGLING_MS`, however sure the sound is: no turn ends
 there, but recordings of readers, whose words are badly recognized, do not show it.
 
-What the agent has just asked (`agent_question.py`) is no feature: no recording says what its
+What the agent has just asked (`dialogue/`) is no feature: no recording says what its
 speaker was asked. It acts by rule. A whole answer adds `WHOLE_ANSWER_LOG_ODDS` and is never in the
 middle of a number; a part of one gets `PARTIAL_ANSWER_MS`; digits or letters that are read out may
 take longer than the most even where punctuation closes them, because Whisper's does so at random.
@@ -52,7 +52,8 @@ from typing import Final, Literal
 
 from agent.session.api.settings import Eagerness
 
-from .agent_question import NO_QUESTION, AgentQuestion, answer_state
+from .dialogue.agent_question import NO_QUESTION, AgentQuestion
+from .dialogue.answer_state import answer_state
 from .thresholds import (
     DANGLING_MS,
     MAX_NUMBER_MS,

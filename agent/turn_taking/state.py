@@ -6,8 +6,8 @@ from typing import Any
 
 from latency_budget.account.turn import TurnId
 
-from .agent_question import NO_QUESTION, AgentQuestion, question_of
 from .commands import Command
+from .dialogue.agent_question import NO_QUESTION, AgentQuestion, question_of
 from .end_of_turn import TurnRules
 from .end_of_turn_model import PauseHistory
 from .tables import AGENT, CALLER, Agent, Caller, Cause, Signal, next_state

@@ -3,7 +3,7 @@
 The alphanumeric data set has names that are spelled, telephone numbers and addresses, without the
 question that they answer. Each turn of the half that nothing was fitted on is judged twice by the
 decision that is shipped: as if nothing had been asked, and after the question of its part. The
-halting readers, who answer none of these, are judged after the question for a telephone number, too:
+halting readers, who answer none of these, are judged after the question for a telephone number:
 it should change nothing, but for the few who happen to read digits.
 
     python -m benchmarks.end_of_turn.question_effect PAUSES --message-ends ENDS --json FILE
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from agent.turn_taking.agent_question import NO_QUESTION, AgentQuestion, question_of
+from agent.turn_taking.dialogue.agent_question import NO_QUESTION, AgentQuestion, question_of
 from agent.turn_taking.end_of_turn_model import Evidence, shipped_score
 from asr.errors import AudioError
 from asr.speech_detection.turn_model import read_head

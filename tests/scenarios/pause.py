@@ -1,7 +1,7 @@
 """State of the caller's present pause, as an independent observer keeps it."""
 
 from agent.turn_taking import events as ev
-from agent.turn_taking.agent_question import NO_QUESTION, question_of
+from agent.turn_taking.dialogue.agent_question import NO_QUESTION, question_of
 from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms
 from agent.turn_taking.end_of_turn_model import Evidence, PauseHistory
 

@@ -5,14 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.session.api.settings import Eagerness
-from agent.turn_taking.agent_question import (
+from agent.turn_taking.dialogue.agent_question import (
     NO_QUESTION,
     AgentQuestion,
-    AnswerState,
     QuestionKind,
-    answer_state,
     question_of,
 )
+from agent.turn_taking.dialogue.answer_state import AnswerState, answer_state
 from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms
 from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, shipped_score
 from agent.turn_taking.thresholds import (
