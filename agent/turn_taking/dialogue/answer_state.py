@@ -55,6 +55,8 @@ _NO: Final = (
 _COURTESY: Final = r"please|thanks|thank you|thank you very much|sir|ma'am|madam"
 _YES_ANSWER: Final = re.compile(rf"(?:{_YES})(?: (?:{_YES}|{_COURTESY})){{0,3}}")
 _NO_ANSWER: Final = re.compile(rf"(?:{_NO})(?: (?:{_NO}|{_COURTESY})){{0,3}}")
+_BEGINS: Final = re.compile(r"\b(?:i|it|they|we) [a-z]+(?:'t)?$|\b(?:i'm|it's|we're) not$")
+"""Answers that are beginnings, too, unless punctuation closes them: "I am", "I don't"."""
 _CHOICES: Final = words("first second last latter former both either neither")
 _CHOSEN: Final = _CHOICES | words(
     """
@@ -133,6 +135,8 @@ def _is_short_answer(question: AgentQuestion, plain: str) -> bool:
     words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain)
     joined = " ".join(words)
     if question.kind == "yes_no":
+        if _BEGINS.search(joined) and not plain.endswith((".", "!")):
+            return False
         return bool(
             (question.yes_ends and _YES_ANSWER.fullmatch(joined))
             or (question.no_ends and _NO_ANSWER.fullmatch(joined))

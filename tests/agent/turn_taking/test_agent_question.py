@@ -118,6 +118,8 @@ ANSWERS: tuple[tuple[str, str, AnswerState], ...] = (
     (BOOK, "Yes...", "unknown"),
     (BOOK, "Yes?", "unknown"),
     (BOOK, "Yes, but", "unknown"),
+    (BOOK, "Yes, I am", "unknown"),
+    (BOOK, "Yes, I am.", "whole"),
     (BOOK, "Yes, for six people.", "unknown"),
     (BOOK, "I would like", "unknown"),
     (BOOK, "5 5 5", "unknown"),
