@@ -25,7 +25,7 @@ MAY_IMPORT = {
 
 LAYERS = {
     "agent": (
-        "errors cli/setup",
+        "errors cli/setup turn_taking/dialogue",
         "session/api",
         "codec config turn_taking",
         "realtime/protocol session/ports stages/model_store stages/stall_timeout "

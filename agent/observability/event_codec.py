@@ -3,7 +3,8 @@
 A record is `{"type": class name, ...fields}`; the fields of a dataclass within one stand beside the
 others. The format of each is its dataclass and nothing else, so that a new event needs no line
 here. Reading is strict: a trace of another version is rejected with the name of the field or class
-that differs, rather than replayed as something else.
+that differs, rather than replayed as something else. A field that was added later names its value
+in older traces (`IN_OLDER_TRACES`), by which the machine decides as it did then.
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from typing import (
 )
 
 from agent.turn_taking.commands import Command
+from agent.turn_taking.end_of_turn import IN_OLDER_TRACES
 from agent.turn_taking.events import Event
 
 Record = dict[str, Any]
@@ -84,9 +86,12 @@ def _build(kind: type, values: Record) -> object:
         if isinstance(hint, type) and is_dataclass(hint):
             built[name] = _build(hint, values)
             continue
-        if name not in values:
+        if name in values:
+            built[name] = values.pop(name)
+        elif name in (older := _older_values(kind)):
+            built[name] = older[name]
+        else:
             raise RecordError(f"{kind.__name__} lacks its field {name!r}")
-        built[name] = values.pop(name)
         if not _fits(built[name], hint):
             raise RecordError(f"{kind.__name__}.{name} can't be {built[name]!r}")
     return kind(**built)
@@ -96,6 +101,16 @@ def _build(kind: type, values: Record) -> object:
 def _hints(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
+
+
+@cache
+def _older_values(kind: type) -> dict[str, Any]:
+    """Values of the fields that older traces lack."""
+    return {
+        field.name: field.metadata[IN_OLDER_TRACES]
+        for field in fields(kind)
+        if IN_OLDER_TRACES in field.metadata
+    }
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -6,6 +6,7 @@ from . import barge_in
 from . import commands as cmd
 from . import events as ev
 from .commands import Command
+from .dialogue.agent_question import NO_QUESTION
 from .preemptive import discard_preemptive, would_reply
 from .state import Handlers, TurnState
 from .tables import Agent
@@ -57,6 +58,7 @@ def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list
     s.move_agent(type(event))
     s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
     s.audible_ns = now_ns
+    s.question_before, s.question = s.question, NO_QUESTION
     return [cmd.ReleaseReply(event.turn)]
 
 
@@ -89,6 +91,7 @@ def _on_reply_played(s: TurnState, event: ev.ReplyPlayed, now_ns: int) -> list[C
         return s.stale()
     s.move_agent(type(event))
     s.reply_deadline_ns = None
+    s.agent_said(event.text)
     return []
 
 

@@ -73,6 +73,14 @@ def asks(heard: str, left: str) -> bool:
     return past.rstrip().endswith("?") and len(_words(tail)) <= ANSWER_WITHIN_WORDS
 
 
+def with_begun_sentence(heard: str, left: str) -> str:
+    """The words heard with the rest of the sentence that they stop in: a caller who answers before
+    a question's end has understood it."""
+    _, tail = _split_last(heard)
+    end = _SENTENCE_END.search(left)
+    return heard + (left[: end.end()] if end and tail.strip() else "")
+
+
 def _split_last(text: str) -> tuple[str, str]:
     """Split into complete sentences and the beginning of the next one."""
     ends = list(_SENTENCE_END.finditer(text))

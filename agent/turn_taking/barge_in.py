@@ -23,7 +23,7 @@ from typing import Final
 
 from . import commands as cmd
 from . import events as ev
-from .backchannel import meaning, takes_floor
+from .backchannel import meaning, takes_floor, with_begun_sentence
 from .commands import Command
 from .state import Handlers, Overlap, TurnState
 from .tables import Agent, Caller, Signal
@@ -147,6 +147,7 @@ def _on_reply_stands(s: TurnState, event: ev.ReplyStands, now_ns: int) -> list[C
     if s.overlap is None or event.turn != s.overlap.turn:
         return s.stale()
     s.overlap.heard, s.overlap.left = event.heard, event.left
+    s.agent_said(with_begun_sentence(event.heard, event.left))
     return []
 
 

@@ -2,13 +2,14 @@
 
 An explicit `server_vad` silence is taken literally. `semantic_vad` uses the fitted probability
 (`end_of_turn_model.py`: 416 to 1000 ms, 1200 after a dangling word, at most 2000 within a number),
-evaluated again with every new piece of evidence about the pause.
+evaluated again with every new piece of evidence about the pause. What the agent has just asked
+makes it shorter after a whole answer and longer after a part of one (`dialogue/`).
 
 The probability was fitted on English words. In calls of other languages the sound and the silence
 decide alone, with waits of their own (`sound_rule.py`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import languages
@@ -16,6 +17,9 @@ from agent.session.api.settings import Eagerness, ServerVad, SessionSettings, Tu
 
 from .end_of_turn_model import Evidence, shipped_score
 from .sound_rule import wait_by_sound_ms
+
+IN_OLDER_TRACES: Final = "in_older_traces"
+"""Key of a field's metadata: its value in traces that were written before there was the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class TurnRules:
     language: str = languages.ENGLISH.code
     """Language of the caller's words."""
     idle: IdleRules = NOT_IDLE
+    uses_questions: bool = field(default=True, metadata={IN_OLDER_TRACES: False})
+    """What the agent has just asked is evidence about the end of the turn."""
 
     @property
     def words(self) -> languages.TurnWords:

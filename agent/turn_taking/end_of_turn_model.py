@@ -20,6 +20,11 @@ between the least and the most. In the middle of a number a caller may take long
 one who stops at "and", "the" or "um" gets `DANGLING_MS`, however sure the sound is: no turn ends
 there, but recordings of readers, whose words are badly recognized, do not show it.
 
+What the agent has just asked (`dialogue/`) is no feature: no recording says what its
+speaker was asked. It acts by rule. A whole answer adds `WHOLE_ANSWER_LOG_ODDS` and is never in the
+middle of a number; a part of one gets `PARTIAL_ANSWER_MS`; digits or letters that are read out may
+take longer than the most even where punctuation closes them, because Whisper's does so at random.
+
 The sound may be missing (its thread is busy or broken), and so may the language model's word (it is
 remote, or busy, or was asked about other words): there is a regression for each of the four
 combinations, fitted on the same pauses, so that each is calibrated.
@@ -47,12 +52,16 @@ from typing import Final, Literal
 
 from agent.session.api.settings import Eagerness
 
+from .dialogue.agent_question import NO_QUESTION, AgentQuestion
+from .dialogue.answer_state import answer_state
 from .thresholds import (
     DANGLING_MS,
     MAX_NUMBER_MS,
     MESSAGE_END_LIMIT,
     NEUTRAL_PAUSE_MS,
+    PARTIAL_ANSWER_MS,
     SOUND_LIMIT,
+    WHOLE_ANSWER_LOG_ODDS,
 )
 
 VERSION: Final = 2
@@ -96,6 +105,8 @@ class Evidence:
     message_end: float | None = None
     """The language model's log-probability that the message ends with these words; None: not
     known."""
+    question: AgentQuestion = NO_QUESTION
+    """What the agent asked last, as far as the caller heard it."""
 
 
 class PauseHistory:
@@ -291,11 +302,17 @@ class TurnScore:
         """Silence after which the turn is over."""
         odds = self.log_odds(evidence)
         weight = self.weights[known_of(evidence)][SILENCE]
-        longer_ms = MAX_NUMBER_MS if is_mid_number(evidence.words) else 0
+        answer = answer_state(evidence.question, evidence.words)
+        is_reading = answer == "reading" or is_mid_number(evidence.words)
+        if answer == "whole":
+            odds, is_reading = odds + WHOLE_ANSWER_LOG_ODDS, False
+        longer_ms = MAX_NUMBER_MS if is_reading else 0
         names = EAGERNESS[: EAGERNESS.index(eagerness) + 1]  # the patient never wait less
         waits = [self.releases[name].silence_ms(odds, weight, longer_ms) for name in names]
         if word_class(evidence.words) == "dangling":
             waits.append(DANGLING_MS)
+        if answer == "partial":
+            waits.append(PARTIAL_ANSWER_MS)
         return math.ceil(max(waits))
 
 

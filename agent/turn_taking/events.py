@@ -6,7 +6,7 @@ of JSON scalars, because a session's trace is a list of them and replaying it mu
 commands.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from asr.speech_detection.endpointing import SilenceGrew as SilenceGrew
 from asr.speech_detection.endpointing import SpeechPaused as SpeechPaused
@@ -14,7 +14,7 @@ from asr.speech_detection.endpointing import SpeechResumed as SpeechResumed
 from asr.speech_detection.endpointing import SpeechStarted as SpeechStarted
 from latency_budget.account.turn import TurnId
 
-from .end_of_turn import TurnRules
+from .end_of_turn import IN_OLDER_TRACES, TurnRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,8 @@ class ReplyPlayed:
     """The last sample should have been heard by now."""
 
     turn: TurnId
+    text: str = field(default="", metadata={IN_OLDER_TRACES: ""})
+    """The newest words that were heard of it, at most `MAX_QUESTION_CHARS`; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,9 @@ Both see every event that concerns them. The coupling, in the order in which it 
 1. *Speculative transcript.* Each pause starts a final pass (`Transcribe`) at once: by the time the
    silence is long enough to end the turn, its words are known. Resuming makes the pass stale.
 2. *End of turn.* While PAUSING, every further silence, the transcript and the turn model's answer
-   ask `required_silence_ms` whether the silence suffices for what is known. If so the utterance is
-   committed and, if the rules say so, a reply begins. No words: it is dropped, nothing happened.
+   ask `required_silence_ms` whether the silence suffices for what is known, the agent's last
+   question included (`dialogue/`). If so the utterance is committed and, if the rules say
+   so, a reply begins. No words: it is dropped, nothing happened.
 3. *Re-opened turn.* SpeechStarted where the agent answers the caller and has hardly been heard: the
    caller was not done. The reply never was, and the utterance goes on with the message before it
    (`ReopenTurn`). See `reopening.py`.

@@ -30,6 +30,8 @@ def reopens(s: TurnState, now_ns: int) -> bool:
 
 def reopen(s: TurnState) -> list[Command]:
     """Stop the answer; the current utterance continues its message. Noise restarts the answer."""
+    if s.audible_ns is not None:  # it never was: the caller still answers what was asked before it
+        s.question = s.question_before
     s.move_agent(Signal.CUT)
     s.reply_deadline_ns = None
     s.unheard_cut = True

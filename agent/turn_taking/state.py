@@ -7,9 +7,11 @@ from typing import Any
 from latency_budget.account.turn import TurnId
 
 from .commands import Command
+from .dialogue.agent_question import NO_QUESTION, AgentQuestion, question_of
 from .end_of_turn import TurnRules
 from .end_of_turn_model import PauseHistory
 from .tables import AGENT, CALLER, Agent, Caller, Cause, Signal, next_state
+from .thresholds import MAX_QUESTION_CHARS
 
 BEFORE_THE_FIRST = TurnId(0)
 
@@ -60,6 +62,12 @@ class TurnState:
     they end a message."""
     own_pauses: PauseHistory = field(default_factory=PauseHistory)
     """This caller's pauses inside turns."""
+    caller_has_spoken: bool = False
+    """An utterance of the caller was committed in this call."""
+    question: AgentQuestion = NO_QUESTION
+    """What the agent asked last, as far as the caller heard it."""
+    question_before: AgentQuestion = NO_QUESTION
+    """What it had asked before the current response could be heard."""
     guess: str | None = None
     """Words that a preemptive response is being prepared for; None: none is."""
     num_guesses: int = 0
@@ -114,6 +122,17 @@ class TurnState:
             return None
         words, log_prob = self.message_end
         return log_prob if _words(self.text) and _words(words).endswith(_words(self.text)) else None
+
+    def agent_said(self, text: str) -> None:
+        """Note what the agent asks with the newest words that were heard of its response. An
+        apology, and a response without words, leave the question as it was."""
+        if self.apologized or not (text.strip() and self.rules.uses_questions):
+            return
+        self.question = question_of(
+            text[-MAX_QUESTION_CHARS:],
+            is_greeting=not self.caller_has_spoken,
+            language=self.rules.language,
+        )
 
     def close_utterance(self) -> None:
         self.move_caller(Signal.CLOSED)

@@ -18,6 +18,22 @@ Higher is no help: a caller who lost the thread waits for the agent."""
 MAX_NUMBER_MS: Final = 2000
 """Longest silence in the middle of a number or of spelling, where callers look things up."""
 
+PARTIAL_ANSWER_MS: Final = 2000
+"""Silence after a part of what the agent asked for: three digits of a telephone number, a house
+number without its street. Set, not fitted: as long as the longest pause within a number, because it
+is one. Lower cuts in on callers who read from a card. Higher is dead air where the recognizer lost
+a digit, and the caller has said all."""
+
+WHOLE_ANSWER_LOG_ODDS: Final = 2.0
+"""Added to the score where the words are a whole answer to the agent's question: "Yes." after
+"Shall I book it?", the fourth digit of a PIN. Set, not fitted: it brings a sound that is undecided
+to the least wait, and leaves a sound that clearly goes on (-2) at the longest. Lower leaves "Yes."
+waiting for nothing where the sound is unknown; higher cuts in on "Yes ... but not on Monday"."""
+
+MAX_QUESTION_CHARS: Final = 300
+"""Newest characters of a response that its question is looked for in: two sentences or three. Lower
+loses the head of a long question; higher makes traces longer for nothing."""
+
 SOUND_LIMIT: Final = 6.0
 """Bound of the audio turn model's log-odds in the score: no single feature outvotes all others."""
 

@@ -29,7 +29,9 @@ def decide(s: TurnState, now_ns: int) -> list[Command]:
     """
     if s.text is None:
         return []
-    evidence = Evidence(s.text, s.sound, s.own_pauses.quantile_ms, s.message_end_log_prob)
+    evidence = Evidence(
+        s.text, s.sound, s.own_pauses.quantile_ms, s.message_end_log_prob, s.question
+    )
     missing_ms = required_silence_ms(s.rules, evidence) - s.silence_ms
     if missing_ms > 0:
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS
@@ -39,6 +41,7 @@ def decide(s: TurnState, now_ns: int) -> list[Command]:
         return drop_utterance(s, now_ns)
     s.close_utterance()
     s.unheard_cut = False
+    s.caller_has_spoken = True
     caller_said(s)
     s.wanted = s.wanted or s.rules.replies
     committed = cmd.CommitUtterance(s.utterance, text, by_client=False)

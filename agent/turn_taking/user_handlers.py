@@ -130,6 +130,7 @@ def _on_buffer_committed(s: TurnState, event: ev.BufferCommitted, now_ns: int) -
         out = barge_in.stop(s)
         s.close_utterance()
     s.unheard_cut = s.answers_caller = False
+    s.caller_has_spoken = True
     s.revision += 1
     s.awaited[event.utterance] = s.revision
     s.awaited_deadline_ns = now_ns + TRANSCRIPT_DEADLINE_NS

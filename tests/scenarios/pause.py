@@ -1,6 +1,7 @@
 """State of the caller's present pause, as an independent observer keeps it."""
 
 from agent.turn_taking import events as ev
+from agent.turn_taking.dialogue.agent_question import NO_QUESTION, question_of
 from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms
 from agent.turn_taking.end_of_turn_model import Evidence, PauseHistory
 
@@ -19,6 +20,22 @@ class HeardPause:
         self._scored: tuple[str, float] | None = None
         """Newest words with the language model's score."""
         self._utterance = 0
+        self.caller_has_spoken = False
+        self._question = self._question_before = NO_QUESTION
+        """What the agent asked last, and before the reply that can be heard now."""
+
+    def agent_begins(self) -> None:
+        """A reply can be heard."""
+        self._question_before, self._question = self._question, NO_QUESTION
+
+    def agent_is_denied(self) -> None:
+        """The reply that could be heard never was."""
+        self._question = self._question_before
+
+    def agent_said(self, rules: TurnRules, text: str) -> None:
+        if text.strip() and rules.uses_questions:
+            is_greeting = not self.caller_has_spoken
+            self._question = question_of(text, is_greeting=is_greeting, language=rules.language)
 
     def begin(self) -> None:
         self.silence_ms, self._timed_out, self._sound = 0, False, None
@@ -48,7 +65,11 @@ class HeardPause:
     def is_over(self, rules: TurnRules, text: str) -> bool:
         """By the newest silence that was told of."""
         evidence = Evidence(
-            text, self._sound, self._own_pauses.quantile_ms, self._message_end(text)
+            text,
+            self._sound,
+            self._own_pauses.quantile_ms,
+            self._message_end(text),
+            self._question,
         )
         return self.silence_ms >= required_silence_ms(rules, evidence)
 

@@ -33,6 +33,8 @@ TEXTS = st.sampled_from(
 )
 STANDS = (("It is nine. Shall I", " book it?"), (HEARD, LEFT))
 """Of a reply that is a question, and of one that is none: which, goes by its turn's number."""
+PLAYED = ("Shall I book it?", "It is booked.", "What is your phone number?")
+"""The newest words of a reply that was played: which, goes by its turn's number."""
 IDLE_RULES = st.builds(
     IdleRules,
     idle_after_ms=st.sampled_from([0, 0, 5000, 20_000]),
@@ -127,6 +129,8 @@ class ReplyStage:
             self.can_say = (self.can_say & self._late) | {ev.ReplyPlayed}
         else:
             self.can_say -= {kind}
+        if kind is ev.ReplyPlayed:
+            return ev.ReplyPlayed(self.turn, PLAYED[self.turn % 3])
         event: ev.Event = kind(self.turn)
         return event
 

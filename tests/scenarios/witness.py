@@ -2,7 +2,7 @@
 
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
-from agent.turn_taking.backchannel import meaning
+from agent.turn_taking.backchannel import meaning, with_begun_sentence
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.machine import TurnTaking
 from agent.turn_taking.tables import Agent, Caller
@@ -59,6 +59,8 @@ class Witness:
         self._played = 0
         self._now_ns = 0
         self._idle = IdleWitness()
+        self._is_silent = True
+        """The agent's reply is over or held."""
 
     def event(self, event: ev.Event | None, now_ns: int) -> None:
         """Before the machine takes it. None: its timer."""
@@ -75,8 +77,11 @@ class Witness:
                 self._replying = False
             case ev.ReplyStands(_, heard, left):
                 self._stood = heard, left
-            case ev.ReplyPlayed(turn):
+                self._pause.agent_said(self._rules, with_begun_sentence(heard, left))
+            case ev.ReplyPlayed(turn, text):
                 self._played = turn
+                if turn == self.turn > self._apologized and not self._is_silent:
+                    self._pause.agent_said(self._rules, text)
             case ev.ClientLost(unheard):
                 self.away = True
                 was_waiting = self._answers_caller and unheard and self._apologized < self.turn
@@ -120,6 +125,7 @@ class Witness:
 
     def state(self, machine: TurnTaking) -> None:
         """After the commands: whatever is waited for has a deadline, and nothing else has."""
+        self._is_silent = machine.agent in (Agent.IDLE, Agent.HELD)
         if self._may_be_due:
             self.due, self._may_be_due = self.due or machine.is_asked, False
         is_rest = machine.caller is Caller.QUIET and machine.agent is Agent.IDLE and not self.owed
@@ -204,10 +210,8 @@ class Witness:
             return True
         if text is None:
             return event is None  # a deadline has passed
-        return (
-            meaning(text, *self._stood) != "words"
-            and self._pause.silence_ms >= RESUME_AFTER_BACKCHANNEL_MS
-        )
+        is_silent = event is None or self._pause.silence_ms >= RESUME_AFTER_BACKCHANNEL_MS
+        return is_silent and meaning(text, *self._stood) != "words"
 
     def _open(self, utterance: int, *, announced: bool) -> None:
         assert self.open is None
@@ -254,6 +258,8 @@ class Witness:
         if isinstance(command, cmd.ReopenTurn):
             assert command.utterance == self.open
             heard = False
+            if self._released == turn:
+                self._pause.agent_is_denied()
         else:
             heard = turn in (self._released, self._apologized) or not self._replying
         self._cut_unheard = by_speech and not heard
@@ -276,6 +282,7 @@ class Witness:
                 _is_present(self, turn)
                 assert self._released < turn
                 self._released, self._audible_ns = turn, self._now_ns
+                self._pause.agent_begins()
             case cmd.Apologize(turn):
                 _is_present(self, turn)
                 self._apologized = turn
@@ -301,6 +308,7 @@ class Witness:
             case cmd.CommitUtterance(utterance, None, by_client):
                 assert by_client
                 self._answers_caller = False
+                self._pause.caller_has_spoken = True
                 self._idle.answered()
                 self._close(utterance)
                 self.owed[utterance] = 0
@@ -313,6 +321,7 @@ class Witness:
                 is_own = self._answers_caller or not self.due
                 self._answers_caller = self._rules.replies and is_own
                 self.due = self.due or self._rules.replies
+                self._pause.caller_has_spoken = True
                 self._idle.answered()
                 self._close(utterance)
             case cmd.DropUtterance(utterance, announced):

@@ -27,6 +27,7 @@ from agent.session.ports.stage_ports import ChatPort
 from agent.tools.offered import SessionTools
 from agent.turn_taking import events as ev
 from agent.turn_taking.commands import CutReason
+from agent.turn_taking.thresholds import MAX_QUESTION_CHARS
 from latency_budget.account.clock import Deadline
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
@@ -201,7 +202,7 @@ class ResponseController:
             self._cancel()
             self._items.cut(run.reply, "turn_detected", keeps_heard=True)
             self._emit(ev.ReplySent(turn))
-            self._emit(ev.ReplyPlayed(turn))
+            self._emit(ev.ReplyPlayed(turn, _newest_heard(run.reply)))
             return
         run.go_on(rest)
         if was_sent:
@@ -384,7 +385,7 @@ class ResponseController:
         self._emit(ev.ReplySent(reply.turn))
         remaining_ns = reply.playback.end_ns() - self._clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))
-        self._emit(ev.ReplyPlayed(reply.turn))
+        self._emit(ev.ReplyPlayed(reply.turn, _newest_heard(reply)))
         self._group.create_task(self._await_report(reply))
 
     async def _await_report(self, reply: Reply) -> None:
@@ -419,3 +420,11 @@ class ResponseController:
             if tools:
                 await chat.set_tools(tools)
             await chat.reset(messages_of(response_input(options, self._context.conversation)))
+
+
+def _newest_heard(reply: Reply) -> str:
+    """Newest words that the caller heard of a response that was played: none of one that is not
+    part of the conversation."""
+    if reply.options.out_of_band:
+        return ""
+    return reply.text[: reply.claimed_chars][-MAX_QUESTION_CHARS:]
