@@ -58,6 +58,14 @@ def test_files_and_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found["default"][0] is found["other"][0]
 
 
+def test_a_tool_in_the_background_has_its_own_time_limit(tmp_path: Path) -> None:
+    text = TOOL.replace("@tool", "@tool(background=True)")
+    more = "[agent]\ntool_timeout_s = 5\nbackground_tool_timeout_s = 300"
+    config = load_config(file_text=settings(written(tmp_path, text), more=more))
+    (found,) = check_tools(config)["default"]
+    assert (found.is_background, found.timeout_s) == (True, 300)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -99,6 +107,10 @@ def test_names_that_are_taken(tmp_path: Path) -> None:
         ('url = "http://a"\ntimeout_s = 16', "mcp.it.timeout_s must be from 1 to 15"),
         ('url = "http://a"\nheaders = {A = 1}', "mcp.it.headers must be a table of texts"),
         ('url = "http://a"\nheader = {}', "Did you mean mcp.it.headers?"),
+        (
+            'url = "http://a"\ntools = ["find"]\nbackground = ["fnd"]',
+            "mcp.it.background names 'fnd', which mcp.it.tools leaves out. Did you mean find?",
+        ),
     ],
 )
 def test_settings_of_a_server(table: str, problem: str) -> None:
