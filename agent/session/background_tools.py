@@ -1,9 +1,9 @@
 """Tools in the background of a call: they run beside the conversation, and their results join it.
 
-Theory of operation. A response calls such a tool and reads at once that it runs (`RUNNING`); it ends
-with words like "I'm looking into it", and the tool goes on as a task of the session: a caller who
-interrupts does not stop it, the end of the call does. When it ends, with a result, an error or at
-its time limit, two things follow, each once:
+Theory of operation. A response calls such a tool and reads at once that it runs (`RUNNING`); the
+response ends with words like "I'm looking into it", and the tool goes on as a task of the session:
+a caller who interrupts does not stop it, the end of the call does. When the tool ends, with a
+result, an error or at its time limit, two things follow, each once:
 
 - *It joins the conversation*, as a message of the agent without words whose tool round is the call
   and its result: what the model reads of any tool. The client sees the message, not the round. It
@@ -75,7 +75,7 @@ def too_many(name: str) -> str:
 class BackgroundTools:
     """Tools in the background of one session. Belongs to its event loop."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         group: asyncio.TaskGroup,
         tools: ToolsPort,

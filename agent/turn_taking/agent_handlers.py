@@ -92,9 +92,7 @@ def _on_reply_played(s: TurnState, event: ev.ReplyPlayed, now_ns: int) -> list[C
     return []
 
 
-def _on_background_changed(
-    s: TurnState, event: ev.BackgroundChanged, now_ns: int
-) -> list[Command]:
+def _on_background_changed(s: TurnState, event: ev.BackgroundChanged, now_ns: int) -> list[Command]:
     s.num_background = event.num_running
     return []
 

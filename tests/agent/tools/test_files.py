@@ -176,19 +176,25 @@ def test_doctor_shows_them(tmp_path: Path) -> None:
     assert findings(settings("weather.py"))[0][2] == "WRONG"
 
 
-def test_the_example_is_one_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("file", "name", "limit_s"),
+    [("weather.py", "weather", 10), ("flights.py", "find_flights", 180)],
+)
+def test_the_examples_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, name: str, limit_s: float
+) -> None:
     docs = Path(__file__).resolve().parents[3] / "docs"
     page = (docs / "how-to" / "tools.md").read_text(encoding="utf-8")
     blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
-    (code,) = (block for block in blocks if block.startswith("# weather.py"))
+    (code,) = (block for block in blocks if block.startswith(f"# {file}"))
     (table,) = (
         block.partition("```")[0]
         for block in page.split("```toml\n")[1:]
-        if block.startswith("[agents.default]\nserver_tools")
+        if block.startswith(f'[agents.default]\nserver_tools = ["{file}"')
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DESK_AUTHORIZATION", "Bearer x")
     monkeypatch.setattr("shutil.which", lambda command: command)
-    written(tmp_path, code, "weather.py")
+    written(tmp_path, code, file)
     (tool,) = check_tools(load_config(file_text=table))["default"]
-    assert tool.name == "weather"
+    assert (tool.name, tool.timeout_s, tool.is_background) == (name, limit_s, limit_s > 15)
