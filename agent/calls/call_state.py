@@ -7,6 +7,7 @@ A record has one field for each item, so that a change writes little, and a few 
 | `head` | format, who may resume, what the call is |
 | `settings`, `session` | settings and counters of the session |
 | `reply`, `played` | the newest reply; how much of it was heard, which changes ten times a second |
+| `background` | tools in the background, where there are any |
 | `order`, `item:ID` | ids of the items in order; one item |
 
 `FORMAT` changes when an older reader would misunderstand a record; then a server of another version
@@ -27,7 +28,7 @@ from agent.session.api.conversation import (
     Item,
     Message,
 )
-from agent.session.api.session_state import ReplyState, SessionState
+from agent.session.api.session_state import BackgroundState, ReplyState, SessionState
 from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings
 
 from .state_store.store import UnreadableStateError
@@ -105,6 +106,7 @@ _SESSION: Final = TypeAdapter(_Session)
 _SETTINGS: Final = TypeAdapter(SessionSettings)
 _REPLY: Final = TypeAdapter(ReplyState)
 _PLAYED: Final = TypeAdapter(_Played)
+_BACKGROUND: Final = TypeAdapter(BackgroundState)
 _ORDER: Final = TypeAdapter(tuple[str, ...])
 _OBJECT: Final = TypeAdapter(dict[str, Any])
 _ITEMS: Final[dict[str, TypeAdapter[Any]]] = {
@@ -123,6 +125,7 @@ _DETECTIONS: Final[dict[str, TypeAdapter[Any]]] = {
 }
 
 _NOTHING_PLAYED: Final = _Played(False, 0, None, 0)
+_NOTHING_RUNS: Final = BackgroundState()
 
 
 class CallStateEncoder:
@@ -158,6 +161,8 @@ class CallStateEncoder:
             )
             fields["reply"] = _REPLY.dump_json(_with_played(reply, _NOTHING_PLAYED))
             fields["played"] = _PLAYED.dump_json(played)
+        if session.background != _NOTHING_RUNS:
+            fields["background"] = _BACKGROUND.dump_json(session.background)
         items = {}
         for item in session.items:
             known = self._items.get(item.id)
@@ -184,6 +189,9 @@ def read_state(fields: Mapping[str, bytes]) -> CallState:
         if "reply" in fields:
             played = _PLAYED.validate_json(fields["played"], strict=True)
             reply = _with_played(_REPLY.validate_json(fields["reply"], strict=True), played)
+        background = _NOTHING_RUNS
+        if "background" in fields:
+            background = _BACKGROUND.validate_json(fields["background"], strict=True)
         order = _ORDER.validate_json(fields["order"], strict=True)
         if len(set(order)) < len(order) or len(order) > MAX_ITEMS:
             raise UnreadableStateError("its record is damaged (the order of its items)")
@@ -199,6 +207,7 @@ def read_state(fields: Mapping[str, bytes]) -> CallState:
             known.answer_due,
             known.answers_caller,
             reply,
+            background,
         )
     except KeyError as error:
         raise UnreadableStateError(f"its record lacks {str(error)[:80]}") from None

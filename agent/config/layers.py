@@ -549,6 +549,13 @@ def _servers(
         if bool(server.url) == bool(server.command):
             problem = "needs a url or a command" if not server.url else "has a url and a command"
             raise ConfigError(f"mcp.{name} {problem}; give one of them.", key=f"mcp.{name}")
+        for each in server.background:
+            if server.tools and each not in server.tools:
+                raise ConfigError(
+                    f"mcp.{name}.background names {shown(each)}, which mcp.{name}.tools leaves "
+                    f"out.{nearest(each, list(server.tools))}",
+                    key=f"mcp.{name}.background",
+                )
     for agent, profile in profiles.items():
         for source in profile.server_tools:
             _check_phone_tool(source, f"agents.{agent}.server_tools", telephony)

@@ -23,7 +23,7 @@ from .presets import DEFAULT_PRESET
 from .remote_models import RemoteModel, RemoteSection, is_remote, parse_remote, shown_model
 from .state_address import shown_state_store
 from .telephony import TelephonySettings
-from .tools import McpSettings, ToolTimeout
+from .tools import BackgroundTimeout, McpSettings, ToolTimeout
 from .values import Between, Matching
 from .webhooks import WebhookSettings, shown_webhook
 from .webrtc import WebRtcSettings
@@ -115,6 +115,8 @@ class ServiceSettings:
     """Silence after the last prompt until the call is ended; 0: never."""
     tool_timeout_s: ToolTimeout = 10
     """Time limit of a server tool; then it counts as failed for the model."""
+    background_tool_timeout_s: BackgroundTimeout = 120
+    """Time limit of a server tool that goes on in the background of a call."""
     tool_wait: str = languages.ENGLISH.sentences.tool_wait
     """Spoken, once in a reply, where a server tool takes so long that the caller would hear
     silence, and in front of a reply that waits for a model that hangs or is being loaded anew.

@@ -12,6 +12,11 @@ progress, and the model needs some of them to answer."""
 
 ToolTimeout = Annotated[int, Between(1, MAX_TOOL_TIMEOUT_S)]
 
+MAX_BACKGROUND_TIMEOUT_S: Final = 3600
+"""Longest time limit of a tool in the background: the longest call, as it is by default."""
+
+BackgroundTimeout = Annotated[int, Between(1, MAX_BACKGROUND_TIMEOUT_S)]
+
 MAX_TOOL_NAME: Final = 64
 """Longest name of a tool, as in OpenAI's API."""
 
@@ -52,3 +57,6 @@ class McpSettings:
     """Time limit of a call, in seconds. Not set: `agent.tool_timeout_s`."""
     tools: tuple[str, ...] = ()
     """Names of the only tools that may be called. Empty: all tools of the server."""
+    background: tuple[str, ...] = ()
+    """Names of tools that go on in the background: the agent talks on, and announces the result
+    when it is there. Their time limit is `agent.background_tool_timeout_s`."""

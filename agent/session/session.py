@@ -65,6 +65,7 @@ from latency_budget.account.turn import SessionId, TurnId
 
 from .api import client_events as ask
 from .api import server_events as say
+from .background_tools import BackgroundTools
 from .item_operations import change_items, check_request, check_text, check_tools
 from .spoken_voice import with_spoken_voice
 from .transcription_options import transcription_options
@@ -174,6 +175,18 @@ class Session:
         self._is_running = False
         self._taken_over: ev.CallTakenOver | None = None
         """The call began at another server."""
+        self._background = BackgroundTools(
+            self._group,
+            stages.tools,
+            self._context,
+            self._ids,
+            self._machine,
+            shared.clock,
+            notify=outputs.notify,
+            feed=self.feed,
+            is_paired=lambda: not self._responses.awaits_client,
+            joined=self._prefill.changed,
+        )
         self._responses = ResponseController(
             self._group,
             stages,
@@ -187,6 +200,7 @@ class Session:
             emit=self.feed,
             synthesized=self._condensing.look,
             hand_off=self._hand_off,
+            start_background=self._background.start,
             follow_up=self._answer_handoff,
         )
         self._log.budget = budget_of(settings, options.budget)
@@ -255,14 +269,16 @@ class Session:
             machine.answer_due,
             machine.answers_caller,
             self._items.state(in_progress=machine.agent is not Agent.IDLE),
+            self._background.state(),
         )
 
     def restore(self, state: SessionState) -> None:
         """Go on with a call of another server, once, before `run`. The session was made with the
         state's settings. Its client is lost at first; `client_back` follows.
 
-        A reply in progress ends where it was heard, and words of the caller that were not
-        transcribed are lost. Raises ClientError for items that contradict each other.
+        A reply in progress ends where it was heard, words of the caller that were not transcribed
+        are lost, and so are tools that ran in the background. Raises ClientError for items that
+        contradict each other.
         """
         for item in state.items:
             self.conversation.add(item)
@@ -276,6 +292,7 @@ class Session:
             if isinstance(item, Message) and (item.text is None or item.status == "in_progress"):
                 self.conversation.set_text(item.id, item.text or "", "incomplete", item.rounds)
         self._context.restore(state.summary, state.num_covered)
+        self._background.restore(state.background)
         messages = messages_of(self.conversation)
         has_question = bool(messages) and messages[-1].role in ("user", "tool")
         is_due = state.answer_due or (state.answers_caller and not is_heard)
@@ -319,6 +336,8 @@ class Session:
             run.reply.playback.client_lost(self._clock.now_ns())
             run.reply.claims.close()
             unheard = not self._items.stands(run.reply)[0].strip()
+        if unheard:
+            self._background.unheard()
         self.feed(ev.ClientLost(unheard))
         self._log.over.settle_all()
 
@@ -487,6 +506,12 @@ class Session:
             self._is_asked = True
             self.feed(ev.FollowUpRequested())
 
+    def _announce_results(self) -> None:
+        """Ask for a response to the results of tools in the background."""
+        self._response_options, self._script.next = ResponseOptions(), None
+        self._is_asked = True
+        self.feed(ev.ReplyRequested())
+
     def _with_instructions(self, settings: SessionSettings) -> SessionSettings:
         """New settings with the agent's instructions for their language, unless the client has
         instructions of its own."""
@@ -592,7 +617,8 @@ class Session:
             self.feed(ev.MessageEndScored(self._machine.utterance, text, log_prob))
 
     async def _keep_time(self) -> None:
-        """Fire the machine's timer, and detect audio that stops in mid-word."""
+        """Fire the machine's timer, announce results of tools that went on in the background, and
+        detect audio that stops in mid-word."""
         clock = self._clock
         while True:
             self._rearm.clear()
@@ -602,6 +628,12 @@ class Session:
                 self._log.timer(now_ns, self._machine.turn)
                 self._carry_out(self._machine.on_timer(now_ns), now_ns)
                 continue
+            announce_ns = self._background.announce_at_ns
+            if announce_ns is not None:
+                if now_ns >= announce_ns:
+                    self._announce_results()
+                    continue
+                due_ns = announce_ns if due_ns is None else min(due_ns, announce_ns)
             if self._machine.caller is Caller.SPEAKING:
                 stalled_ns = self._ears.last_audio_ns + STALL_NS
                 if now_ns >= stalled_ns:
@@ -651,6 +683,7 @@ class Session:
             self._log.command(command, now_ns, self._machine.turn)
             self._do(command, now_ns)
         self._rearm.set()
+        self._background.look()
         self._prefill.go_on()
         self._condensing.look()
         self._state.look()
@@ -729,6 +762,8 @@ class Session:
         self._log.reply_begun(turn, now_ns, greets=script is not None, asked=is_asked)
         voiced_ns = None if is_asked else self._log.so_far(turn).at.get(_VOICED)
         settings = options.applied(self.settings)
+        if script is None and not options.out_of_band and options.input is None:
+            self._background.answered(turn)
         self._responses.begin(turn, settings, options, script, voiced_ns=voiced_ns)
 
     def _require_running(self) -> None:

@@ -71,6 +71,7 @@ class HangUp:
     name = "hang_up"
     definition = definition_of(name, _HANGS_UP, {"type": "object", "properties": {}})
     timeout_s = LONGEST_S
+    is_background = False
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -94,6 +95,7 @@ class Transfer:
 
     name = "transfer"
     timeout_s = LONGEST_S
+    is_background = False
 
     def __init__(self, receiver: Receiver, plan: CallPlan) -> None:
         self._receiver = receiver
@@ -147,6 +149,7 @@ class PressKeys:
         },
     )
     timeout_s = LONGEST_S
+    is_background = False
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver

@@ -17,8 +17,8 @@ from .api import ToolError
 Answer = TypeVar("Answer")
 
 MAX_RUNNING: Final = 128
-"""Most coroutines at once: four calls of eight parallel tools are 32. More are refused: only tools
-that ignore their cancellation get there."""
+"""Most coroutines at once: four calls of eight parallel tools, and four in the background, are 48.
+More are refused: only many calls, or tools that ignore their cancellation, get there."""
 
 END_S: Final = 10.0
 """Time for the loop to end: a command that does not end by itself gets 2 s, then SIGTERM, 2 s more,

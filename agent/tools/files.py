@@ -67,7 +67,9 @@ def _tool(
     mark = mark_of(function)
     assert mark is not None
     try:
-        return PythonTool(function, mark, loop, config.agent.tool_timeout_s)
+        agent = config.agent
+        timeout_s = agent.background_tool_timeout_s if mark.is_background else agent.tool_timeout_s
+        return PythonTool(function, mark, loop, timeout_s)
     except BadToolError as error:
         name = getattr(function, "__name__", repr(function))
         raise ConfigError(f"{key}: the tool {name} of {source} {error}.", key=key) from None

@@ -48,6 +48,9 @@ SETTLE_S: Final = 0.2
 RETRY_S: Final = (0.5, 2.0, 5.0, 10.0, 30.0)
 """Pauses before a server is connected again; the last one repeats."""
 
+SILENT_S: Final = 300.0
+"""Least time for which a stream over HTTP may be silent. Notifications are rare."""
+
 MAX_PAGES: Final = 10
 """Most pages of one listing."""
 
@@ -65,9 +68,11 @@ class McpClient:
         *,
         is_heard: bool = False,
         retry_s: Sequence[float] = RETRY_S,
+        longest_call_s: float = 0,
     ) -> None:
-        """`is_heard`: the command may write to this process's stderr. Environment variables named
-        in the settings are read at each connection."""
+        """`is_heard`: the command may write to this process's stderr. `longest_call_s`: time limit
+        of the longest call. Environment variables named in the settings are read at each
+        connection."""
         self.name = name
         self.listing = Listing({}, ())
         """The server's tools; empty while it is not connected."""
@@ -76,6 +81,7 @@ class McpClient:
         self._settings = settings
         self._is_heard = is_heard
         self._retry_s = retry_s
+        self._silent_s = max(SILENT_S, longest_call_s + ANSWER_S)
         self._client: Client | None = None
         self._news = asyncio.Event()
         self._num_calls = 0
@@ -159,7 +165,7 @@ class McpClient:
             from mcp.client.streamable_http import streamable_http_client
 
             headers = _from_environment(settings.headers)
-            timeout = httpx2.Timeout(ANSWER_S, read=300)  # a stream may be silent for long
+            timeout = httpx2.Timeout(ANSWER_S, read=self._silent_s)
             http = httpx2.AsyncClient(headers=headers, timeout=timeout)
             await stack.enter_async_context(http)
             return streamable_http_client(settings.url, http_client=http)

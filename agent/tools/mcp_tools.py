@@ -20,11 +20,19 @@ class McpTool:
     """A tool of an MCP server; implements `ServerTool`."""
 
     def __init__(
-        self, name: str, definition: str, link: McpClient, loop: ToolLoop, timeout_s: float
+        self,
+        name: str,
+        definition: str,
+        link: McpClient,
+        loop: ToolLoop,
+        timeout_s: float,
+        *,
+        is_background: bool = False,
     ) -> None:
         self.name = name
         self.definition = definition
         self.timeout_s = timeout_s
+        self.is_background = is_background
         self._link = link
         self._loop = loop
 
@@ -47,6 +55,7 @@ class McpServers:
 
     def __init__(self, config: Config, retry_s: Sequence[float] = RETRY_S) -> None:
         self._timeout_s = config.agent.tool_timeout_s
+        self._background_s = config.agent.background_tool_timeout_s
         self._settings = config.mcp
         wanted = {
             source.removeprefix(MCP_PREFIX): None
@@ -56,7 +65,11 @@ class McpServers:
         }
         self._links = {
             name: McpClient(
-                name, config.mcp[name], is_heard=config.agent.log_tools, retry_s=retry_s
+                name,
+                config.mcp[name],
+                is_heard=config.agent.log_tools,
+                retry_s=retry_s,
+                longest_call_s=self._background_s,
             )
             for name in wanted
         }
@@ -73,9 +86,12 @@ class McpServers:
 
     def tools(self, name: str) -> list[McpTool]:
         """Tools of one server; empty while it is not connected."""
-        link, timeout_s = self._links[name], self._settings[name].timeout_s or self._timeout_s
+        link, settings = self._links[name], self._settings[name]
+        timeout_s, background = settings.timeout_s or self._timeout_s, settings.background
         return [
-            McpTool(each, definition, link, self._loop, timeout_s)
+            McpTool(each, definition, link, self._loop, self._background_s, is_background=True)
+            if each in background
+            else McpTool(each, definition, link, self._loop, timeout_s)
             for each, definition in link.listing.definitions.items()
         ]
 

@@ -25,6 +25,9 @@ class NoTools:
     def handoff_to(self, name: str) -> str | None:
         return None
 
+    def is_background(self, name: str) -> bool:
+        return False
+
 
 NO_TOOLS: Final = NoTools()
 
@@ -65,6 +68,9 @@ class AgentTools:
 
     def handoff_to(self, name: str) -> str | None:
         return self.current.handoff_to(name)
+
+    def is_background(self, name: str) -> bool:
+        return self.current.is_background(name)
 
 
 class SessionTools:

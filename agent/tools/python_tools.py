@@ -55,6 +55,7 @@ class PythonTool:
         """`timeout_s`: limit where the mark has none. `loop`: runs an `async` function."""
         self.name = mark.name or str(getattr(function, "__name__", ""))
         self.timeout_s = mark.timeout_s or timeout_s
+        self.is_background = mark.is_background
         self.function = function
         if not NAME.fullmatch(self.name):
             raise BadToolError(f"can't be called {self.name!r}: {NAME_RULE}")

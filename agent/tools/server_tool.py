@@ -25,6 +25,11 @@ class ServerTool(Protocol):
     @property
     def timeout_s(self) -> float: ...
 
+    @property
+    def is_background(self) -> bool:
+        """True if it goes on beside the conversation, which does not wait for it."""
+        ...
+
     async def call(self, arguments: str) -> str:
         """Run the tool with these arguments, an object in JSON. Returns its result. Raises
         ToolError with the message for the model, or any other exception. Cancelling stops the tool,

@@ -43,7 +43,8 @@ OTHERS: Final = "(others)"
 CHECK_S: Final = 5.0
 """Time limit for the language model to check the tools; tools not checked by then are left out."""
 
-ToolState = Literal["started", "done", "failed", "cancelled"]
+ToolState = Literal["started", "background", "done", "failed", "cancelled"]
+""""background": it has started, and goes on while the agent talks on."""
 
 CheckTools = Callable[[Tools], Awaitable[None]]
 """The method `ChatPort.check_tools` of the agent's model."""
@@ -132,11 +133,16 @@ class CallTools:
     def handoff_to(self, name: str) -> str | None:
         return self._handoffs.get(name)
 
+    def is_background(self, name: str) -> bool:
+        return name in self._tools and self._tools[name].is_background
+
     async def run(self, call: ModelCall, item_id: ItemId) -> str:
         """Run a tool. Returns its result or its failure as text for the model; raises only
         CancelledError. Emits `halfsec.tool` at the beginning and at the end."""
         began_ns = self._clock.now_ns()
         self._tell(item_id, call.name, "started", 0)
+        if self.is_background(call.name):
+            self._tell(item_id, call.name, "background", 0)
         state: ToolState = "cancelled"
         text = ""
         try:

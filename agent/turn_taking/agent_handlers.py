@@ -95,6 +95,11 @@ def _on_reply_played(s: TurnState, event: ev.ReplyPlayed, now_ns: int) -> list[C
     return []
 
 
+def _on_background_changed(s: TurnState, event: ev.BackgroundChanged, now_ns: int) -> list[Command]:
+    s.num_background = event.num_running
+    return []
+
+
 HANDLERS: Final[Handlers] = {
     ev.ReplyRequested: _on_reply_requested,
     ev.FollowUpRequested: _on_follow_up_requested,
@@ -104,4 +109,5 @@ HANDLERS: Final[Handlers] = {
     ev.ReplySent: _on_reply_sent,
     ev.ReplyPlayed: _on_reply_played,
     ev.ReplyFailed: _on_reply_failed,
+    ev.BackgroundChanged: _on_background_changed,
 }

@@ -154,6 +154,14 @@ class WordsHeard:
 
 
 @dataclass(frozen=True, slots=True)
+class BackgroundChanged:
+    """A tool in the background of the call has begun or ended."""
+
+    num_running: int
+    """Tools that run in the background now."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClientLost:
     """The client's connection broke, and the call waits for it: no audio goes either way."""
 
@@ -203,6 +211,7 @@ Event = (
     | ReplyFailed
     | ReplyStands
     | WordsHeard
+    | BackgroundChanged
     | ClientLost
     | ClientBack
     | CallTakenOver

@@ -35,7 +35,7 @@ Both see every event that concerns them. The coupling, in the order in which it 
 7. *One reply at a time.* A reply that is wanted while one is running, or while the transcript it
    needs is outstanding, waits in `wanted` and begins when both are settled.
 8. *Idle.* A caller who stays silent after a reply is prompted, if the rules say so, and in the end
-   the call is hung up. See `user_idle.py`.
+   the call is hung up; not while a tool goes on in the background. See `user_idle.py`.
 9. *Away.* A disconnected client gets no audio; what the caller said before is transcribed all the
    same, and answered after the resumption. See `connection_handlers.py`.
 
@@ -62,7 +62,7 @@ from .end_of_turn import TurnRules
 from .events import Event
 from .state import Handlers, TurnState
 from .tables import Agent, Caller
-from .transitions import takes_requests
+from .transitions import is_quiet, takes_items, takes_requests
 
 
 class TurnTaking:
@@ -93,6 +93,19 @@ class TurnTaking:
     def takes_requests(self) -> bool:
         """True if a ReplyRequested would be accepted."""
         return takes_requests(self._state)
+
+    @property
+    def takes_items(self) -> bool:
+        """True while an item of the agent's own may join the conversation, such as the result of a
+        tool: no response is made, heard or about to be."""
+        return takes_items(self._state)
+
+    @property
+    def takes_announcements(self) -> bool:
+        """True while both parties are silent and wait for nothing, in a call whose turns are
+        answered without a request: the agent may speak of its own accord."""
+        s = self._state
+        return is_quiet(s) and s.rules.enabled and s.rules.replies
 
     @property
     def is_asked(self) -> bool:

@@ -88,6 +88,8 @@ class TurnState:
     """Unsettled overlap of the current utterance with the current response."""
     apologized: bool = False
     """The current response failed; late events of its stages are stale."""
+    num_background: int = 0
+    """Tools that run in the background: the caller waits for the agent."""
     awaits_caller: bool = False
     """The agent spoke last, or will: the caller is expected to answer."""
     idle_since_ns: int | None = None

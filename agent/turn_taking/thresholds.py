@@ -107,6 +107,13 @@ ANSWER_WITHIN_WORDS: Final = 3
 MAX_IDLE_PROMPTS: Final = 2
 """Prompts in a row. A third "Are you still there?" talks to an empty room."""
 
+# Announcements of the agent's own accord
+
+ANNOUNCE_AFTER_NS: Final = 1_000_000_000
+"""Silence of both parties before the agent announces the result of a tool in the background. Lower
+cuts in on a caller who is about to answer the agent's last words: people take 200 to 700 ms, and
+their speech is known 100 ms later. Higher is dead air for a caller who waits for the result."""
+
 # Watchdogs: the last resort where an event never arrives
 
 SPEECH_DEADLINE_NS: Final = 120_000_000_000

@@ -13,7 +13,7 @@ from .end_of_turn_model import Evidence
 from .preemptive import discard_preemptive, start_preemptive
 from .reopening import caller_said
 from .state import TurnState
-from .tables import Agent, Signal
+from .tables import Agent, Caller, Signal
 from .thresholds import (
     PREPARING_DEADLINE_NS,
     SPEAKING_DEADLINE_NS,
@@ -125,6 +125,19 @@ def fail_reply(s: TurnState, now_ns: int) -> list[Command]:
     s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
     s.apologized = True
     return [cmd.Apologize(s.turn)]
+
+
+def is_quiet(s: TurnState) -> bool:
+    """True while neither party speaks, and no response is wanted, made or played."""
+    is_silent = s.caller is Caller.QUIET and s.agent is Agent.IDLE
+    return is_silent and not (s.away or s.wanted or s.awaited)
+
+
+def takes_items(s: TurnState) -> bool:
+    """True while an item of the agent's own may join the conversation: no response is made, heard
+    or about to be, and none is prepared that would have to be prepared anew."""
+    is_free = s.agent is Agent.IDLE and s.caller is not Caller.PAUSING
+    return is_free and not (s.away or s.wanted or s.awaited)
 
 
 def takes_requests(s: TurnState) -> bool:

@@ -3,9 +3,9 @@
 Theory of operation: a clock runs while everybody is at rest after a reply, from the end of the
 agent's last sound (or of a noise that came after it). It stands while the caller is being heard or
 transcribed, while a reply is wanted, made or played, while the client is away, and for as long as
-the caller waits for the agent rather than the agent for the caller. When it has run for
-`idle_after_ms` the caller is asked; asking is a reply like any other, and at its end the clock
-begins again.
+the caller waits for the agent rather than the agent for the caller: a tool that goes on in the
+background is such a wait. When it has run for `idle_after_ms` the caller is asked; asking is a
+reply like any other, and at its end the clock begins again.
 
 There are two kinds of prompt. Ours is a fixed sentence, at most `MAX_IDLE_PROMPTS` times in a row.
 OpenAI's `idle_timeout_ms` commits the silence as a message without words and lets the model answer;
@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from . import commands as cmd
 from .commands import Command
 from .state import TurnState
-from .tables import Agent, Caller
 from .thresholds import MAX_IDLE_PROMPTS
-from .transitions import begin_if_wanted
+from .transitions import begin_if_wanted, is_quiet
 
 
 def follow(s: TurnState, commands: Sequence[Command], now_ns: int) -> None:
@@ -59,8 +58,8 @@ def end_silence(s: TurnState, now_ns: int) -> list[Command]:
 
 
 def _at_rest(s: TurnState) -> bool:
-    is_quiet = s.caller is Caller.QUIET and s.agent is Agent.IDLE and not s.away
-    return is_quiet and s.awaits_caller and s.rules.enabled and not (s.wanted or s.awaited)
+    is_waited_for = s.awaits_caller and not s.num_background
+    return is_quiet(s) and is_waited_for and s.rules.enabled
 
 
 def _asks(s: TurnState) -> bool:

@@ -154,7 +154,9 @@ EXTENSIONS: Final = {
     ),
     "halfsec.tool": (
         "`item_id`, `name`, `state`, `ms`",
-        "A tool that runs on the server: `started`, then `done`, `failed` or `cancelled`.",
+        "A tool that runs on the server: `started`, then `done`, `failed` or `cancelled`. One that "
+        "goes on in the background says `background` after `started`, and ends at any time later, "
+        "still with the `item_id` of the reply that called it.",
     ),
 }
 """Server events of the subprotocol `halfsec.v1`: fields and meaning."""

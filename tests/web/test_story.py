@@ -253,8 +253,10 @@ def test_tool_calls_are_shown(open_page: Open, server: FakeServer, steps: Steps)
         await hear(call, "item_1", "Will it rain?")
         for name in ("weather", "weather", "<b>calendar"):
             await call.send("halfsec.tool", item_id="item_2", name=name, state="started", ms=0)
+        for state in ("started", "background"):
+            await call.send("halfsec.tool", item_id="item_2", name="flights", state=state, ms=0)
         await steps.until(1, call)
-        for name, state in (("weather", "done"), ("<b>calendar", "failed")):
+        for name, state in (("weather", "done"), ("<b>calendar", "failed"), ("flights", "done")):
             await call.send("halfsec.tool", item_id="item_2", name=name, state=state, ms=120)
         await reply(call, "item_2", [("It will.", tone(0.1))])
 
@@ -262,14 +264,15 @@ def test_tool_calls_are_shown(open_page: Open, server: FakeServer, steps: Steps)
     page = open_page()
     press_talk(page, server)
     lines = page.locator("#transcript .tool")
-    expect(lines).to_have_text([f"Looking that up: {name} …" for name in
-                                ("weather", "weather", "<b>calendar")])  # fmt: skip
+    begun = [f"Looking that up: {name} …" for name in ("weather", "weather", "<b>calendar")]
+    expect(lines).to_have_text([*begun, "Looking that up in the background: flights …"])
     steps.take()
     expect(lines).to_have_text(
         [
             "Looking that up: weather … done, 120 ms",
             "Looking that up: weather …",
             "Looking that up: <b>calendar … failed, 120 ms",
+            "Looking that up: flights … done, 120 ms",
         ]
     )
     page.get_by_role("button", name="End the call").click()

@@ -235,7 +235,8 @@ export class CallLog {
    * @param {number | null} atS
    */
   addTool({ name, state, ms }, atS) {
-    if (state !== 'started') this.addNote(`Tool ${name}: ${state} after ${ms} ms.`, atS);
+    if (state === 'started' || state === 'background') return;
+    this.addNote(`Tool ${name}: ${state} after ${ms} ms.`, atS);
   }
 
   /**

@@ -6,7 +6,8 @@
  * @typedef {object} ToolEvent
  * @property {string} item_id of the reply that called it
  * @property {string} name
- * @property {'started' | 'done' | 'failed' | 'cancelled'} state
+ * @property {'started' | 'background' | 'done' | 'failed' | 'cancelled'} state
+ *   background: it has started, and goes on while the agent talks on
  * @property {number} ms since it started
  */
 
@@ -25,6 +26,7 @@ export class ToolCalls {
   /** @param {ToolEvent} tool */
   show(tool) {
     if (tool.state === 'started') this.begin(tool);
+    else if (tool.state === 'background') this.goOn(tool);
     else this.end(tool);
   }
 
@@ -49,14 +51,33 @@ export class ToolCalls {
    * @private
    * @param {ToolEvent} tool
    */
-  end(tool) {
-    const index = this.running.findIndex(
-      (each) => each.tool.item_id === tool.item_id && each.tool.name === tool.name,
+  goOn(tool) {
+    const known = this.running.find(
+      ({ tool: each }) => isSame(each, tool) && each.state === 'started',
     );
+    if (!known) return;
+    known.tool = tool;
+    write(known.line, tool);
+  }
+
+  /**
+   * @private
+   * @param {ToolEvent} tool
+   */
+  end(tool) {
+    const index = this.running.findIndex((each) => isSame(each.tool, tool));
     const [known] = index < 0 ? [] : this.running.splice(index, 1);
     write(known?.line ?? this.transcript.addLine('tool', ''), tool);
     if (tool.state === 'failed') this.transcript.announce(toolText(tool));
   }
+}
+
+/**
+ * @param {ToolEvent} one
+ * @param {ToolEvent} other
+ */
+function isSame(one, other) {
+  return one.item_id === other.item_id && one.name === other.name;
 }
 
 /**
@@ -65,6 +86,7 @@ export class ToolCalls {
  */
 export function toolText({ name, state, ms }) {
   if (state === 'started') return `Looking that up: ${name} …`;
+  if (state === 'background') return `Looking that up in the background: ${name} …`;
   const time = ms < 1000 ? `${ms} ms` : `${(ms / 1000).toFixed(1)} s`;
   return `Looking that up: ${name} … ${state === 'cancelled' ? state : `${state}, ${time}`}`;
 }

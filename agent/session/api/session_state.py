@@ -7,7 +7,7 @@ conversation once more. What the caller says at the very moment is lost.
 
 from dataclasses import dataclass
 
-from .conversation import Item, ItemId, ToolRound
+from .conversation import Item, ItemId, ModelCall, ToolRound
 from .settings import SessionSettings
 
 
@@ -52,6 +52,26 @@ class ReplyState:
 
 
 @dataclass(frozen=True, slots=True)
+class BackgroundResult:
+    """A tool in the background that has ended."""
+
+    call: ModelCall
+    text: str
+    """Its result, as the model reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundState:
+    """Tools in the background of a call."""
+
+    running: tuple[ModelCall, ...] = ()
+    ended: tuple[BackgroundResult, ...] = ()
+    """Results that are not in the conversation yet."""
+    is_due: bool = False
+    """Results in the conversation are to be announced."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionState:
     """Everything of a session that another server needs."""
 
@@ -74,3 +94,4 @@ class SessionState:
     """The reply in progress answers the caller: where no word of it was heard, another is due."""
     reply: ReplyState | None
     """None before the first."""
+    background: BackgroundState = BackgroundState()

@@ -375,6 +375,10 @@ class ToolsPort(Protocol):
         session switches."""
         ...
 
+    def is_background(self, name: str) -> bool:
+        """True if no response waits for this tool: its result comes later."""
+        ...
+
 
 class RecordingPort(Protocol):
     """Recording of one call's audio. Methods return at once and raise nothing."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from agent.errors import StageError
 from agent.observability.pending_records import REPORT_S
+from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Extension
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
@@ -71,11 +72,12 @@ class ResponseController:
         emit: Callable[[ev.Event], None],
         synthesized: Callable[[], None],
         hand_off: Callable[[str], Awaitable[str | None]],
+        start_background: Callable[[Reply, ModelCall], str],
         follow_up: Callable[[], None],
     ) -> None:
         """`emit` feeds the turn-taking machine. `synthesized` is called when all speech of a
-        response is there. `hand_off` is that of `ResponseCallbacks`; `follow_up` asks for the
-        response of the agent that took over."""
+        response is there. `hand_off` and `start_background` are those of `ResponseCallbacks`;
+        `follow_up` asks for the response of the agent that took over."""
         self._group = group
         self._stages = stages
         self._options = options
@@ -108,6 +110,7 @@ class ResponseController:
             client_call=items.add_call,
             event=emit,
             hand_off=hand_off,
+            start_background=start_background,
             synthesized=synthesized,
         )
         self._follow_up = follow_up

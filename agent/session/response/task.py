@@ -6,7 +6,8 @@ is generated while the first is spoken:
 - *generation*: the model's tokens are cut into speakable pieces. A model that calls a server tool
   has said what comes before; the tool runs, the model reads its result and continues: another round
   of the same response. No tool runs before the response is announced: a preemptive response may be
-  discarded, and a tool run for it would be useless and perhaps harmful. A call of a client's tool
+  discarded, and a tool run for it would be useless and perhaps harmful. A tool in the background
+  is started, and what the model reads is that it runs. A call of a client's tool
   is sent to the client and ends the response; the client asks for the next one. A handoff ends it
   as well: the next one is the other agent's.
 - *synthesis*: the pieces become speech, in order. Nothing beyond the first sound is synthesized
@@ -91,6 +92,10 @@ async def _stay(agent: str) -> str:
     return f"Error: there is no agent {agent!r} here."
 
 
+def _no_background(reply: Reply, call: ModelCall) -> str:
+    return f"Error: {call.name} can't run in the background here."
+
+
 def _ignore(*_: Any) -> None:
     """Take no notice."""
 
@@ -116,6 +121,8 @@ class ResponseCallbacks:
     hand_off: Callable[[str], Awaitable[str | None]] = _stay
     """Hands the call to this agent; returns None, or why it stays with the present one, as text for
     the model."""
+    start_background: Callable[[Reply, ModelCall], str] = _no_background
+    """Starts a tool that goes on in the background; returns what the model reads at once."""
     synthesized: Callable[[], None] = _ignore
     """Called once all speech is there: the response only has to be played."""
     event: Callable[[ev.Event], None] = _ignore
@@ -382,9 +389,13 @@ class ResponseTask:
     async def _run_tools(self, chat: ChatPort, calls: tuple[ModelCall, ...]) -> None:
         await self.announced.wait()
         reply = self.reply
+        for call in calls:
+            if self._tools.is_background(call.name) and call not in self._results:
+                self._results[call] = self._callbacks.start_background(reply, call)
         end = len(reply.text)
         # A cut in the meantime finds in it what was begun.
-        reply.rounds.append(ToolRound(end, end, calls, (INTERRUPTED,) * len(calls)))
+        begun = tuple(self._results.get(call, INTERRUPTED) for call in calls)
+        reply.rounds.append(ToolRound(end, end, calls, begun))
         self._report_progress()
         self.mark(MarkName.TOOL_START)
         async with asyncio.TaskGroup() as group:

@@ -26,7 +26,13 @@ from agent.session.api.conversation import (
     ModelCall,
     ToolRound,
 )
-from agent.session.api.session_state import ReplyState, SessionState, SpokenChunk
+from agent.session.api.session_state import (
+    BackgroundResult,
+    BackgroundState,
+    ReplyState,
+    SessionState,
+    SpokenChunk,
+)
 from agent.session.api.settings import (
     SemanticVad,
     ServerVad,
@@ -103,6 +109,18 @@ def test_everything_comes_back(detection: TurnDetection | None) -> None:
     for state in (state_with(detection), state_with(detection, (), None)):
         fields = CallStateEncoder().fields(state)
         assert read_state(fields) == state
+        assert "background" not in fields
+
+
+def test_tools_in_the_background_come_back() -> None:
+    running, ended = ModelCall("search", '{"to": "Porto"}'), ModelCall("search", "{}")
+    background = BackgroundState((running,), (BackgroundResult(ended, "89 euros"),), is_due=True)
+    state = state_with(None)
+    state = replace(state, session=replace(state.session, background=background))
+    encoder = CallStateEncoder()
+    assert read_state(encoder.fields(state)) == state
+    state = replace(state, session=replace(state.session, background=BackgroundState()))
+    assert "background" not in encoder.fields(state)
 
 
 def test_a_call_goes_on_with_the_agent_that_it_was_handed_to() -> None:

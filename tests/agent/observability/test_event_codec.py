@@ -69,7 +69,7 @@ def test_turn_of_the_line_is_passed_over_where_there_is_no_field_for_it() -> Non
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({}, "unknown event type None; known: AudioStalled, BufferCleared"),
+        ({}, "unknown event type None; known: AudioStalled, BackgroundChanged"),
         ({"type": "Hello"}, "unknown event type 'Hello'"),
         ({"type": ["SpeechStarted"]}, r"unknown event type \['SpeechStarted'\]"),
         ({"type": "StartReply", "turn": 1}, "unknown event type 'StartReply'"),

@@ -46,6 +46,7 @@ class Fake:
     result: str | BaseException = "12:00"
     name: str = "clock"
     timeout_s: float = 10
+    is_background: bool = False
     gate: asyncio.Event | None = None
     given: list[str] = field(default_factory=list)
 

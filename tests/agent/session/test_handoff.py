@@ -233,6 +233,9 @@ async def test_a_handoff_waits_for_the_other_tools_and_only_the_first_counts() -
         def handoff_to(self, name: str) -> str | None:
             return agents.tools("default").handoff_to(name)
 
+        def is_background(self, name: str) -> bool:
+            return False
+
         async def run(self, call: ModelCall, item_id: ItemId) -> str:
             return await box.run(call, item_id)
 

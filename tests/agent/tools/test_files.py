@@ -58,6 +58,14 @@ def test_files_and_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found["default"][0] is found["other"][0]
 
 
+def test_a_tool_in_the_background_has_its_own_time_limit(tmp_path: Path) -> None:
+    text = TOOL.replace("@tool", "@tool(background=True)")
+    more = "[agent]\ntool_timeout_s = 5\nbackground_tool_timeout_s = 300"
+    config = load_config(file_text=settings(written(tmp_path, text), more=more))
+    (found,) = check_tools(config)["default"]
+    assert (found.is_background, found.timeout_s) == (True, 300)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -99,6 +107,10 @@ def test_names_that_are_taken(tmp_path: Path) -> None:
         ('url = "http://a"\ntimeout_s = 16', "mcp.it.timeout_s must be from 1 to 15"),
         ('url = "http://a"\nheaders = {A = 1}', "mcp.it.headers must be a table of texts"),
         ('url = "http://a"\nheader = {}', "Did you mean mcp.it.headers?"),
+        (
+            'url = "http://a"\ntools = ["find"]\nbackground = ["fnd"]',
+            "mcp.it.background names 'fnd', which mcp.it.tools leaves out. Did you mean find?",
+        ),
     ],
 )
 def test_settings_of_a_server(table: str, problem: str) -> None:
@@ -164,19 +176,25 @@ def test_doctor_shows_them(tmp_path: Path) -> None:
     assert findings(settings("weather.py"))[0][2] == "WRONG"
 
 
-def test_the_example_is_one_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("file", "name", "limit_s"),
+    [("weather.py", "weather", 10), ("flights.py", "find_flights", 180)],
+)
+def test_the_examples_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, name: str, limit_s: float
+) -> None:
     docs = Path(__file__).resolve().parents[3] / "docs"
     page = (docs / "how-to" / "tools.md").read_text(encoding="utf-8")
     blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
-    (code,) = (block for block in blocks if block.startswith("# weather.py"))
+    (code,) = (block for block in blocks if block.startswith(f"# {file}"))
     (table,) = (
         block.partition("```")[0]
         for block in page.split("```toml\n")[1:]
-        if block.startswith("[agents.default]\nserver_tools")
+        if block.startswith(f'[agents.default]\nserver_tools = ["{file}"')
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DESK_AUTHORIZATION", "Bearer x")
     monkeypatch.setattr("shutil.which", lambda command: command)
-    written(tmp_path, code, "weather.py")
+    written(tmp_path, code, file)
     (tool,) = check_tools(load_config(file_text=table))["default"]
-    assert tool.name == "weather"
+    assert (tool.name, tool.timeout_s, tool.is_background) == (name, limit_s, limit_s > 15)

@@ -152,10 +152,12 @@ async def test_a_command_gets_its_variables_and_ends_with_us(
 
 
 async def test_a_server_that_talks_rubbish(caplog: pytest.LogCaptureFixture) -> None:
-    async with connected(f"command = {ODD}") as server:
+    async with connected(f'command = {ODD}\nbackground = ["fine"]') as server:
         await server.ready()
         assert server.names() == ["fine", "rubbish", "change"]
-        before = server.tool("fine")
+        before, other = server.tool("fine"), server.tool("change")
+        assert (before.is_background, before.timeout_s) == (True, 120)
+        assert (other.is_background, other.timeout_s) == (False, 10)
         assert await server.call("fine") == "fine"
         rubbish = await failure(server.call("rubbish"))
         assert rubbish == "rubbish failed: its answer is not as MCP has it"

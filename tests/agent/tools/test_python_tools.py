@@ -219,6 +219,22 @@ def test_a_mark_says_what_the_function_does_not() -> None:
             tool(timeout_s=timeout_s)
 
 
+def test_a_tool_in_the_background_may_take_an_hour() -> None:
+    @tool(background=True, timeout_s=3600)
+    async def search() -> str:
+        """Search."""
+        return "found"
+
+    mark = mark_of(search)
+    assert mark is not None
+    found = PythonTool(search, mark, ToolLoop("unused"), timeout_s=10)
+    assert (found.is_background, found.timeout_s) == (True, 3600)
+    with pytest.raises(ValueError, match="at most 3600: 3601"):
+        tool(background=True, timeout_s=3601)
+    with pytest.raises(ValueError, match="at most 15: 60; with background=True it may be longer"):
+        tool(timeout_s=60)
+
+
 async def test_one_that_hangs_keeps_only_its_own_callers() -> None:
     gate = threading.Event()
 

@@ -152,6 +152,7 @@ def test_each_kind_of_event_is_known() -> None:
         ev.RulesChanged: ev.RulesChanged(TurnRules()),
         ev.ReplyStands: ev.ReplyStands(ONE, "", ""),
         ev.WordsHeard: ev.WordsHeard(1, ""),
+        ev.BackgroundChanged: ev.BackgroundChanged(1),
         ev.ClientLost: ev.ClientLost(unheard=True),
         ev.ClientBack: ev.ClientBack(),
         ev.CallTakenOver: ev.CallTakenOver(answer_due=True),

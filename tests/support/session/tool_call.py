@@ -32,6 +32,9 @@ class Toolbox:
     def handoff_to(self, name: str) -> str | None:
         return None
 
+    def is_background(self, name: str) -> bool:
+        return False
+
     async def run(self, call: ModelCall, item_id: ItemId) -> str:
         self.called.append(call)
         try:

@@ -1,0 +1,194 @@
+"""Tools in the background of a call: they run beside the conversation, and their results join it.
+
+Theory of operation. A response calls such a tool and reads at once that it runs (`RUNNING`); the
+response ends with words like "I'm looking into it", and the tool goes on as a task of the session:
+a caller who interrupts does not stop it, the end of the call does. When the tool ends, with a
+result, an error or at its time limit, two things follow, each once:
+
+- *It joins the conversation*, as a message of the agent without words whose tool round is the call
+  and its result: what the model reads of any tool. The client sees the message, not the round. It
+  waits while a response is made or heard, and while the caller pauses: a response that is prepared
+  for the pause would have to be prepared anew. So what is heard of a response and what the model
+  has of it are never apart.
+- *A response has it in its context.* That is the caller's next one, if the caller speaks first.
+  Otherwise both parties are silent for `ANNOUNCE_AFTER_NS`, and the agent asks for a response as a
+  client does. In calls whose client asks for each response, that one comes from the client.
+
+Results that come together are announced together. A call that is equal to one that runs is not run
+again: a model may ask for news by calling.
+
+Another server that goes on with the call starts nothing again, because nobody knows how far a tool
+had come. The model reads `LOST` as its result, and tells the caller.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from agent.errors import ClientError
+from agent.session.api.conversation import Message, ModelCall, ToolRound
+from agent.session.api.ids import Identifiers
+from agent.session.api.server_events import ItemAdded, ItemDeleted, Notice
+from agent.session.api.session_state import BackgroundResult, BackgroundState
+from agent.session.context.chat_context import ChatContext
+from agent.session.ports.stage_ports import ChatMessage, ToolsPort
+from agent.session.response.response import Reply
+from agent.session.response.task import TOO_LONG
+from agent.turn_taking import events as ev
+from agent.turn_taking.machine import TurnTaking
+from agent.turn_taking.tables import Agent
+from agent.turn_taking.thresholds import ANNOUNCE_AFTER_NS
+from latency_budget.account.clock import Clock
+from latency_budget.account.turn import TurnId
+
+from .item_operations import SURE_CHARS, check_text
+
+MAX_BACKGROUND: Final = 4
+"""Most tools in the background of a call, those included whose results have not joined it. Fewer
+keep an agent from asking a few places at once; more are a model that calls without end, and results
+that nobody can listen to."""
+
+RUNNING: Final = (
+    '{"status": "running", "note": "The result comes later by itself. Tell the caller that you are '
+    'looking into it, and go on."}'
+)
+"""First result of a tool in the background, for the model."""
+
+LOST: Final = (
+    "Error: this was lost when the call moved to another server. It may have been done or not, and "
+    "was not started again."
+)
+OUT_OF_BAND: Final = "Error: this tool can't be used outside of the conversation."
+
+_log = logging.getLogger(__name__)
+
+
+def too_many(name: str) -> str:
+    """Result of a call beyond the limit, for the model."""
+    return (
+        f"Error: {name} was not started, because {MAX_BACKGROUND} tools are running already. Try "
+        "again when one of them has ended."
+    )
+
+
+class BackgroundTools:
+    """Tools in the background of one session. Belongs to its event loop."""
+
+    def __init__(  # noqa: PLR0913
+        self,
+        group: asyncio.TaskGroup,
+        tools: ToolsPort,
+        context: ChatContext,
+        ids: Identifiers,
+        machine: TurnTaking,
+        clock: Clock,
+        *,
+        notify: Callable[[Notice], None],
+        feed: Callable[[ev.Event], None],
+        is_paired: Callable[[], bool],
+        joined: Callable[[], None],
+    ) -> None:
+        """`group` is the session's: its end cancels the tools. `feed` gives the machine an event,
+        and calls `look`. `is_paired`: no call of the conversation waits for its result. `joined` is
+        called when the conversation has a result."""
+        self._group = group
+        self._tools = tools
+        self._context = context
+        self._ids = ids
+        self._machine = machine
+        self._clock = clock
+        self._notify = notify
+        self._feed = feed
+        self._is_paired = is_paired
+        self._joined = joined
+        self._running: list[ModelCall] = []
+        self._ended: list[BackgroundResult] = []
+        """Results that have not joined the conversation, at most as many as may run."""
+        self._is_due = False
+        """The conversation has results that no response has had in its context."""
+        self._had_by: TurnId | None = None
+        """The newest response that was the first to have a result."""
+        self._quiet_since_ns: int | None = None
+        """Time since which the agent may speak of its own accord, ns; None: it may not."""
+
+    def start(self, reply: Reply, call: ModelCall) -> str:
+        """Start a tool that this reply has called. Returns what the model reads at once."""
+        if reply.options.out_of_band:
+            return OUT_OF_BAND
+        if call in self._running or any(call == each.call for each in self._ended):
+            return RUNNING
+        if len(self._running) + len(self._ended) >= MAX_BACKGROUND:
+            _log.warning("tool %s: %d run in the background already", call.name, MAX_BACKGROUND)
+            return too_many(call.name)
+        self._running.append(call)
+        self._group.create_task(self._run(reply, call))
+        self._feed(ev.BackgroundChanged(len(self._running)))
+        return RUNNING
+
+    def look(self) -> None:
+        """Follow the machine, whose state may have changed: let results join the conversation."""
+        if self._ended and self._machine.takes_items and self._may_join():
+            self._join()
+        if not self._machine.takes_announcements:
+            self._quiet_since_ns = None
+        elif self._quiet_since_ns is None:
+            self._quiet_since_ns = self._clock.now_ns()
+
+    @property
+    def announce_at_ns(self) -> int | None:
+        """Time at which a response is to announce results, ns; None: none is."""
+        if self._quiet_since_ns is None or not (self._is_due and self._may_join()):
+            return None
+        return self._quiet_since_ns + ANNOUNCE_AFTER_NS
+
+    def answered(self, turn: TurnId) -> None:
+        """A response begins that has the whole conversation in its context."""
+        if self._is_due:
+            self._is_due, self._had_by = False, turn
+
+    def unheard(self) -> None:
+        """The client is lost, and nothing of the response in progress was heard."""
+        if self._machine.agent is not Agent.IDLE and self._machine.turn == self._had_by:
+            self._is_due = True
+
+    def state(self) -> BackgroundState:
+        """What another server needs to know."""
+        return BackgroundState(tuple(self._running), tuple(self._ended), self._is_due)
+
+    def restore(self, state: BackgroundState) -> None:
+        """Take over what another server had in the background, before the session runs."""
+        lost = [BackgroundResult(call, LOST) for call in state.running]
+        self._ended = [*state.ended, *lost]
+        self._is_due = state.is_due
+
+    async def _run(self, reply: Reply, call: ModelCall) -> None:
+        text = await self._tools.run(call, reply.item_id)
+        if len(text) > SURE_CHARS:
+            try:
+                await check_text(self._context.chat, ChatMessage("tool", text), "result")
+            except ClientError:
+                text = TOO_LONG
+        self._running.remove(call)
+        self._ended.append(BackgroundResult(call, text))
+        self._feed(ev.BackgroundChanged(len(self._running)))
+
+    def _may_join(self) -> bool:
+        """True where nothing is torn apart: neither a message that the caller goes on with, nor a
+        client's call and its result."""
+        return not self._context.open_text and self._is_paired()
+
+    def _join(self) -> None:
+        ended, self._ended = self._ended, []
+        conversation = self._context.conversation
+        for each in ended:
+            for old in self._context.make_room():
+                self._notify(ItemDeleted(old))
+            rounds = (ToolRound(0, 0, (each.call,), (each.text,)),)
+            item = Message(self._ids.item(), "assistant", "text", "", rounds=rounds)
+            previous = conversation.add(item)
+            self._ids.release(item.id)
+            self._context.added(item)
+            self._notify(ItemAdded(item, previous))
+        self._is_due = True
+        self._joined()
