@@ -121,7 +121,7 @@ async def test_a_conversation_with_transformers_serve(tmp_path: Path) -> None:
     `tool_choice`, and answers a request of one token as any other."""
     code = (
         "from transformers.utils.import_utils import is_serve_available as a\n"
-        "import transformers.cli.serve; assert a()"
+        "import accelerate, transformers.cli.serve; assert a()"
     )
     if not await asyncio.to_thread(can_run, TRANSFORMERS_PYTHON, code):
         pytest.skip("transformers[serving] is not installed")
@@ -144,5 +144,5 @@ async def test_a_conversation_with_transformers_serve(tmp_path: Path) -> None:
             await chat.take_back()
         assert told[0] == told[1], "it is asked the same"
         assert told[0][1:] == ("length", 8)
-        assert tokens[-1].usage.input_tokens > len("the cat sat".split())
+        assert tokens[-1].usage.input_tokens > 3
         await chat.close()
