@@ -246,11 +246,15 @@ class ModelServer:
     # --- health ---
 
     async def _probe(self) -> bool:
-        """Ask for the list of models where all is well; else for a token, with the very request
-        that calls make. Raises ServerError."""
+        """Ask for the list of models where all is well; else, and where the list fails, for a token
+        with the very request that calls make. Raises ServerError."""
         if self._api.problem is None and self._is_measured:
-            await self._api.list_models()
-            return False
+            try:
+                await self._api.list_models()
+            except ServerError:  # `transformers serve` has none where nothing was ever downloaded
+                pass
+            else:
+                return False
         if not self._is_measured:
             self.caches_prefix = await self._measured()
             self._is_measured = True

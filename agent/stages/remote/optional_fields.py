@@ -51,13 +51,17 @@ def _renamed_limit(body: Body) -> None:
 
 
 _OPTIONAL: Final[Mapping[str, tuple[str, Callable[[Body], None]]]] = {
-    "response_format": (r"response_format|json.?schema|json_object|grammar", _without("response_format")),
+    "response_format": (
+        r"response_format|json.?schema|json_object|grammar", _without("response_format")
+    ),
     "strict": (r"\bstrict\b|schema for function", _not_strict),
     "parallel_tool_calls": (r"parallel_tool_calls", _without("parallel_tool_calls")),
     "tool_choice": (r"tool_choice", _freely_chosen),
     "stream_options": (r"stream_options|include_usage", _without("stream_options")),
     "seed": (r"\bseed\b", _without("seed")),
-    "max_tokens": (rf"max_completion_tokens.*instead|max_tokens\W.*{_NOT_SUPPORTED}", _renamed_limit),
+    "max_tokens": (
+        rf"max_completion_tokens.*instead|max_tokens\W.*{_NOT_SUPPORTED}", _renamed_limit
+    ),
     "temperature": (rf"\btemperature\b.*{_NOT_SUPPORTED}", _without("temperature")),
     "top_p": (rf"\btop_p\b.*{_NOT_SUPPORTED}", _without("top_p")),
 }  # fmt: skip

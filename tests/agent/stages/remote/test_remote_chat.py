@@ -599,6 +599,20 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def test_a_server_whose_list_of_models_fails_is_asked_for_a_token() -> None:
+    async with talking(one_token(0), one_token(999), HELLO) as (_, scripted, server):
+        await server.start()
+        assert len(scripted.bodies) == 3
+        await server.start()  # as `watch` does
+        assert len(scripted.bodies) == 3
+        scripted.list_status = 500
+        await server.start()
+        assert (len(scripted.bodies), server.problem) == (4, None)
+        scripted.answers = [error(401, "no")]
+        await server.start()
+        assert "rejects the key" in (server.problem or "")
+
+
 async def test_it_recovers_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_server, "RECOVERY_S", 0.01)
     monkeypatch.setattr(api_server, "PROBE_S", 0.01)

@@ -52,11 +52,18 @@ async def test_a_failure_in_the_middle_of(server: str) -> None:
     shape = FAILURES[server]
     async with talking(sent(shape)) as (chat, scripted, model_server):
         heard = ""
-        replying = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
-        async with aclosing(replying):
-            with pytest.raises(StageError) as caught:
-                async for token in replying:
+
+        async def hear() -> None:
+            nonlocal heard
+            tokens = chat.generate(
+                TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None
+            )
+            async with aclosing(tokens):
+                async for token in tokens:
                     heard += token.text
+
+        with pytest.raises(StageError) as caught:
+            await hear()
         assert heard == "Let me"
         assert caught.value.message == f"The model server {shape['reason']}."
         assert len(scripted.bodies) == 1, "what was said is not said again"
