@@ -350,22 +350,25 @@ def _model_server(config: Config) -> Finding:
     except ConfigError as error:
         return Finding(model.name, error.message, "WRONG")
 
-    async def tried() -> tuple[str | None, bool]:
+    async def tried() -> ModelServer:
         server = ModelServer(model, options, SystemClock())
         try:
             await server.start()
-            return server.problem, server.caches_prefix
+            return server
         finally:
             await server.close()
 
-    problem, caches_prefix = asyncio.run(tried())
+    server = asyncio.run(tried())
+    problem, where = server.problem, f"at {model.url}"
     if problem is not None:
         remedy = "calls are taken all the same; until it answers, callers hear an apology"
-        return Finding(model.name, f"at {model.url}: {problem}", "note", remedy)
-    if not caches_prefix:
+        return Finding(model.name, f"{where}: {problem}", "note", remedy)
+    if server.refused_fields:
+        where += f"; it refuses {', '.join(server.refused_fields)}"
+    if not server.caches_prefix:
         remedy = "answers come later than they could: see docs/how-to/model-server.md"
-        return Finding(model.name, f"at {model.url}; it keeps no prompts", "note", remedy)
-    return Finding(model.name, f"at {model.url}; it keeps prompts", "ok")
+        return Finding(model.name, f"{where}; it keeps no prompts", "note", remedy)
+    return Finding(model.name, f"{where}; it keeps prompts", "ok")
 
 
 def _recognition_server(config: Config) -> Finding:

@@ -124,6 +124,6 @@ def check_choice(
 
 def _definition(tool: Mapping[str, Any]) -> str:
     """Definition of a client's tool, in the form of `Tools`."""
-    known = ("name", "description", "parameters")
+    known = ("name", "description", "parameters", "strict")
     described = {name: tool[name] for name in known if tool.get(name) is not None}
     return json.dumps(described, ensure_ascii=False)

@@ -136,6 +136,7 @@ def read_tools(session: Fields) -> tuple[dict[str, Any], ...]:
         tool.optional_text("description")
         if tool.raw("parameters") is not None:
             tool.inside("parameters")
+        tool.boolean("strict", default=False)
         tool.finish()
         tools.append(value)
     _check_size(session.at("tools"), tools, MAX_TOOLS_BYTES)

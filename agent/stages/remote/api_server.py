@@ -245,12 +245,9 @@ class ApiServer:
         if status == 404:
             what = "voice" if self._section == "tts" else "model"
             return ServerError(f"has no {what} {self.model.name!r} at this address (404){said}")
-        reason = f"answers with status {status}{said}"
-        if status in FULL:
-            return ServerError(reason, "full", retry_after_s)
-        if status in PASSING:
-            return ServerError(reason, "passing")
-        return ServerError(reason, "rejected" if status in REJECTED else "broken")
+        return ServerError(
+            f"answers with status {status}{said}", kind_of_status(status), retry_after_s
+        )
 
     def shown(self, text: str) -> str:
         """A text of the server for people: one line, short, without our secrets."""
@@ -295,6 +292,15 @@ class ApiServer:
             await asyncio.sleep(min(wait_s, PROBE_S))
             await self.probed(probe)
             num_failed = 0 if self._problem is None else min(num_failed + 1, MAX_DOUBLINGS)
+
+
+def kind_of_status(status: int) -> ErrorKind:
+    """What an HTTP status, or one that is reported within a stream, says of a failure."""
+    if status in FULL:
+        return "full"
+    if status in PASSING:
+        return "passing"
+    return "rejected" if status in REJECTED else "broken"
 
 
 async def read_body(response: httpx.Response, max_bytes: int) -> bytes:

@@ -19,11 +19,19 @@ from .event_stream import MalformedStreamError
 MAX_CALLS: Final = 64
 """Calls in one reply; more are a loop of the model."""
 
+MAX_FIELD_ERRORS: Final = 4
+"""Fields that an error names at most."""
+
 END_OF_STREAM: Final = "[DONE]"
 
 
 class ReportedError(Exception):
     """An error that the server reports in place of a chunk. The message is the server's."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        """`status`: the HTTP status that it would have been; 0 where the server does not say."""
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ def parse_chunk(data: str) -> Chunk:
     """Raises MalformedStreamError, and ReportedError where the server reports a failure."""
     body = read_object(data)
     if body.get("error"):
-        raise ReportedError(error_text(body))
+        raise ReportedError(error_text(body), _status(body["error"]))
     usage = usage_of(body.get("usage"))
     choices = body.get("choices")
     if not choices:
@@ -88,22 +96,44 @@ def read_object(data: str | bytes) -> dict[str, Any]:
 
 
 def usage_of(value: object) -> Usage | None:
-    """Token counts of a reply, if this is a usage."""
+    """Token counts of a reply, if this is a usage. The cached tokens stand where OpenAI has them,
+    or as DeepSeek and Moonshot call them."""
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    for name in ("prompt_cache_hit_tokens", "cached_tokens"):
+        cached = value.get(name) if cached is None else cached
     return Usage(
         _count(value.get("prompt_tokens")), _count(cached), _count(value.get("completion_tokens"))
     )
 
 
 def error_text(body: dict[str, Any]) -> str:
-    """What a server says of an error: OpenAI's form, FastAPI's, or a bare text."""
+    """What a server says of an error: OpenAI's form, FastAPI's, or a bare text. The field at fault
+    comes first, where the server names one."""
     error = body.get("error") or body.get("detail") or body.get("message") or ""
+    if isinstance(error, list):  # FastAPI's checks of fields
+        return "; ".join(_field_error(each) for each in error[:MAX_FIELD_ERRORS])
+    field = ""
     if isinstance(error, dict):
-        error = error.get("message") or ""
-    return error if isinstance(error, str) else ""
+        field, error = error.get("param") or "", error.get("message") or ""
+    text = error if isinstance(error, str) else ""
+    return f"{field}: {text}" if text and isinstance(field, str) and field not in text else text
+
+
+def _field_error(value: object) -> str:
+    if not isinstance(value, dict):
+        return ""
+    where, message = value.get("loc"), value.get("msg")
+    path = [str(each) for each in where if each != "body"] if isinstance(where, list) else []
+    return f"{'.'.join(path)}: {message if isinstance(message, str) else ''}"
+
+
+def _status(error: object) -> int:
+    """HTTP status in an error of a stream: vLLM, SGLang, llama.cpp and OpenRouter send a number."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) else 0
 
 
 class CallAssembler:
@@ -155,11 +185,17 @@ class CallAssembler:
         """Number of the call that a piece continues; None: it begins one."""
         for at in range(len(self._begun) - 1, self._num_returned - 1, -1):
             begun = self._begun[at]
-            if piece.id and begun.id and piece.id != begun.id:
+            if piece.id and begun.id and piece.id != begun.id and _begins_another(piece, begun):
                 continue
             if piece.index == begun.index and not (piece.index is None and piece.name):
                 return at
         return None
+
+
+def _begins_another(piece: CallPiece, begun: CallPiece) -> bool:
+    """True if a piece with another id is not the next one of this call. vLLM gave each piece an id
+    of its own up to version 0.8, and each piece of a call that was demanded the name as well."""
+    return bool(piece.name) and (piece.name != begun.name or _is_object(begun.arguments))
 
 
 def _calls(value: object) -> tuple[CallPiece, ...]:

@@ -4,6 +4,9 @@ Theory of operation. After a request that failed, the probe is a request of one 
 request that calls make; while all is well it only asks for the list of models, so that a server
 that is gone is noticed before a caller notices (`api_server.py`).
 
+Fields that a server refuses are left out of its requests from then on, where a reply can do without
+them (`optional_fields.py`).
+
 Sending a caller's words ahead pays off only where the server keeps what it has computed of a
 prompt. So it is measured: two requests of one token with the same long prompt, which no one sent
 before. Where the second does not come sooner, and the server counts no cached tokens either,
@@ -12,8 +15,8 @@ nothing is sent ahead.
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, Final
 
 import httpx
@@ -22,7 +25,7 @@ from agent.config.remote_models import RemoteModel
 from agent.stages.stall_timeout import stall_timeout
 from latency_budget.account.clock import Clock
 
-from .api_server import ApiServer, ServerOptions, read_body
+from .api_server import ApiServer, ServerOptions, kind_of_status, read_body
 from .completion_chunks import (
     END_OF_STREAM,
     Chunk,
@@ -32,12 +35,17 @@ from .completion_chunks import (
     usage_of,
 )
 from .event_stream import MAX_EVENT_BYTES, SseReader
+from .optional_fields import OptionalFields
 from .server_error import ServerError
 
 REQUESTS_PER_CALL: Final = 3
 """A reply, a preview and a summary."""
 
 CHAT_PATH: Final = "/chat/completions"
+
+BROKEN_OFF: Final = frozenset(("abort", "error"))
+"""Finish reasons of replies that are not whole: of vLLM and SGLang when a request is aborted, of
+OpenRouter when the provider behind it fails."""
 
 USAGE_WAIT_S: Final = 0.5
 """Wait for the usage, which comes behind the end of a reply."""
@@ -71,7 +79,13 @@ class ModelServer:
         self._model = model
         self._extra = dict(options.extra_body)
         self._clock = clock
+        self._fields = OptionalFields()
         self._api = ApiServer("model server", model, options, REQUESTS_PER_CALL)
+
+    @property
+    def refused_fields(self) -> tuple[str, ...]:
+        """Fields that the server has refused, which requests do without."""
+        return self._fields.refused
 
     @property
     def problem(self) -> str | None:
@@ -126,8 +140,9 @@ class ModelServer:
             self._api.failed(silent)
             raise silent from None
         except ServerError as error:
-            self._api.failed(error)
-            raise
+            broken = ServerError(error.reason)  # a request whose reply has begun was no bad one
+            self._api.failed(broken)
+            raise broken from None
 
     async def complete(self, messages: Sequence[Mapping[str, Any]], max_tokens: int) -> str:
         """A whole reply, outside of a turn. Raises ServerError."""
@@ -165,11 +180,10 @@ class ModelServer:
 
     async def _stream(self, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
         """One try. Ends behind the reply's end; raises ServerError where it ends before."""
-        fields = {**body, **self._extra, "model": self._model.name, "stream": True}
-        fields["stream_options"] = {"include_usage": True}
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
         has_begun = has_ended = is_over = False
         async with (
-            self._api.answer(CHAT_PATH, ("text/event-stream",), json=fields) as response,
+            self._answer(body, streamed, ("text/event-stream",)) as response,
             aclosing(_events(response)) as events,
         ):
             async for data in events:
@@ -179,23 +193,52 @@ class ModelServer:
                 if is_over and (has_ended or not has_begun):
                     continue
                 chunk = Chunk(finish_reason="stop") if is_over else self._chunk(data)
+                if chunk.finish_reason in BROKEN_OFF:
+                    raise _broken_off()
                 has_begun = has_begun or chunk.is_progress
                 has_ended = has_ended or chunk.finish_reason is not None
                 yield chunk
         if has_begun and not has_ended:
-            raise ServerError("broke off before the end of the reply", "passing")
+            raise _broken_off()
+
+    @asynccontextmanager
+    async def _answer(
+        self, body: Mapping[str, Any], fixed: Mapping[str, Any], kinds: Collection[str]
+    ) -> AsyncIterator[httpx.Response]:
+        """Send a request, again without each field that the server refuses and that a reply can do
+        without. `fixed`: fields that the settings do not change. Raises ServerError."""
+        fields = {**body, **self._extra, **fixed, "model": self._model.name}
+        async with AsyncExitStack() as stack:
+            while True:
+                fitted = self._fields.fitted(fields)
+                try:
+                    response = await stack.enter_async_context(
+                        self._api.answer(CHAT_PATH, kinds, json=fitted)
+                    )
+                    break
+                except ServerError as error:
+                    refused = None
+                    if error.kind == "rejected":
+                        refused = self._fields.note_refusal(error.reason, fitted)
+                    if refused is None:
+                        raise
+                    _log.warning(
+                        "the model server of %s gets no %s from now on: it %s",
+                        *(self._model, refused, error.reason),
+                    )
+            yield response
 
     def _chunk(self, data: str) -> Chunk:
         try:
             return parse_chunk(data)
         except ReportedError as error:
-            raise ServerError(f"reports: {self._api.shown(str(error))}") from None
+            reason = f"reports: {self._api.shown(str(error))}"
+            raise ServerError(reason, kind_of_status(error.status)) from None
 
     async def _one_token(self, body: Mapping[str, Any]) -> int:
         """A request of one token. Returns how many of the prompt's were cached, as the server
         counts. Raises ServerError."""
-        fields = {**body, **self._extra, "model": self._model.name, "max_tokens": 1}
-        async with self._api.answer(CHAT_PATH, ("application/json",), json=fields) as response:
+        async with self._answer(body, {"max_tokens": 1}, ("application/json",)) as response:
             answer = read_object(await read_body(response, MAX_EVENT_BYTES))
         usage = usage_of(answer.get("usage"))
         return 0 if usage is None else usage.cached_tokens
@@ -203,11 +246,15 @@ class ModelServer:
     # --- health ---
 
     async def _probe(self) -> bool:
-        """Ask for the list of models where all is well; else for a token, with the very request
-        that calls make. Raises ServerError."""
+        """Ask for the list of models where all is well; else, and where the list fails, for a token
+        with the very request that calls make. Raises ServerError."""
         if self._api.problem is None and self._is_measured:
-            await self._api.list_models()
-            return False
+            try:
+                await self._api.list_models()
+            except ServerError:  # `transformers serve` has none where nothing was ever downloaded
+                pass
+            else:
+                return False
         if not self._is_measured:
             self.caches_prefix = await self._measured()
             self._is_measured = True
@@ -247,6 +294,10 @@ class ModelServer:
             times_ms.append((self._clock.now_ns() - began_ns) / 1e6)
         # A few are those of the chat template, which any server may have kept.
         return times_ms[0], times_ms[1], num_cached if num_cached > num_words // 2 else 0
+
+
+def _broken_off() -> ServerError:
+    return ServerError("broke off before the end of the reply", "passing")
 
 
 async def _first_progress(stream: AsyncGenerator[Chunk, None]) -> Chunk:

@@ -444,8 +444,8 @@ class _ReplyReader:
         self._reason = chunk.finish_reason or self._reason
         num_output = self._usage.output_tokens + bool(chunk.text or chunk.thinks or chunk.calls)
         self._usage = replace(self._usage, output_tokens=num_output)
-        if chunk.usage is not None:
-            num_output = max(num_output, chunk.usage.output_tokens)
+        if chunk.usage is not None:  # the server's count holds: it may put tokens together
+            num_output = chunk.usage.output_tokens or num_output
             self._usage = replace(chunk.usage, output_tokens=num_output)
         pieces = self._thoughts.push(chunk.text) if chunk.text else []
         text = "".join(piece.text for piece in pieces if piece.kind == "words")

@@ -40,6 +40,14 @@ async def test_one_that_answers_and_keeps_prompts() -> None:
         assert found == Finding("qwen3-8b", f"at {server.url}; it keeps prompts", "ok")
 
 
+async def test_what_a_server_refuses_is_named() -> None:
+    refused = error(400, "stream_options: Extra inputs are not permitted")
+    async with scripted_server(one_token(0), one_token(250), refused, HELLO) as server:
+        found = await finding(config_of(server.url))
+        shown = f"at {server.url}; it refuses stream_options; it keeps prompts"
+        assert found == Finding("qwen3-8b", shown, "ok")
+
+
 async def test_one_that_fails_is_no_obstacle_to_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MODEL_KEY", SECRET)
     async with scripted_server(error(404, f"no model for {SECRET}")) as server:

@@ -81,6 +81,8 @@ class ScriptedServer:
     num_connections: int = 0
     is_down: bool = False
     """It closes every connection at once."""
+    list_status: int = 200
+    """Status of the answers to GET requests."""
     moved_to: str = ""
     """Address to which GET requests are redirected."""
     sockets_at: int | None = None
@@ -124,7 +126,7 @@ class ScriptedServer:
             writer.write(http(307, "text/plain", b"", f"location: {self.moved_to}"))
             return False
         if head.startswith("GET"):
-            writer.write(http(200, "application/json", b'{"data": []}'))
+            writer.write(http(self.list_status, "application/json", b'{"data": []}'))
             return True
         is_json = "content-type: application/json" in head.lower()
         self.bodies.append(read_frame(body) if is_json else {"upload": body})

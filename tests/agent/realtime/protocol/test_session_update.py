@@ -73,7 +73,10 @@ def test_turn_detection_merges_within_its_type_and_starts_anew_across() -> None:
 
 
 def test_every_documented_field_is_taken() -> None:
-    tool = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}}
+    tool = {
+        **{"type": "function", "name": "f", "description": "d"},
+        **{"parameters": {"type": "object"}, "strict": True},
+    }
     after = update(
         make(),
         id="sess_1",
@@ -161,6 +164,11 @@ def test_every_field_of_the_beta_is_refused_by_name(field: str) -> None:
         ({"max_output_tokens": 4097}, "invalid_value", "session.max_output_tokens"),
         ({"max_output_tokens": "all"}, "invalid_value", "session.max_output_tokens"),
         ({"tools": [{"type": "mcp"}]}, "invalid_value", "session.tools[0].type"),
+        (
+            {"tools": [{"type": "function", "name": "f", "strict": "yes"}]},
+            "invalid_value",
+            "session.tools[0].strict",
+        ),
         ({"tools": [{"type": "function"}]}, "missing_required_parameter", "session.tools[0].name"),
         ({"tool_choice": "maybe"}, "invalid_value", "session.tool_choice"),
         ({"tracing": 5}, "invalid_value", "session.tracing"),

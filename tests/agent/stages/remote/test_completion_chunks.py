@@ -12,6 +12,7 @@ from agent.stages.remote.completion_chunks import (
     CallPiece,
     Chunk,
     ReportedError,
+    error_text,
     parse_chunk,
 )
 from agent.stages.remote.event_stream import MalformedStreamError
@@ -42,6 +43,10 @@ def delta(**fields: object) -> str:
         ('{"choices": [{"delta": {}, "finish_reason": "length"}], "usage": null}',
          Chunk(finish_reason="length")),
         ('{"choices": [{"delta": null, "finish_reason": "stop"}]}', Chunk(finish_reason="stop")),
+        ('{"usage": {"prompt_tokens": 7, "prompt_tokens_details": null}}', Chunk(usage=Usage(7))),
+        ('{"usage": {"prompt_tokens": 7, "prompt_cache_hit_tokens": 4}}',
+         Chunk(usage=Usage(7, 4, 0))),
+        ('{"usage": {"prompt_tokens": 7, "cached_tokens": 4}}', Chunk(usage=Usage(7, 4, 0))),
         ('{"usage": {"prompt_tokens": -1, "completion_tokens": "2"}}', Chunk(usage=Usage())),
     ],
 )  # fmt: skip
@@ -72,16 +77,46 @@ def test_what_is_no_chunk_is_refused(data: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "message", "status"),
     [
-        ('{"error": {"message": "out of memory", "code": 500}}', "out of memory"),
-        ('{"error": "overloaded"}', "overloaded"),
-        ('{"object": "error", "message": "bad", "error": {"message": 3}}', ""),
+        ('{"error": {"message": "out of memory", "code": 500}}', "out of memory", 500),
+        ('{"error": {"message": "slow down", "code": "rate_limit"}}', "slow down", 0),
+        ('{"error": "overloaded"}', "overloaded", 0),
+        ('{"object": "error", "message": "bad", "error": {"message": 3}}', "", 0),
     ],
 )
-def test_an_error_in_the_stream_is_reported(data: str, message: str) -> None:
-    with pytest.raises(ReportedError, match=f"^{message}$"):
+def test_an_error_in_the_stream_is_reported(data: str, message: str, status: int) -> None:
+    with pytest.raises(ReportedError, match=f"^{message}$") as caught:
         parse_chunk(data)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"error": {"message": "is unavailable", "param": "seed"}}, "seed: is unavailable"),
+        ({"error": {"message": "no seed here", "param": "seed"}}, "no seed here"),
+        ({"error": {"message": "bad", "param": ["seed"]}}, "bad"),
+        ({"detail": "Unexpected fields"}, "Unexpected fields"),
+        ({"detail": [{"loc": ["body", "tools", 0, "strict"], "msg": "Extra input", "input": "x"}]},
+         "tools.0.strict: Extra input"),
+        ({"detail": ["x", {"loc": 1, "msg": 2}]}, "; : "),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_field_at_fault(body: dict[str, object], text: str) -> None:
+    assert error_text(body) == text
+
+
+def test_pieces_with_ids_of_their_own_are_one_call() -> None:
+    """vLLM before version 0.8, and where a call was demanded the name as well."""
+    calls = CallAssembler(NAMES)
+    calls.push(piece(0, "a", "weather", '{"city":'))
+    calls.push(piece(0, "b", "weather", ' "Bo'))
+    assert calls.push(piece(0, "c", "", 'nn"}')) == ()
+    weather = ModelCall("weather", '{"city": "Bonn"}')
+    assert calls.push(piece(0, "d", "weather", "{}")) == (weather,), "the first one is complete"
+    assert calls.flush(is_whole=True) == (ModelCall("weather", "{}"),)
 
 
 def test_calls_in_pieces_are_put_together() -> None:

@@ -1,8 +1,8 @@
 """Chats with model servers by others, as processes of their own. Skipped where one is missing.
 
-llama.cpp's Python server needs packages beside those of the tests: `pip install
-"llama-cpp-python[server]"`, in this environment or in one whose interpreter LLAMA_SERVER_PYTHON
-names.
+They need packages beside those of the tests, in this environment or in one whose interpreter a
+variable names: `pip install "llama-cpp-python[server]"`, LLAMA_SERVER_PYTHON; `pip install
+"transformers[serving]"`, TRANSFORMERS_SERVE_PYTHON.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 import httpx
@@ -23,35 +24,34 @@ from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
 from llm_engine.config import SamplingParams
 from tests.agent.stages.remote.test_remote_chat import failure, reply, text_of
+from tests.support.fakes.llm_models import save_tiny_model
 from tests.support.models import model_path
 from tests.support.service.model_servers import model_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.models]
 
 START_S: Final = 90
-PYTHON: Final = os.environ.get("LLAMA_SERVER_PYTHON", sys.executable)
+LLAMA_PYTHON: Final = os.environ.get("LLAMA_SERVER_PYTHON", sys.executable)
+TRANSFORMERS_PYTHON: Final = os.environ.get("TRANSFORMERS_SERVE_PYTHON", sys.executable)
 
 
-def has_server() -> bool:
-    command = [PYTHON, "-c", "import llama_cpp.server.app"]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+def can_run(python: str, code: str) -> bool:
+    return subprocess.run([python, "-c", code], capture_output=True, check=False).returncode == 0
 
 
-@pytest.fixture
-async def llama_cpp() -> AsyncIterator[str]:
-    """llama.cpp's Python server with the smallest model; yields the API's address."""
-    if not await asyncio.to_thread(has_server):
-        pytest.skip("llama-cpp-python[server] is not installed")
-    path = next(model_path("smollm2-135m-instruct").glob("*.gguf"))
+@asynccontextmanager
+async def running(python: str, *arguments: str, cwd: Path | None = None) -> AsyncIterator[str]:
+    """A server as a process; its last argument is the name of the option for its port. Yields the
+    API's address."""
     probe = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = probe.sockets[0].getsockname()[1]
     probe.close()
     process = await asyncio.create_subprocess_exec(
-        *(PYTHON, "-m", "llama_cpp.server", "--model", str(path), "--port", str(port)),
-        *("--n_ctx", "2048", "--n_threads", "2"),
-        *("--model_alias", "tiny", "--host", "127.0.0.1"),
+        *(python, *arguments, str(port)),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
+        cwd=cwd,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
     url = f"http://127.0.0.1:{port}/v1"
     try:
@@ -68,6 +68,18 @@ async def llama_cpp() -> AsyncIterator[str]:
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+@pytest.fixture
+async def llama_cpp() -> AsyncIterator[str]:
+    """llama.cpp's Python server with the smallest model; yields the API's address."""
+    if not await asyncio.to_thread(can_run, LLAMA_PYTHON, "import llama_cpp.server.app"):
+        pytest.skip("llama-cpp-python[server] is not installed")
+    path = next(model_path("smollm2-135m-instruct").glob("*.gguf"))
+    options = ("--n_ctx", "2048", "--n_threads", "2", "--model_alias", "tiny")
+    command = ("-m", "llama_cpp.server", "--model", str(path), *options, "--host", "127.0.0.1")
+    async with running(LLAMA_PYTHON, *command, "--port") as url:
+        yield url
 
 
 async def test_a_conversation_with_llama_cpp(llama_cpp: str) -> None:
@@ -102,3 +114,35 @@ async def test_what_is_no_api_of_llama_cpp(llama_cpp: str) -> None:
         chat = factory("", ())
         await chat.commit(ChatMessage("user", "Hi"))
         assert "404" in (await failure(chat)).message
+
+
+async def test_a_conversation_with_transformers_serve(tmp_path: Path) -> None:
+    """It ends its streams without `[DONE]`, keeps no prompts, ignores `stream_options` and
+    `tool_choice`, and answers a request of one token as any other."""
+    code = (
+        "from transformers.utils.import_utils import is_serve_available as a\n"
+        "import accelerate, transformers.cli.serve; assert a()"
+    )
+    if not await asyncio.to_thread(can_run, TRANSFORMERS_PYTHON, code):
+        pytest.skip("transformers[serving] is not installed")
+    save_tiny_model(tmp_path / "tiny", "llama")
+    serve = ("-m", "transformers.cli.transformers", "serve", "tiny", "--device", "cpu")
+    async with (
+        running(TRANSFORMERS_PYTHON, *serve, "--host", "127.0.0.1", "--port", cwd=tmp_path) as url,
+        model_server(url, timeout_s=60.0) as server,
+    ):
+        await server.start()
+        assert server.problem is None
+        sampling = SamplingParams(temperature=0.0, max_tokens=8)
+        factory = remote_chat_factory(server, SystemClock(), sampling, 256, NO_LIMITS, "off")
+        chat = factory("Be brief.", ())
+        told = []
+        for _turn in range(2):
+            await chat.commit(ChatMessage("user", "the cat sat"))
+            tokens = await reply(chat)
+            told.append((text_of(tokens), tokens[-1].finish_reason, tokens[-1].usage.output_tokens))
+            await chat.take_back()
+        assert told[0] == told[1], "it is asked the same"
+        assert told[0][1:] == ("length", 8)
+        assert tokens[-1].usage.input_tokens > 3
+        await chat.close()

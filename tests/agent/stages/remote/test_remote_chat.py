@@ -261,6 +261,8 @@ MIDDLE: Final = {
     "silent": Answer([head(), f"data: {said('Hello')}\n\n".encode()], "hang"),
     "nonsense": lines(said("Hello"), "{nonsense"),
     "an error": lines(said("Hello"), '{"error": "no memory"}'),
+    "an error with a status": lines(said("Hello"), '{"error": {"message": "x", "code": 500}}'),
+    "aborted": lines(said("Hello"), said("", "abort")),
 }
 
 
@@ -290,6 +292,69 @@ async def test_one_that_is_full_for_long_is_not() -> None:
     async with talking(error(503, "full", "retry-after: 30"), HELLO) as (chat, scripted, _):
         await failure(chat)
         assert len(scripted.bodies) == 1
+
+
+# --- fields that a server refuses ---
+
+
+FORMAT: Final = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+
+
+async def test_a_reply_does_without_a_form_that_the_server_refuses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = error(400, "This response_format type is unavailable now")
+    extra = {"response_format": FORMAT}
+    async with talking(refused, HELLO, extra_body=extra) as (chat, scripted, server):
+        for _turn in range(2):
+            assert text_of(await reply(chat)) == "Hello"
+        sent = [body.get("response_format") for body in scripted.bodies]
+        assert sent == [FORMAT, None, None]
+        assert server.refused_fields == ("response_format",)
+        assert "gets no response_format from now on" in caplog.text
+        assert server.problem is None
+
+
+async def test_each_field_that_is_refused_is_given_up_by_itself() -> None:
+    refusals = (
+        error(422, "seed: Extra inputs are not permitted"),
+        error(400, "Use 'max_completion_tokens' instead."),
+        error(400, "stream_options: Extra inputs are not permitted"),
+    )
+    async with talking(*refusals, HELLO) as (chat, scripted, server):
+        assert text_of(await reply(chat)) == "Hello"
+        assert server.refused_fields == ("seed", "max_tokens", "stream_options")
+        last = scripted.bodies[-1]
+        assert last["max_completion_tokens"] == 32
+        assert not {"seed", "max_tokens", "stream_options"} & last.keys()
+        assert last["stop"] == ["END"]
+
+
+async def test_a_refusal_that_stays_ends_the_turn() -> None:
+    async with talking(error(400, "seed is not for you")) as (chat, scripted, server):
+        assert "seed is not for you" in (await failure(chat)).message
+        assert ["seed" in body for body in scripted.bodies] == [True, False]
+        assert server.problem is None
+
+
+async def test_schemas_of_strict_tools_are_the_servers_to_keep() -> None:
+    strict = WEATHER.removesuffix("}") + ', "strict": true}'
+    unlike = error(400, "Invalid schema for function 'weather'")
+    async with talking(HELLO, unlike, HELLO) as (chat, scripted, _):
+        await chat.set_tools((strict,))
+        await reply(chat, Tools((strict,)))
+        await reply(chat, Tools((strict,)))
+        sent = [body["tools"][0]["function"].get("strict") for body in scripted.bodies]
+        assert sent == [True, True, None]
+        assert all(body["tools"][0]["function"]["name"] == "weather" for body in scripted.bodies)
+
+
+async def test_a_choice_that_the_server_does_not_know_is_left_to_the_model() -> None:
+    async with talking(error(400, "tool_choice: must be auto"), IN_PIECES) as (chat, scripted, _):
+        await chat.set_tools((WEATHER,))
+        tokens = await reply(chat, Tools((WEATHER,), choice="required"))
+        assert [call.name for token in tokens for call in token.calls] == ["weather"]
+        assert [body["tool_choice"] for body in scripted.bodies] == ["required", "auto"]
 
 
 # --- the smaller model ---
@@ -505,8 +570,15 @@ async def test_the_oldest_turns_give_way_where_the_context_is_full() -> None:
         assert len(sent) < 8
 
 
-async def test_a_prompt_that_the_server_calls_too_long_is_shortened() -> None:
-    too_long = error(400, "This model's maximum context length is 512 tokens.")
+TOO_LONG: Final = "This model's maximum context length is 512 tokens."
+
+
+@pytest.mark.parametrize(
+    "too_long",
+    [error(400, TOO_LONG), stream(f'{{"error": {{"message": "{TOO_LONG}", "code": 400}}}}')],
+    ids=["by its status", "in the stream"],
+)
+async def test_a_prompt_that_the_server_calls_too_long_is_shortened(too_long: Answer) -> None:
     async with talking(HELLO, HELLO, too_long, HELLO) as (chat, scripted, server):
         for number in range(3):
             await reply(chat)
@@ -525,6 +597,20 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
+
+
+async def test_a_server_whose_list_of_models_fails_is_asked_for_a_token() -> None:
+    async with talking(one_token(0), one_token(999), HELLO) as (_, scripted, server):
+        await server.start()
+        assert len(scripted.bodies) == 3
+        await server.start()  # as `watch` does
+        assert len(scripted.bodies) == 3
+        scripted.list_status = 500
+        await server.start()
+        assert (len(scripted.bodies), server.problem) == (4, None)
+        scripted.answers = [error(401, "no")]
+        await server.start()
+        assert "rejects the key" in (server.problem or "")
 
 
 async def test_it_recovers_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,9 +649,17 @@ async def test_the_key_is_sent_and_never_shown(caplog: pytest.LogCaptureFixture)
 
 
 async def test_fields_of_the_operator_go_with_every_request() -> None:
-    extra = {"chat_template_kwargs": {"enable_thinking": False}, "temperature": 0.3, "model": "x"}
-    async with talking(HELLO, extra_body=extra) as (chat, scripted, _):
+    """Words that are sent ahead as well: with another `cache_salt` they would be computed in
+    vain."""
+    salt = {"cache_salt": "b2Zmc2V0", "chat_template_kwargs": {"enable_thinking": False}}
+    extra = {**salt, "temperature": 0.3, "model": "x"}
+    async with talking(one_token(0), HELLO, extra_body=extra) as (chat, scripted, server):
+        server.caches_prefix = True
+        await chat.take_back()
+        await chat.preview("Hi")
+        await chat.commit(HI)
         await reply(chat)
-        body = scripted.bodies[0]
-        assert body["chat_template_kwargs"] == {"enable_thinking": False}
-        assert (body["temperature"], body["model"]) == (0.3, "tiny")
+        for body in scripted.bodies:
+            assert {name: body[name] for name in salt} == salt
+            assert (body["temperature"], body["model"]) == (0.3, "tiny")
+        assert [body["max_tokens"] for body in scripted.bodies] == [1, 32]
