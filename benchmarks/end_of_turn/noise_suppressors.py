@@ -19,7 +19,6 @@ from agent.errors import BenchError
 from asr.audio.samples import Pcm, float32_to_pcm16, pcm16_to_float32
 from asr.stream.asr_stream import Listener
 
-
 NO_GAIN: Final = 0
 STRONGEST: Final = 4
 """Arguments of WebRTC's processor: no automatic gain, the strongest of four levels."""

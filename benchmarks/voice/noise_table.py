@@ -2,9 +2,9 @@
 
 DIR holds turns of many speakers, as `python -m benchmarks.end_of_turn.turn_data` writes them. The
 same turns are played in each condition (`benchmarks/signals/noise_mixing.py`), each as a call in
-virtual time (`benchmarks/end_of_turn/noisy_call.py`). A table has a row for each condition: the wait, the turns cut in on,
-missed, begun by noise, and the answers that noise interrupted. With the same seed and files it is
-the same table.
+virtual time (`benchmarks/end_of_turn/noisy_call.py`). A table has a row for each condition: the
+wait, the turns cut in on, missed, begun by noise, and the answers that noise interrupted. With the
+same seed and files it is the same table.
 
 Noises are made, or come from the files of `--noise`; babble is mixed from speakers of half "a" of
 speechocean762 (its `train/`), who are never those of the turns (half "b").

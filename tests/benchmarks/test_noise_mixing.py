@@ -47,7 +47,7 @@ def test_a_condition_is_written_as_it_is_read(text: str) -> None:
     "text", ["", "babble", "@5", "fan@", "fan@5+street@5", "fan@nan", "clean+"]
 )
 def test_what_is_no_condition_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="condition|float|dB"):
+    with pytest.raises(ValueError, match=r"condition|float|dB"):
         SoundCondition.parse(text)
 
 
@@ -156,7 +156,7 @@ def test_noises_are_named_by_their_files_or_folders(tmp_path: Path) -> None:
 def test_what_is_missing_is_said_before_the_work_begins() -> None:
     mixer = Mixer(GENERATED)
     mixer.check([SoundCondition("fan", 5.0, by_telephone=True)])
-    with pytest.raises(BenchError, match="no noise 'babble'.*--babble"):
+    with pytest.raises(BenchError, match=r"no noise 'babble'.*--babble"):
         mixer.check([SoundCondition("babble", 5.0)])
     with pytest.raises(BenchError, match="--room"):
         mixer.check([SoundCondition(in_room=True)])
