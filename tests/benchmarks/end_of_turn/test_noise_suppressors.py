@@ -61,7 +61,7 @@ def test_frames_come_back_whole_and_late(suppressor: NoiseSuppressor, delay: int
 def test_the_detector_hears_what_the_suppressor_leaves_and_the_recognizer_what_came() -> None:
     class Half:
         def process(self, pcm: Float32) -> Float32:
-            return pcm / 2
+            return pcm * np.float32(0.5)
 
     class Level:
         def __init__(self) -> None:
