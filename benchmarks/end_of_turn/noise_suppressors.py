@@ -14,10 +14,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-import asr
 from agent.errors import BenchError
 from asr.audio.samples import Pcm, float32_to_pcm16, pcm16_to_float32
-from asr.stream.asr_stream import Listener
 
 NO_GAIN: Final = 0
 STRONGEST: Final = 4
@@ -92,27 +90,6 @@ class GtcrnSuppressor:
         ready = self._overlap + sound[: self.HOP]
         self._overlap = sound[self.HOP :]
         return ready
-
-
-class SuppressedListener(Listener):
-    """A `Listener` whose detector, automatic gain and energy endpointing hear what a suppressor
-    leaves."""
-
-    def __init__(
-        self,
-        config: asr.ListenerConfig,
-        detector: asr.VoiceDetector,
-        suppressor: NoiseSuppressor | None,
-    ) -> None:
-        """`suppressor`: of this call alone; None: a plain `Listener`."""
-        super().__init__(config, detector)
-        self._suppressor = suppressor
-
-    def next_frame(self) -> Pcm | None:
-        if self._suppressor is not None and self._frame is None:
-            frame = self._audio.next_frame()
-            self._frame = None if frame is None else self._suppressor.process(frame)
-        return super().next_frame()
 
 
 MakeSuppressor = Callable[[], NoiseSuppressor]

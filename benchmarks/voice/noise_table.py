@@ -26,12 +26,12 @@ from agent.config.sources import read_config
 from agent.errors import BenchError
 from asr.audio.samples import RATE_HZ, Pcm, last_voiced_sample
 from asr.errors import AudioError
+from asr.stream.asr_stream import Listener
 from benchmarks.end_of_turn.corpora import SPEECHOCEAN, CorpusFiles, files_of, speechocean
 from benchmarks.end_of_turn.evaluation import percentile_interval
 from benchmarks.end_of_turn.noise_suppressors import (
     SUPPRESSORS,
     MakeSuppressor,
-    SuppressedListener,
 )
 from benchmarks.end_of_turn.noisy_call import (
     PASS_MS,
@@ -145,10 +145,10 @@ def play(
     one: HeardTurn, pcm: Pcm, models: CallModels, suppressor: MakeSuppressor | None
 ) -> NoisyOutcome:
     """Play one turn as it sounds in a condition."""
-    listener = SuppressedListener(
+    listener = Listener(
         replace(models.listening, partial_interval_ms=NEVER_MS),
         models.detector,
-        None if suppressor is None else suppressor(),
+        None if suppressor is None else suppressor().process,
     )
     return NoisyCall(one.span, listener, models.recognizer, models.judge).hear(pcm)
 

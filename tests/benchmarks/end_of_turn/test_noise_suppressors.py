@@ -9,11 +9,11 @@ import pytest
 
 import asr
 from agent.errors import BenchError
+from asr.stream.asr_stream import Listener
 from benchmarks.end_of_turn.noise_suppressors import (
     SUPPRESSORS,
     GtcrnSuppressor,
     NoiseSuppressor,
-    SuppressedListener,
     WebrtcSuppressor,
 )
 from tests.benchmarks.test_simulation import Float32
@@ -72,9 +72,9 @@ def test_the_detector_hears_what_the_suppressor_leaves_and_the_recognizer_what_c
             return 1.0
 
     voice = np.resize(np.array([0.5, -0.5], np.float32), 512 * 20)
-    for suppressor, level in ((None, 0.5), (Half(), 0.25)):
+    for suppress, level in ((None, 0.5), (Half().process, 0.25)):
         detector = Level()
-        listener = SuppressedListener(asr.ListenerConfig(), detector, suppressor)
+        listener = Listener(asr.ListenerConfig(), detector, suppress)
         (begun, *_) = listener.feed(voice).events
         assert isinstance(begun, asr.SpeechStarted)
         assert detector.heard[:4] == pytest.approx([level] * 4)
