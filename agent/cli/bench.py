@@ -12,6 +12,10 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
     ),
     "phone": ("benchmarks.voice.phone", "telephone calls over good lines and bad ones"),
     "turns": ("benchmarks.voice.turns", "answers over many turns: how soon, how often too soon"),
+    "noise": (
+        "benchmarks.voice.noise_table",
+        "the end of the turn in noise, in a room and over a telephone line",
+    ),
     "cutins": (
         "benchmarks.voice.cut_in_account",
         "the account of cut-ins, against calls whose turns are known",

@@ -33,6 +33,7 @@ at most `max_buffer_s` of it. The voice detector still runs: it tells an empty r
 speech.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -353,10 +354,25 @@ def _keep_samples(endpointing: EndpointingConfig) -> int:
 class Listener(AsrStream):
     """An `AsrStream` that runs the voice detector itself, for programs with one thread."""
 
-    def __init__(self, config: ListenerConfig, detector: VoiceDetector) -> None:
+    def __init__(
+        self,
+        config: ListenerConfig,
+        detector: VoiceDetector,
+        suppress: Callable[[Pcm], Pcm] | None = None,
+    ) -> None:
+        """`suppress`: a noise suppressor, called with each frame once, in order. Detector, gain and
+        energy endpointing hear what it returns, float32 [FRAME]; the recognizer hears the audio as
+        it came."""
         super().__init__(config)
         self._detector = detector
         self._vad_state = VadState()
+        self._suppress = suppress
+
+    def next_frame(self) -> Pcm | None:
+        if self._suppress is not None and self._frame is None:
+            frame = self._audio.next_frame()
+            self._frame = None if frame is None else self._suppress(frame)
+        return super().next_frame()
 
     def feed(self, audio: AudioFrame | Pcm) -> ListenerOutput:
         """`append` audio and run the detector over every whole frame. Raises as `append` does."""

@@ -27,7 +27,8 @@ PROMPT: Final = "No prompts are stored here: send the text as instructions."
 LOGPROBS: Final = "The recognizer gives no probabilities of single tokens."
 DELAY: Final = "Words are sent as soon as they do not change any more."
 NOISE: Final = (
-    "Audio reaches detector and recognizer as it comes: both were trained on speech with noise."
+    "Audio reaches detector and recognizer as it comes: both were trained on speech with noise; "
+    "no suppressor ships (How it works, End of turn, In noise)."
 )
 RECOGNIZER: Final = "One recognizer hears all calls: asr.model of the settings."
 REASONING: Final = (
