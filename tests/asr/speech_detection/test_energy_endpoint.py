@@ -2,7 +2,15 @@ import numpy as np
 import pytest
 
 from asr.audio.samples import Pcm
-from asr.speech_detection.energy_endpoint import HALF, MAX_DISAGREED, EnergyEndpoint
+from asr.speech_detection.energy_endpoint import (
+    HALF,
+    LEAST_HALVES,
+    MAX_DISAGREED,
+    NOISE_BELOW_DB,
+    NOISE_HALVES,
+    NOISE_RANGE_DB,
+    EnergyEndpoint,
+)
 
 FRAME = 2 * HALF
 
@@ -42,7 +50,7 @@ def test_every_sample_is_loud_before_the_first_voice() -> None:
 
 def test_noise_does_not_move_the_reference() -> None:
     loudness = after_speech(-40)
-    for _ in range(100):
+    for _ in range(30):
         loudness.loud_samples(tone(-5), is_speech=False)
     assert loudness.loud_samples(tone(-60), is_speech=False) == FRAME
 
@@ -58,3 +66,64 @@ def test_the_next_utterance_has_a_reference_of_its_own() -> None:
     loudness = after_speech(-10)
     loudness.reset()
     assert loudness.loud_samples(tone(-50), is_speech=True) == FRAME
+
+
+def in_noise(level_db: float, num_frames: int = NOISE_HALVES // 2) -> EnergyEndpoint:
+    loudness = EnergyEndpoint()
+    for _ in range(num_frames):
+        loudness.loud_samples(tone(level_db), is_speech=False)
+    return loudness
+
+
+@pytest.mark.parametrize("voice_db", [-15.0, -5.0])
+def test_what_is_no_louder_than_the_noise_is_not_loud(voice_db: float) -> None:
+    """However sure the detector is: it may be another voice."""
+    loudness = in_noise(-40)
+    loudness.loud_samples(tone(voice_db), is_speech=True)
+    assert loudness.loud_samples(tone(-40 + NOISE_RANGE_DB - 2), is_speech=True) == 0
+    assert loudness.loud_samples(tone(-40 + NOISE_RANGE_DB + 2), is_speech=True) == FRAME
+
+
+def test_noise_near_the_voice_takes_none_of_its_syllables() -> None:
+    loudness = in_noise(-25)
+    loudness.loud_samples(tone(-20), is_speech=True)
+    assert loudness.loud_samples(tone(-20 - NOISE_BELOW_DB + 2), is_speech=True) == FRAME
+    assert loudness.loud_samples(tone(-20 - NOISE_BELOW_DB - 2), is_speech=True) == 0
+
+
+def test_a_quiet_room_changes_nothing() -> None:
+    loudness = in_noise(-70)
+    loudness.loud_samples(tone(-20), is_speech=True)
+    assert loudness.loud_samples(tone(-43), is_speech=True) == FRAME
+    assert loudness.loud_samples(tone(-47), is_speech=False) == 0
+
+
+def test_too_little_of_a_call_tells_nothing_of_its_noise() -> None:
+    loudness = in_noise(-40, LEAST_HALVES // 2 - 2)
+    loudness.loud_samples(tone(-20), is_speech=True)
+    assert loudness.loud_samples(tone(-40), is_speech=True) == FRAME
+
+
+def test_a_noise_that_has_stopped_is_forgotten() -> None:
+    loudness = in_noise(-30)
+    for _ in range(NOISE_HALVES // 2):
+        loudness.loud_samples(tone(-80), is_speech=False)
+    loudness.loud_samples(tone(-15), is_speech=True)
+    assert loudness.loud_samples(tone(-35), is_speech=True) == FRAME
+
+
+def test_the_noise_outlives_the_utterance() -> None:
+    loudness = in_noise(-40)
+    loudness.loud_samples(tone(-20), is_speech=True)
+    loudness.reset()
+    loudness.loud_samples(tone(-20), is_speech=True)
+    assert loudness.loud_samples(tone(-35), is_speech=True) == 0
+
+
+def test_a_caller_as_quiet_as_the_noise_is_heard_again_after_a_shout() -> None:
+    """What the noise explains may be the caller nevertheless."""
+    loudness = in_noise(-40)
+    loudness.loud_samples(tone(-10), is_speech=True)
+    heard = [loudness.loud_samples(tone(-38), is_speech=True) for _ in range(6 * MAX_DISAGREED)]
+    assert heard[: 3 * MAX_DISAGREED] == [0] * (3 * MAX_DISAGREED)
+    assert heard[-1] == FRAME
