@@ -129,6 +129,24 @@ class IdleCheck:
         return self._num_idle >= self._num_checks
 
 
+class RunTime:
+    """How long the threads of a group have run since this was made. One event loop."""
+
+    def __init__(self, threads: ThreadGroup) -> None:
+        self._threads = threads
+        self._before = threads.sample(finds_new=True)
+
+    def longest_s(self) -> float:
+        """Processor time in s of the thread that has run longest; 0 where nothing counts it."""
+        now = self._threads.sample()
+        ran = [
+            ran_ns - self._before[each][1]
+            for each, (_, ran_ns) in now.items()
+            if each in self._before
+        ]
+        return max(ran, default=0) / 1e9
+
+
 async def until_idle(check: IdleCheck) -> NoReturn:
     """Watch threads that have work to do until they hang; then raise IdleThreadsError."""
     while True:

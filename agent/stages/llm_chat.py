@@ -55,6 +55,11 @@ HANGS_S: Final = 10.0
 """An engine that has taken no step for so long hangs: a step takes a fraction of a second. Counted
 by `stall_timeout`, so that time in which nothing ran does not count."""
 
+MAX_SLOW_S: Final = 60.0
+"""An engine that computes, and gets little of the processor, may take so long for a step. At a load
+of 14 on two cores a 1.5B model was loaded anew in the middle of its prompts, again and again, and
+each load took the processor from the next prompt."""
+
 NUM_SUSPICIOUS: Final = 3
 """Checks in a row at which all threads of an engine that owes a token slept, before it is asked
 whether it still takes steps: it may owe none yet."""
@@ -369,11 +374,23 @@ async def until_hung(stage: ModelThread[llm_engine.Engine], engine: llm_engine.E
     """
     while True:
         await _watched(stage, engine, HANGS_S / 2)
+        await _answered(stage, engine)
+
+
+async def _answered(stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine) -> None:
+    """Wait until the engine answers between two steps, or give it up. One that computes, but gets
+    too little of the processor for that, is slow: on a busy machine another load of the model would
+    make everything slower."""
+    run_time = stage.run_time() if stage.only_computes else None
+    for _ in range(round(MAX_SLOW_S / (HANGS_S / 2)) if HANGS_S else 1):
         try:
             async with stall_timeout(HANGS_S / 2):
                 await engine.stats()
+            return
         except TimeoutError:
-            _give_up(stage, engine, f"took no step for {HANGS_S:g} s")
+            if run_time is None or not 0 < run_time.longest_s() < HANGS_S / 2:
+                break
+    _give_up(stage, engine, f"took no step for {HANGS_S:g} s")
 
 
 async def until_asleep(

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.stages.idle_threads import NUM_CHECKS, Activity, IdleCheck, ThreadGroup, name_thread
+from agent.stages.idle_threads import (
+    NUM_CHECKS,
+    Activity,
+    IdleCheck,
+    RunTime,
+    ThreadGroup,
+    name_thread,
+)
 
 ASLEEP: dict[str, Activity] = {"1": ("S", 100), "2": ("S", 50)}
 
@@ -40,6 +47,17 @@ def looks(seen: list[dict[str, Activity]]) -> list[bool]:
 def test_threads_that_sleep_from_check_to_check_hang() -> None:
     found = looks([ASLEEP] * (NUM_CHECKS + 2))
     assert found == [False] * (NUM_CHECKS - 1) + [True, True]
+
+
+def test_run_time_is_that_of_the_thread_that_ran_longest() -> None:
+    threads = SeenThreads()
+    threads.found = ASLEEP
+    run_time = RunTime(threads)
+    assert run_time.longest_s() == 0
+    threads.found = {"1": ("R", 100 + 2_000_000_000), "2": ("R", 50 + 3_000_000_000)}
+    assert run_time.longest_s() == 3.0
+    threads.found = {}
+    assert run_time.longest_s() == 0
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,66 @@ async def test_an_engine_that_sleeps_and_does_not_wake_to_answer_is_given_up(
     assert (sleeping.restarts, sleeping.engine.stopped) == (1, True)
 
 
+class Awake:
+    """Threads that run at every look."""
+
+    def look(self) -> bool:
+        return False
+
+
+class StubRunTime:
+    """Processor time that the test gives; the engine goes on after so many looks."""
+
+    def __init__(self, engine: StubEngine, ran_s: float, num_looks: int) -> None:
+        self.engine = engine
+        self.ran_s = ran_s
+        self.num_looks = num_looks
+
+    def longest_s(self) -> float:
+        self.num_looks -= 1
+        if self.num_looks == 0:
+            self.engine.hangs = False
+            self.engine.opened[0].answering.set()
+        return self.ran_s
+
+
+class BusyStage(StubStage):
+    """A stage that only computes, whose threads run now and then."""
+
+    only_computes = True
+
+    def __init__(self, ran_s: float) -> None:
+        super().__init__()
+        self.ran = StubRunTime(self.engine, ran_s, num_looks=3)
+
+    def idle_check(self, num_checks: int) -> Any:
+        return Awake()
+
+    def run_time(self) -> StubRunTime:
+        return self.ran
+
+
+@pytest.mark.parametrize(("ran_s", "num_restarts"), [(0.001, 0), (0.02, 1), (0.0, 1)])
+async def test_a_busy_machine_is_no_hang(
+    ran_s: float, num_restarts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that got the processor for as long as a hang, or not at all, hangs."""
+    monkeypatch.setattr(llm_chat, "CHECK_S", 0.0005)
+    monkeypatch.setattr(llm_chat, "HANGS_S", 0.02)
+    stage = BusyStage(ran_s)
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "Hello"))
+    stage.engine.hangs = True
+    tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
+    async with asyncio.timeout(60):
+        if num_restarts:
+            with pytest.raises(StageError, match="too long"):
+                await anext(tokens)
+        else:
+            assert (await anext(tokens)).text == "Yes."
+    assert stage.restarts == num_restarts
+
+
 async def test_an_engine_that_hangs_is_given_up_while_the_caller_speaks(
     sleeping: StubStage,
 ) -> None:
