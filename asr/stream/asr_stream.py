@@ -238,6 +238,8 @@ class AsrStream:
         if current is None or current.number != utterance:
             return
         self.echo.speech_ended(was_echo=was_echo)
+        if not was_echo:
+            self._energy.note_end()
         current.is_ended = True
         self._ended[utterance] = current
         while len(self._ended) > _MAX_ENDED:
@@ -316,7 +318,7 @@ class AsrStream:
             self._gain.note(frame, probability)
         if far and self._endpointer.is_open:
             self.echo.speaks(frame, far)
-        elif far and self.echo.is_echo(frame, far, is_speech=is_speech):
+        elif self._begins_no_speech(frame, far, is_speech):
             probability = 0.0
         events = self._endpointer.push(probability, first, num_loud=num_loud, is_overlap=bool(far))
         for event in events:
@@ -329,6 +331,11 @@ class AsrStream:
                 if self._open.is_pausing:
                     self._floor = event.at_sample + samples_from_ms(self._config.tail_ms)
         return events
+
+    def _begins_no_speech(self, frame: Pcm, far: float, is_speech: bool) -> bool:
+        """True if a frame outside an utterance is the agent's echo, or noise."""
+        is_echo = bool(far) and self.echo.is_echo(frame, far, is_speech=is_speech)
+        return is_echo or (self._energy.is_noise and not self._endpointer.is_open)
 
     def _begin(self, onset: int | None, began: int) -> None:
         began = max(began, self._audio.first_sample)

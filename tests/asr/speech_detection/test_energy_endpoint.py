@@ -6,9 +6,12 @@ from asr.speech_detection.energy_endpoint import (
     HALF,
     LEAST_HALVES,
     MAX_DISAGREED,
+    MAX_RANGE_DB,
     NOISE_BELOW_DB,
     NOISE_HALVES,
-    NOISE_RANGE_DB,
+    ONSET_BELOW_DB,
+    RANGE_DB,
+    VOICE_HALVES,
     EnergyEndpoint,
 )
 
@@ -75,13 +78,13 @@ def in_noise(level_db: float, num_frames: int = NOISE_HALVES // 2) -> EnergyEndp
     return loudness
 
 
-@pytest.mark.parametrize("voice_db", [-15.0, -5.0])
+@pytest.mark.parametrize("voice_db", [-18.0, -13.0])
 def test_what_is_no_louder_than_the_noise_is_not_loud(voice_db: float) -> None:
     """However sure the detector is: it may be another voice."""
     loudness = in_noise(-40)
     loudness.loud_samples(tone(voice_db), is_speech=True)
-    assert loudness.loud_samples(tone(-40 + NOISE_RANGE_DB - 2), is_speech=True) == 0
-    assert loudness.loud_samples(tone(-40 + NOISE_RANGE_DB + 2), is_speech=True) == FRAME
+    assert loudness.loud_samples(tone(-40 + RANGE_DB - 2), is_speech=True) == 0
+    assert loudness.loud_samples(tone(-40 + RANGE_DB + 3), is_speech=True) == FRAME
 
 
 def test_noise_near_the_voice_takes_none_of_its_syllables() -> None:
@@ -117,13 +120,58 @@ def test_the_noise_outlives_the_utterance() -> None:
     loudness.loud_samples(tone(-20), is_speech=True)
     loudness.reset()
     loudness.loud_samples(tone(-20), is_speech=True)
-    assert loudness.loud_samples(tone(-35), is_speech=True) == 0
+    assert loudness.loud_samples(tone(-40), is_speech=True) == 0
+
+
+def test_noise_that_varies_as_voices_do_reaches_further_up() -> None:
+    loudness = EnergyEndpoint()
+    for number in range(NOISE_HALVES // 2):
+        loudness.loud_samples(tone(-44 if number % 5 == 0 else -40), is_speech=False)
+    loudness.loud_samples(tone(-15), is_speech=True)
+    assert loudness.loud_samples(tone(-44 + MAX_RANGE_DB - 2), is_speech=True) == 0
+    assert loudness.loud_samples(tone(-44 + MAX_RANGE_DB + 2), is_speech=True) == FRAME
+
+
+def test_a_voice_that_becomes_quieter_is_no_noise_for_long() -> None:
+    loudness = in_noise(-34)
+    for level_db in (-15.0, *[-27.0] * (VOICE_HALVES // 2)):
+        loudness.loud_samples(tone(level_db), is_speech=True)
+    assert loudness.loud_samples(tone(-27 - NOISE_BELOW_DB + 2), is_speech=True) == FRAME
 
 
 def test_a_caller_as_quiet_as_the_noise_is_heard_again_after_a_shout() -> None:
     """What the noise explains may be the caller nevertheless."""
     loudness = in_noise(-40)
     loudness.loud_samples(tone(-10), is_speech=True)
-    heard = [loudness.loud_samples(tone(-38), is_speech=True) for _ in range(6 * MAX_DISAGREED)]
+    heard = [loudness.loud_samples(tone(-39), is_speech=True) for _ in range(4 * MAX_DISAGREED)]
     assert heard[: 3 * MAX_DISAGREED] == [0] * (3 * MAX_DISAGREED)
     assert heard[-1] == FRAME
+
+
+def after_a_turn(noise_db: float, voice_db: float) -> EnergyEndpoint:
+    loudness = in_noise(noise_db)
+    loudness.loud_samples(tone(voice_db), is_speech=True)
+    loudness.note_end()
+    return loudness
+
+
+def is_noise(loudness: EnergyEndpoint, level_db: float) -> bool:
+    loudness.loud_samples(tone(level_db), is_speech=True)
+    return loudness.is_noise
+
+
+def test_after_a_turn_the_noise_begins_no_other() -> None:
+    loudness = after_a_turn(-40, -20)
+    assert is_noise(loudness, -40 + RANGE_DB - 2)
+    assert not is_noise(loudness, -40 + RANGE_DB + 3)
+
+
+def test_a_caller_nearly_as_loud_as_before_is_no_noise() -> None:
+    loudness = after_a_turn(-25, -20)
+    assert not is_noise(loudness, -20 - ONSET_BELOW_DB + 2)
+    assert is_noise(loudness, -20 - ONSET_BELOW_DB - 2)
+
+
+def test_nothing_is_noise_in_a_quiet_room_or_before_the_first_turn() -> None:
+    assert not is_noise(after_a_turn(-80, -20), -60)
+    assert not is_noise(in_noise(-40), -40)
