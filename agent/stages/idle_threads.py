@@ -129,22 +129,30 @@ class IdleCheck:
         return self._num_idle >= self._num_checks
 
 
-class RunTime:
-    """How long the threads of a group have run since this was made. One event loop."""
+LEAST_RUN_S: Final = 0.05
+"""Processor time from look to look below which a thread polls, or waits."""
 
-    def __init__(self, threads: ThreadGroup) -> None:
+
+class SlowCheck:
+    """Tells at each look whether the threads are slow, because others use the processor: they have
+    run since the last look, but for less than `seconds` in all. One event loop."""
+
+    def __init__(self, threads: ThreadGroup, seconds: float, max_looks: int) -> None:
+        """`max_looks`: so often they may be slow."""
         self._threads = threads
         self._before = threads.sample(finds_new=True)
+        self._seconds = seconds
+        self._looks_left = max_looks
+        self._ran_s = 0.0
 
-    def longest_s(self) -> float:
-        """Processor time in s of the thread that has run longest; 0 where nothing counts it."""
+    def look(self) -> bool:
+        """True if they are slow. Not where nothing counts it."""
         now = self._threads.sample()
-        ran = [
-            ran_ns - self._before[each][1]
-            for each, (_, ran_ns) in now.items()
-            if each in self._before
-        ]
-        return max(ran, default=0) / 1e9
+        ran = [ns - self._before[each][1] for each, (_, ns) in now.items() if each in self._before]
+        before_s, self._ran_s = self._ran_s, max(ran, default=0) / 1e9
+        self._looks_left -= 1
+        has_run = self._ran_s - before_s >= LEAST_RUN_S
+        return has_run and self._ran_s < self._seconds and self._looks_left >= 0
 
 
 async def until_idle(check: IdleCheck) -> NoReturn:

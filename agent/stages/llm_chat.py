@@ -8,7 +8,7 @@ history, so that the call goes on. In the same way a chat moves to a smaller mod
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from typing import Final, Literal, NoReturn, TypeVar
 
@@ -59,6 +59,9 @@ MAX_SLOW_S: Final = 60.0
 """An engine that computes, and gets little of the processor, may take so long for a step. At a load
 of 14 on two cores a 1.5B model was loaded anew in the middle of its prompts, again and again, and
 each load took the processor from the next prompt."""
+
+TOO_LONG: Final = f"took no step for {HANGS_S:g} s of the processor's time"
+"""Why it is loaded anew, for the log. Where the machine has time to spare, that is the clock's."""
 
 NUM_SUSPICIOUS: Final = 3
 """Checks in a row at which all threads of an engine that owes a token slept, before it is asked
@@ -344,10 +347,10 @@ class EngineChat:
         try:
             # In this task: what another task opened would be lost if this one is cancelled.
             with as_stage_errors():
-                async with stall_timeout(HANGS_S):
+                async with _step_timeout(self._stage, HANGS_S):
                     fresh = await opening
         except TimeoutError:
-            _give_up(self._stage, engine, f"took no step for {HANGS_S:g} s")
+            _give_up(self._stage, engine, TOO_LONG)
         num_left_out = 0
         try:
             with as_stage_errors():
@@ -378,19 +381,29 @@ async def until_hung(stage: ModelThread[llm_engine.Engine], engine: llm_engine.E
 
 
 async def _answered(stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine) -> None:
-    """Wait until the engine answers between two steps, or give it up. One that computes, but gets
-    too little of the processor for that, is slow: on a busy machine another load of the model would
-    make everything slower."""
-    run_time = stage.run_time() if stage.only_computes else None
-    for _ in range(round(MAX_SLOW_S / (HANGS_S / 2)) if HANGS_S else 1):
-        try:
-            async with stall_timeout(HANGS_S / 2):
+    """Wait until the engine answers between two steps, or give it up. Raises StageError."""
+    try:
+        async with _step_timeout(stage, HANGS_S / 2):
+            if stage.only_computes:
+                idle = until_idle(stage.idle_check(NUM_CONVINCING))
+                await first_of(_stats(engine), idle)
+            else:
                 await engine.stats()
-            return
-        except TimeoutError:
-            if run_time is None or not 0 < run_time.longest_s() < HANGS_S / 2:
-                break
-    _give_up(stage, engine, f"took no step for {HANGS_S:g} s")
+    except IdleThreadsError:
+        _give_up(stage, engine, "slept in a step")
+    except TimeoutError:
+        _give_up(stage, engine, TOO_LONG)
+
+
+def _step_timeout(
+    stage: ModelThread[llm_engine.Engine], seconds: float
+) -> AbstractAsyncContextManager[None]:
+    """A deadline for the engine's next step. One that computes, but gets too little of the
+    processor for that, is slow and has more time: another load of the model would make everything
+    slower."""
+    if not stage.only_computes or not seconds:
+        return stall_timeout(seconds)
+    return stall_timeout(seconds, stage.slow_check(seconds, round(MAX_SLOW_S / seconds)).look)
 
 
 async def until_asleep(

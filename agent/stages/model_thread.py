@@ -43,7 +43,7 @@ from latency_budget.account.clock import SystemClock
 
 from .fair_order import FairOrder, Ticket
 from .gc_freeze import unfreeze_heap
-from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, RunTime, ThreadGroup, name_thread
+from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, SlowCheck, ThreadGroup, name_thread
 from .stall_timeout import NUM_TICKS
 
 Model = TypeVar("Model")
@@ -334,9 +334,9 @@ class ModelThread(Generic[Model]):
         """A check of the threads of a model that only computes, and also between its jobs."""
         return IdleCheck(self._threads, num_checks)
 
-    def run_time(self) -> RunTime:
-        """The processor time of the model's threads from now on."""
-        return RunTime(self._threads)
+    def slow_check(self, seconds: float, max_looks: int) -> SlowCheck:
+        """A check of the threads of a model that only computes: do others use the processor?"""
+        return SlowCheck(self._threads, seconds, max_looks)
 
     @property
     def is_troubled(self) -> bool:

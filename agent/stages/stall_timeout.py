@@ -20,16 +20,21 @@ Result = TypeVar("Result")
 
 
 @asynccontextmanager
-async def stall_timeout(seconds: float) -> AsyncIterator[None]:
+async def stall_timeout(
+    seconds: float, goes_on: Callable[[], bool] = lambda: False
+) -> AsyncIterator[None]:
     """Cancel the body and raise TimeoutError, as `asyncio.timeout` does, after so many seconds in
-    which the loop turned. One stall, of whatever length, counts as a tenth."""
+    which the loop turned. One stall, of whatever length, counts as a tenth. `goes_on` is asked
+    then: True gives the body as many seconds again."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle | None = None
 
     def tick(ticks: int) -> None:
         nonlocal timer
-        if ticks == NUM_TICKS:
+        if ticks == NUM_TICKS and not goes_on():
             limit.reschedule(loop.time())
+        elif ticks == NUM_TICKS:
+            tick(0)
         else:
             timer = loop.call_later(seconds / NUM_TICKS, tick, ticks + 1)
 

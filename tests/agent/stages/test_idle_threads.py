@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from agent.stages.idle_threads import (
+    LEAST_RUN_S,
     NUM_CHECKS,
     Activity,
     IdleCheck,
-    RunTime,
+    SlowCheck,
     ThreadGroup,
     name_thread,
 )
@@ -49,15 +50,35 @@ def test_threads_that_sleep_from_check_to_check_hang() -> None:
     assert found == [False] * (NUM_CHECKS - 1) + [True, True]
 
 
-def test_run_time_is_that_of_the_thread_that_ran_longest() -> None:
+def slow_looks(ran_s: list[float], max_looks: int = 9) -> list[bool]:
+    """What the check says of threads of which the second has run so long at each look."""
     threads = SeenThreads()
     threads.found = ASLEEP
-    run_time = RunTime(threads)
-    assert run_time.longest_s() == 0
-    threads.found = {"1": ("R", 100 + 2_000_000_000), "2": ("R", 50 + 3_000_000_000)}
-    assert run_time.longest_s() == 3.0
-    threads.found = {}
-    assert run_time.longest_s() == 0
+    check = SlowCheck(threads, seconds=5.0, max_looks=max_looks)
+    answers: list[bool] = []
+    for each in ran_s:
+        threads.found = {"1": ("R", 100), "2": ("R", 50 + round(each * 1e9))}
+        answers.append(check.look())
+    return answers
+
+
+def test_threads_that_get_little_of_the_processor_are_slow() -> None:
+    assert slow_looks([0.5, 1.0, 4.9, 5.1]) == [True, True, True, False]
+
+
+def test_threads_that_wait_or_poll_are_not_slow() -> None:
+    assert slow_looks([0.0]) == [False]
+    assert slow_looks([0.5, 0.5]) == [True, False]
+    assert slow_looks([LEAST_RUN_S / 2]) == [False]
+
+
+def test_threads_are_not_slow_for_ever() -> None:
+    assert slow_looks([0.1, 0.2, 0.3], max_looks=2) == [True, True, False]
+
+
+def test_threads_that_nothing_counts_are_not_slow() -> None:
+    threads = SeenThreads()
+    assert not SlowCheck(threads, seconds=5.0, max_looks=9).look()
 
 
 @pytest.mark.parametrize(

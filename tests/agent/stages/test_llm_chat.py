@@ -83,6 +83,7 @@ class StubEngine:
         self.opened: list[StubConversation] = []
         self.stopped = False
         self.hangs = False
+        self.going_on = asyncio.Event()
 
     async def open_conversation(self, system: str, **_: Any) -> StubConversation:
         self.opened.append(StubConversation(system))
@@ -90,7 +91,7 @@ class StubEngine:
 
     async def stats(self) -> None:
         if self.hangs:
-            await asyncio.Event().wait()
+            await self.going_on.wait()
 
     def stop(self) -> None:
         self.stopped = True
@@ -110,6 +111,9 @@ class StubStage:
 
     def idle_check(self, num_checks: int) -> AsleepAtOnce:
         return AsleepAtOnce()
+
+    def slow_check(self, seconds: float, max_looks: int) -> Any:
+        return Awake()
 
     def __init__(self) -> None:
         self.engine = StubEngine()
@@ -200,57 +204,58 @@ class Awake:
         return False
 
 
-class StubRunTime:
-    """Processor time that the test gives; the engine goes on after so many looks."""
-
-    def __init__(self, engine: StubEngine, ran_s: float, num_looks: int) -> None:
-        self.engine = engine
-        self.ran_s = ran_s
-        self.num_looks = num_looks
-
-    def longest_s(self) -> float:
-        self.num_looks -= 1
-        if self.num_looks == 0:
-            self.engine.hangs = False
-            self.engine.opened[0].answering.set()
-        return self.ran_s
-
-
 class BusyStage(StubStage):
     """A stage that only computes, whose threads run now and then."""
 
     only_computes = True
 
-    def __init__(self, ran_s: float) -> None:
+    def __init__(self, num_slow: int) -> None:
         super().__init__()
-        self.ran = StubRunTime(self.engine, ran_s, num_looks=3)
+        self.num_slow = num_slow
 
     def idle_check(self, num_checks: int) -> Any:
         return Awake()
 
-    def run_time(self) -> StubRunTime:
-        return self.ran
+    def slow_check(self, seconds: float, max_looks: int) -> "BusyStage":
+        return self
+
+    def look(self) -> bool:
+        """After so many looks the engine goes on."""
+        self.num_slow -= 1
+        if self.num_slow == 0:
+            self.engine.going_on.set()
+            self.engine.opened[0].answering.set()
+        return self.num_slow >= 0
 
 
-@pytest.mark.parametrize(("ran_s", "num_restarts"), [(0.001, 0), (0.02, 1), (0.0, 1)])
-async def test_a_busy_machine_is_no_hang(
-    ran_s: float, num_restarts: int, monkeypatch: pytest.MonkeyPatch
+async def test_an_engine_that_gets_little_of_the_processor_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An engine that got the processor for as long as a hang, or not at all, hangs."""
     monkeypatch.setattr(llm_chat, "CHECK_S", 0.0005)
     monkeypatch.setattr(llm_chat, "HANGS_S", 0.02)
-    stage = BusyStage(ran_s)
+    stage = BusyStage(num_slow=3)
     chat = chat_with(stage)
     await chat.commit(ChatMessage("user", "Hello"))
     stage.engine.hangs = True
     tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
     async with asyncio.timeout(60):
-        if num_restarts:
-            with pytest.raises(StageError, match="too long"):
-                await anext(tokens)
-        else:
-            assert (await anext(tokens)).text == "Yes."
-    assert stage.restarts == num_restarts
+        assert (await anext(tokens)).text == "Yes."
+    assert stage.restarts == 0
+
+
+async def test_an_engine_that_has_the_processor_and_takes_no_step_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(llm_chat, "CHECK_S", 0.0005)
+    monkeypatch.setattr(llm_chat, "HANGS_S", 0.02)
+    stage = BusyStage(num_slow=0)
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "Hello"))
+    stage.engine.hangs = True
+    tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
+    with pytest.raises(StageError, match="too long"):
+        await anext(tokens)
+    assert stage.restarts == 1
 
 
 async def test_an_engine_that_hangs_is_given_up_while_the_caller_speaks(

@@ -33,6 +33,23 @@ async def test_one_stall_of_any_length_is_forgiven(monkeypatch: pytest.MonkeyPat
     await clock.pass_by(60.0)  # nothing of it is left behind
 
 
+async def test_what_goes_on_has_as_long_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Skew(monkeypatch)
+    answers = [True, True, False]
+
+    async def wait() -> None:
+        async with stall_timeout(10.0, lambda: answers.pop(0)):
+            for _ in range(2 * NUM_TICKS + 2):
+                await clock.pass_by(1.0)
+            assert answers == [False]
+            for _ in range(NUM_TICKS):
+                await clock.pass_by(1.0)
+
+    with pytest.raises(TimeoutError):
+        await wait()
+    assert answers == []
+
+
 async def test_patience_runs_out_while_the_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Skew(monkeypatch)
     passed = 0
