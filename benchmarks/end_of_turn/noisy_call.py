@@ -38,6 +38,9 @@ HEARD_S: Final = 2.0
 TAIL_S: Final = MISSED_S + HEARD_S
 """Time in s of the condition after the last word."""
 
+ROOM_LEVEL: Final = 10 ** (-65 / 20)
+"""Root mean square of the sound of a quiet room: 65 dB below full scale."""
+
 EARLY_S: Final = 0.2
 """An utterance that begins earlier than this before the first voiced sample was begun by noise. A
 detector in noise is at times a little early with the caller's own voice."""
@@ -193,11 +196,13 @@ class NoisyCall:
 
 
 def lengthened(pcm: Float32, span: SpokenSpan) -> tuple[Float32, SpokenSpan]:
-    """A turn with `LEAD_S` of silence before it and `TAIL_S` behind its last voiced sample."""
+    """A turn with `LEAD_S` before it and `TAIL_S` behind its last voiced sample, as quiet as a
+    quiet room: no line is digitally silent."""
     lead = int(LEAD_S * asr.RATE_HZ)
     length = lead + span.end + int(TAIL_S * asr.RATE_HZ)
     length += -length % FRAME
-    whole = np.zeros(length, np.float32)
+    rng = np.random.default_rng(0)
+    whole = (ROOM_LEVEL * rng.standard_normal(length)).astype(np.float32)
     kept = pcm[: length - lead]
     whole[lead : lead + len(kept)] = kept
     return whole, SpokenSpan(lead + span.first, lead + span.end)
