@@ -25,7 +25,12 @@ from tests.support.session.virtual_time import run
 STEP_MS = 32
 MAX_STEPS = 100
 STATEMENT = "Your table is booked for seven."
-LATER_FIELDS = {"RulesChanged": "uses_questions", "ReplyPlayed": "text"}
+LATER_FIELDS = {
+    "RulesChanged": "uses_questions",
+    "ReplyPlayed": "text",
+    "ReplyRequested": "caller_has_spoken",
+    "CallTakenOver": "caller_has_spoken",
+}
 
 
 async def hear_reply(call: Call) -> None:
