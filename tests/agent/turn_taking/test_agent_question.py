@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.session.api.settings import Eagerness
+from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.dialogue.agent_question import (
     NO_QUESTION,
@@ -402,6 +403,21 @@ def test_a_reply_without_words_leaves_the_question(
     heard: tuple[ev.Event, ...], is_pending: bool
 ) -> None:
     assert asked_twice(*heard).question == (question_of(PHONE) if is_pending else NO_QUESTION)
+
+
+@pytest.mark.parametrize("is_audible", [False, True])
+def test_a_reopened_turn_goes_on_with_the_number(is_audible: bool) -> None:
+    machine = TurnTaking(TurnRules(silence_ms=300))
+    said = ev.SpeechPaused(1, 8_000), ev.TranscriptReady(1, 1, "555 123"), ev.SilenceGrew(1, 320)
+    for event in (
+        ev.ReplyRequested(), ev.ReplyAudible(ONE), ev.ReplySent(ONE), ev.ReplyPlayed(ONE, PHONE),
+        ev.SpeechStarted(1, 0), *said, *([ev.ReplyAudible(TWO)] if is_audible else []),
+    ):  # fmt: skip
+        machine.apply(event, 0)
+    assert machine._state.question == (NO_QUESTION if is_audible else question_of(PHONE))
+    (_, reopened) = machine.apply(ev.SpeechStarted(2, 16_000), 0)
+    assert reopened == cmd.ReopenTurn(TWO, 2)
+    assert machine._state.question == after_a_part(question_of(PHONE))
 
 
 @pytest.mark.parametrize("has_spoken", [False, True])
