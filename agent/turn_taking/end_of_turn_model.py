@@ -301,9 +301,7 @@ class TurnScore:
         if word_class(evidence.words) == "dangling":
             waits.append(DANGLING_MS)
         if answer == "partial":
-            sounds_ended = (
-                evidence.sound is not None and evidence.sound >= ENDED_SOUND_LOG_ODDS
-            )
+            sounds_ended = evidence.sound is not None and evidence.sound >= ENDED_SOUND_LOG_ODDS
             most_ms = max(self.releases[name].most_ms for name in names)
             waits.append(min(PARTIAL_ANSWER_MS, most_ms) if sounds_ended else PARTIAL_ANSWER_MS)
         return math.ceil(max(waits))

@@ -9,9 +9,9 @@ against the class.
 
 A question in the form of yes or no may want more than that. "Can I help you?" is answered "Yes,"
 and then the request: only "no" is a whole answer, and so it is after "Have you got your order
-number?". "Is that right?" is answered "No," and then the correction: only "yes" is. "Could you tell
-me your name?" asks for the name. In a greeting yes/no and choice questions are courtesies, and count
-as none.
+number?". "Is that right?" is answered "No," and then the correction: only "yes" is. "Could you
+tell me your name?" asks for the name. In a greeting yes/no and choice questions are courtesies, and
+count as none.
 
 Where a pattern takes a short answer for a part, a caller waits for nothing. So a question counts as
 one for a number only where it asks for the digits: "When does your card expire?" is open.
@@ -29,9 +29,8 @@ from functools import lru_cache
 from typing import Final, Literal
 
 import languages
+from agent.turn_taking.open_words import DANGLING, LEANING
 from languages.profile import words
-
-from ..open_words import DANGLING, LEANING
 
 QuestionKind = Literal["none", "open", "yes_no", "choice", "number", "spelling"]
 SpelledItem = Literal["word", "email", "address"]
