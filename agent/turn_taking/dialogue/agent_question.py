@@ -259,9 +259,10 @@ def _options(clause: str) -> frozenset[str]:
         first = sides[0][-max(map(len, items)) :]
         while _NAMES_NO_OPTION.intersection(first):
             first = first[1:]
-        items.append(first)
+        items.extend([first] if first else [])
+    shortest = min(map(len, items))  # "a new or existing customer": both are customers
     counts = Counter(word for side in sides for word in set(side))
-    return frozenset(word for item in items for word in item if counts[word] == 1)
+    return frozenset(word for item in items for word in item[:shortest] if counts[word] == 1)
 
 
 def _wanted(clause: str) -> AgentQuestion | None:

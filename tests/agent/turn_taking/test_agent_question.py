@@ -188,6 +188,8 @@ ANSWERS: tuple[tuple[str, str, AnswerState], ...] = (
     (COLOR, "The one.", "unknown"),
     (COLOR, "The blue one.", "whole"),
     (COLOR, "Red.", "whole"),
+    ("Is that a checking or savings account?", "An account", "unknown"),
+    ("Is that a checking or savings account?", "Savings.", "whole"),
     ("Should I turn it on or off?", "I want it on", "unknown"),
     ("Should I mail it, or do you want to pick it up?", "I want to pick", "unknown"),
     ("Would you like to order tea or coffee?", "I want to order.", "unknown"),
