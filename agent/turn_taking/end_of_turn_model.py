@@ -55,7 +55,7 @@ from agent.session.api.settings import Eagerness
 
 from .dialogue.agent_question import NO_QUESTION, AgentQuestion
 from .dialogue.answer_state import answer_state
-from .open_words import DANGLING, LEANING
+from .dialogue.open_words import DANGLING, LEANING
 from .thresholds import (
     DANGLING_MS,
     ENDED_SOUND_LOG_ODDS,

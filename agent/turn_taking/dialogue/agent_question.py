@@ -29,8 +29,9 @@ from functools import lru_cache
 from typing import Final, Literal
 
 import languages
-from agent.turn_taking.open_words import DANGLING, LEANING
 from languages.profile import words
+
+from .open_words import DANGLING, LEANING
 
 QuestionKind = Literal["none", "open", "yes_no", "choice", "number", "spelling"]
 SpelledItem = Literal["word", "email", "address"]

@@ -15,10 +15,10 @@ from agent.turn_taking.dialogue.agent_question import (
     question_of,
 )
 from agent.turn_taking.dialogue.answer_state import AnswerState, answer_state
+from agent.turn_taking.dialogue.open_words import DANGLING, LEANING
 from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms
 from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, shipped_score
 from agent.turn_taking.machine import TurnTaking
-from agent.turn_taking.open_words import DANGLING, LEANING
 from agent.turn_taking.state import TurnState
 from agent.turn_taking.thresholds import (
     DANGLING_MS,
