@@ -296,7 +296,7 @@ class Session:
         messages = messages_of(self.conversation)
         has_question = bool(messages) and messages[-1].role in ("user", "tool")
         is_due = state.answer_due or (state.answers_caller and not is_heard)
-        self._taken_over = ev.CallTakenOver(is_due and has_question)
+        self._taken_over = ev.CallTakenOver(is_due and has_question, self._caller_has_spoken())
 
     # --- for the transport: announcements, and a connection that is lost ---
 
@@ -416,7 +416,14 @@ class Session:
         follows_up = self._responses.awaits_client
         if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
             self._response_options, self._script.next, self._is_asked = options, None, True
-        self.feed(ev.FollowUpRequested() if follows_up else ev.ReplyRequested())
+        if follows_up:
+            self.feed(ev.FollowUpRequested())
+        else:
+            self.feed(ev.ReplyRequested(self._caller_has_spoken()))
+
+    def _caller_has_spoken(self) -> bool:
+        """True if the conversation has a message of the caller's."""
+        return any(isinstance(each, Message) and each.role == "user" for each in self.conversation)
 
     async def _update(self, settings: SessionSettings) -> None:
         """Raises ClientError, having changed nothing."""

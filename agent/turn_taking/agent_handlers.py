@@ -23,6 +23,7 @@ _GOING_ON: Final = {
 
 
 def _on_reply_requested(s: TurnState, event: ev.ReplyRequested, now_ns: int) -> list[Command]:
+    s.caller_has_spoken = s.caller_has_spoken or event.caller_has_spoken
     if not takes_requests(s):
         return [cmd.RefuseRequest("conversation_already_has_active_response")]
     s.wanted = True
@@ -58,7 +59,7 @@ def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list
     s.move_agent(type(event))
     s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
     s.audible_ns = now_ns
-    s.question_before, s.question = s.question, NO_QUESTION
+    s.question = NO_QUESTION
     return [cmd.ReleaseReply(event.turn)]
 
 

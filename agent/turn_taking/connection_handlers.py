@@ -52,6 +52,7 @@ def _on_client_back(s: TurnState, event: ev.ClientBack, now_ns: int) -> list[Com
 def _on_call_taken_over(s: TurnState, event: ev.CallTakenOver, now_ns: int) -> list[Command]:
     s.away = True
     s.wanted = s.answers_caller = event.answer_due
+    s.caller_has_spoken = event.caller_has_spoken
     return []
 
 

@@ -22,8 +22,9 @@ there, but recordings of readers, whose words are badly recognized, do not show 
 
 What the agent has just asked (`dialogue/`) is no feature: no recording says what its
 speaker was asked. It acts by rule. A whole answer adds `WHOLE_ANSWER_LOG_ODDS` and is never in the
-middle of a number; a part of one gets `PARTIAL_ANSWER_MS`; digits or letters that are read out may
-take longer than the most even where punctuation closes them, because Whisper's does so at random.
+middle of a number; a part of one gets `PARTIAL_ANSWER_MS`, or the most where it sounds like an end;
+digits or letters that are read out may take longer than the most even where punctuation closes
+them, because Whisper's does so at random.
 
 The sound may be missing (its thread is busy or broken), and so may the language model's word (it is
 remote, or busy, or was asked about other words): there is a regression for each of the four
@@ -54,8 +55,10 @@ from agent.session.api.settings import Eagerness
 
 from .dialogue.agent_question import NO_QUESTION, AgentQuestion
 from .dialogue.answer_state import answer_state
+from .dialogue.open_words import DANGLING, LEANING
 from .thresholds import (
     DANGLING_MS,
+    ENDED_SOUND_LOG_ODDS,
     MAX_NUMBER_MS,
     MESSAGE_END_LIMIT,
     NEUTRAL_PAUSE_MS,
@@ -71,20 +74,6 @@ EAGERNESS: Final[tuple[Eagerness, ...]] = ("high", "auto", "medium", "low")
 """From the quickest to the most patient."""
 
 WordClass = Literal["closed", "question", "comma", "dangling", "leaning", "spelled", "bare", "none"]
-
-_DANGLING: Final = frozenset({
-    "a", "an", "the", "and", "or", "but", "because", "if", "which", "um", "uh", "er", "erm",
-    "hmm", "my", "your", "our", "their", "his", "i'm", "i'd", "i'll", "than", "as", "so",
-    "while", "when", "where", "whether", "until", "unless", "from", "every", "both", "either",
-})  # fmt: skip
-"""No turn ends with these, whatever punctuation Whisper puts behind them."""
-
-_LEANING: Final = frozenset({
-    "to", "for", "of", "in", "on", "at", "with", "by", "is", "are", "was", "were", "be", "been",
-    "will", "would", "can", "could", "should", "must", "have", "has", "had", "do", "does",
-    "not", "that", "this", "these", "very", "more", "some", "any", "please", "about", "into",
-})  # fmt: skip
-"""Most often more follows, but questions and answers do end with them."""
 
 _SPELLED: Final = re.compile(
     r"^(\d[\d.,-]*|[a-z]|zero|oh|one|two|three|four|five|six|seven|eight|nine|ten|double|dash|dot)$"
@@ -147,7 +136,7 @@ def word_class(text: str) -> WordClass:
     if not words:
         return "none"
     last = words[-1]
-    if last.strip("'.,-") in _DANGLING and stripped[-1] != "?":
+    if last.strip("'.,-") in DANGLING and stripped[-1] != "?":
         return "dangling"
     if stripped.endswith(("..", "…", "-", "—")):
         return "dangling"
@@ -156,10 +145,10 @@ def word_class(text: str) -> WordClass:
     if stripped.endswith(("?", "!")):
         return "question"
     if stripped.endswith("."):
-        return "leaning" if last in _LEANING else "closed"
+        return "leaning" if last in LEANING else "closed"
     if stripped.endswith((",", ";", ":")):
         return "comma"
-    return "leaning" if last in _LEANING else "bare"
+    return "leaning" if last in LEANING else "bare"
 
 
 @lru_cache(maxsize=256)
@@ -312,7 +301,9 @@ class TurnScore:
         if word_class(evidence.words) == "dangling":
             waits.append(DANGLING_MS)
         if answer == "partial":
-            waits.append(PARTIAL_ANSWER_MS)
+            sounds_ended = evidence.sound is not None and evidence.sound >= ENDED_SOUND_LOG_ODDS
+            most_ms = max(self.releases[name].most_ms for name in names)
+            waits.append(min(PARTIAL_ANSWER_MS, most_ms) if sounds_ended else PARTIAL_ANSWER_MS)
         return math.ceil(max(waits))
 
 

@@ -84,6 +84,9 @@ class TranscriptFailed:
 class ReplyRequested:
     """The client asked for a reply."""
 
+    caller_has_spoken: bool = field(default=False, metadata={IN_OLDER_TRACES: False})
+    """The conversation has a message of the caller's, such as a typed one."""
+
 
 @dataclass(frozen=True, slots=True)
 class FollowUpRequested:
@@ -180,6 +183,8 @@ class CallTakenOver:
 
     answer_due: bool
     """The caller waits for an answer."""
+    caller_has_spoken: bool = field(default=False, metadata={IN_OLDER_TRACES: False})
+    """The conversation has a message of the caller's."""
 
 
 @dataclass(frozen=True, slots=True)

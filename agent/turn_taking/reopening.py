@@ -14,6 +14,7 @@ heard of it by then counts, and the rest is cut to what is heard like any other.
 
 from . import commands as cmd
 from .commands import Command
+from .dialogue.agent_question import after_a_part
 from .state import TurnState
 from .tables import Agent, Signal
 from .thresholds import REOPEN_NS
@@ -30,8 +31,7 @@ def reopens(s: TurnState, now_ns: int) -> bool:
 
 def reopen(s: TurnState) -> list[Command]:
     """Stop the answer; the current utterance continues its message. Noise restarts the answer."""
-    if s.audible_ns is not None:  # it never was: the caller still answers what was asked before it
-        s.question = s.question_before
+    s.question = after_a_part(s.question_before)  # the reply never was, the first half is not seen
     s.move_agent(Signal.CUT)
     s.reply_deadline_ns = None
     s.unheard_cut = True

@@ -63,11 +63,11 @@ class TurnState:
     own_pauses: PauseHistory = field(default_factory=PauseHistory)
     """This caller's pauses inside turns."""
     caller_has_spoken: bool = False
-    """An utterance of the caller was committed in this call."""
+    """The caller has said or typed something in this call, perhaps at another server."""
     question: AgentQuestion = NO_QUESTION
     """What the agent asked last, as far as the caller heard it."""
     question_before: AgentQuestion = NO_QUESTION
-    """What it had asked before the current response could be heard."""
+    """What it had asked before the current response."""
     guess: str | None = None
     """Words that a preemptive response is being prepared for; None: none is."""
     num_guesses: int = 0
@@ -128,9 +128,13 @@ class TurnState:
     def agent_said(self, text: str) -> None:
         """Note what the agent asks with the newest words that were heard of its response. An
         apology, and a response without words, leave the question as it was."""
-        if self.apologized or not (text.strip() and self.rules.uses_questions):
-            return
-        self.question = question_of(
+        if self.apologized or not text.strip():
+            self.question = self.question_before
+        elif self.rules.uses_questions:
+            self.question = self._question_in(text)
+
+    def _question_in(self, text: str) -> AgentQuestion:
+        return question_of(
             text[-MAX_QUESTION_CHARS:],
             is_greeting=not self.caller_has_spoken,
             language=self.rules.language,

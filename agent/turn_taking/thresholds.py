@@ -24,6 +24,13 @@ number without its street. Set, not fitted: as long as the longest pause within 
 is one. Lower cuts in on callers who read from a card. Higher is dead air where the recognizer lost
 a digit, and the caller has said all."""
 
+ENDED_SOUND_LOG_ODDS: Final = 2.0
+"""Log-odds of the sound from which a part of an answer waits no longer than the most (1000 ms by
+"auto"): digits may be fewer than the pattern wants, because the recognizer joined or lost one, or
+the question was read wrongly. Set, not fitted: 7 to 1 that the turn is over, the mirror of the
+sound that clearly goes on. Lower takes the patience from callers whose groups fall at their end;
+higher is two seconds of dead air after a complete answer."""
+
 WHOLE_ANSWER_LOG_ODDS: Final = 2.0
 """Added to the score where the words are a whole answer to the agent's question: "Yes." after
 "Shall I book it?", the fourth digit of a PIN. Set, not fitted: it brings a sound that is undecided

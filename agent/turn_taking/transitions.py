@@ -108,6 +108,7 @@ def _begin(s: TurnState, now_ns: int) -> list[Command]:
     s.apologized = False
     s.unheard_cut = False
     s.audible_ns = None
+    s.question_before = s.question
     s.reply_deadline_ns = now_ns + PREPARING_DEADLINE_NS
     out.append(cmd.StartReply(s.turn))
     return out
@@ -124,6 +125,7 @@ def fail_reply(s: TurnState, now_ns: int) -> list[Command]:
     s.move_agent(ev.ReplyFailed)
     s.reply_deadline_ns = now_ns + SPEAKING_DEADLINE_NS
     s.apologized = True
+    s.question = s.question_before
     return [cmd.Apologize(s.turn)]
 
 

@@ -1,7 +1,7 @@
 """State of the caller's present pause, as an independent observer keeps it."""
 
 from agent.turn_taking import events as ev
-from agent.turn_taking.dialogue.agent_question import NO_QUESTION, question_of
+from agent.turn_taking.dialogue.agent_question import NO_QUESTION, after_a_part, question_of
 from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms
 from agent.turn_taking.end_of_turn_model import Evidence, PauseHistory
 
@@ -22,18 +22,28 @@ class HeardPause:
         self._utterance = 0
         self.caller_has_spoken = False
         self._question = self._question_before = NO_QUESTION
-        """What the agent asked last, and before the reply that can be heard now."""
+        """What the agent asked last, and before the present reply."""
+
+    def agent_prepares(self) -> None:
+        """A reply is begun."""
+        self._question_before = self._question
 
     def agent_begins(self) -> None:
         """A reply can be heard."""
-        self._question_before, self._question = self._question, NO_QUESTION
+        self._question = NO_QUESTION
 
     def agent_is_denied(self) -> None:
-        """The reply that could be heard never was."""
+        """The reply never was, or failed."""
         self._question = self._question_before
 
+    def caller_goes_on(self) -> None:
+        """The reply never was: a part of the answer has been said before."""
+        self._question = after_a_part(self._question_before)
+
     def agent_said(self, rules: TurnRules, text: str) -> None:
-        if text.strip() and rules.uses_questions:
+        if not text.strip():
+            self.agent_is_denied()
+        elif rules.uses_questions:
             is_greeting = not self.caller_has_spoken
             self._question = question_of(text, is_greeting=is_greeting, language=rules.language)
 

@@ -80,8 +80,9 @@ class Witness:
                 self._pause.agent_said(self._rules, with_begun_sentence(heard, left))
             case ev.ReplyPlayed(turn, text):
                 self._played = turn
-                if turn == self.turn > self._apologized and not self._is_silent:
-                    self._pause.agent_said(self._rules, text)
+                if turn == self.turn and not self._is_silent:
+                    is_heard = turn > self._apologized
+                    self._pause.agent_said(self._rules, text if is_heard else "")
             case ev.ClientLost(unheard):
                 self.away = True
                 was_waiting = self._answers_caller and unheard and self._apologized < self.turn
@@ -100,6 +101,7 @@ class Witness:
                 check_guessed(self._guess, command, commands[index + 1 :])
             match command:
                 case cmd.StartReply(turn):
+                    self._pause.agent_prepares()
                     self._begins(turn, before, apologizes=cmd.Apologize(turn) in commands[index:])
                 case cmd.GuessReply(turn, text):
                     self._guesses(turn, text)
@@ -155,6 +157,7 @@ class Witness:
     def _asked(self, event: ev.Event | None, refused: bool) -> None:
         """What the client has asked for, if anything."""
         if isinstance(event, ev.ReplyRequested):
+            self._pause.caller_has_spoken |= event.caller_has_spoken
             assert refused == (self._replying or self.due)
             self.due = self.due or not refused
             self._answers_caller = self._answers_caller and refused
@@ -258,8 +261,7 @@ class Witness:
         if isinstance(command, cmd.ReopenTurn):
             assert command.utterance == self.open
             heard = False
-            if self._released == turn:
-                self._pause.agent_is_denied()
+            self._pause.caller_goes_on()
         else:
             heard = turn in (self._released, self._apologized) or not self._replying
         self._cut_unheard = by_speech and not heard
@@ -286,6 +288,7 @@ class Witness:
             case cmd.Apologize(turn):
                 _is_present(self, turn)
                 self._apologized = turn
+                self._pause.agent_is_denied()
             case cmd.AbandonReply(turn):
                 assert turn == self.turn == self._apologized > self._cut
                 assert self._replying

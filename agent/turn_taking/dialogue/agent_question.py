@@ -8,9 +8,13 @@ agent's last words that the caller heard are classified; `answer_state.py` holds
 against the class.
 
 A question in the form of yes or no may want more than that. "Can I help you?" is answered "Yes,"
-and then the request: only "no" is a whole answer. "Is that right?" is answered "No," and then the
-correction: only "yes" is. "Could you tell me your name?" asks for the name. In a greeting yes/no
-and choice questions are courtesies, and count as none.
+and then the request: only "no" is a whole answer, and so it is after "Have you got your order
+number?". "Is that right?" is answered "No," and then the correction: only "yes" is. "Could you
+tell me your name?" asks for the name. In a greeting yes/no and choice questions are courtesies, and
+count as none.
+
+Where a pattern takes a short answer for a part, a caller waits for nothing. So a question counts as
+one for a number only where it asks for the digits: "When does your card expire?" is open.
 
 Patterns rather than a model: they are run on the agent's own text, which is clean and punctuated,
 and what no pattern knows is `none`. English only; in calls of other languages there is no question.
@@ -19,11 +23,15 @@ Pure functions of texts.
 """
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
 import languages
+from languages.profile import words
+
+from .open_words import DANGLING, LEANING
 
 QuestionKind = Literal["none", "open", "yes_no", "choice", "number", "spelling"]
 SpelledItem = Literal["word", "email", "address"]
@@ -39,7 +47,7 @@ class AgentQuestion:
     no_ends: bool = False
     """Of "yes_no": "No." is a whole answer."""
     options: frozenset[str] = frozenset()
-    """Of "choice": the question's words, in lower case."""
+    """Of "choice": words that name one of the things to choose, in lower case; empty: not known."""
     num_digits: int | None = None
     """Of "number": digits or characters that the question names; None: it names none."""
     least_digits: int = 0
@@ -103,11 +111,18 @@ _NAMED: Final = re.compile(
 )
 _NUMBER_ITEMS: Final = (
     (re.compile(r"\bsocial security|\bssn\b"), 9),
-    (re.compile(r"\b(?:credit|debit) card(?: number)?\b|\bcard number on\b"), 15),
+    (re.compile(r"\b(?:zip|post ?code|postal code)\b"), 5),
     (re.compile(r"\b(?:security|cvv|cvc|area) code\b|\bcv[vc]\b"), 3),
     (re.compile(r"\bpin\b"), 4),
-    (re.compile(r"\b(?:zip|post ?code|postal code)\b"), 5),
-    (re.compile(r"\b(?:date of birth|birth ?da(?:te|y)|(?:you|they|he|she) born)\b"), 5),
+    (re.compile(r"\bcode\b"), 0),
+    (
+        re.compile(
+            r"\b(?:credit|debit) card number\b|"
+            r"\bnumber (?:on|of|for) (?:your|the) (?:credit|debit) card\b"
+        ),
+        15,
+    ),
+    (re.compile(r"\b(?:date of birth|birth ?da(?:te|y))\b"), 3),
     (
         re.compile(
             r"\b(?:(?:tele|cell)?phone|mobile|cell|contact|callback|home|work) number\b|"
@@ -117,10 +132,34 @@ _NUMBER_ITEMS: Final = (
         ),
         7,
     ),
-    (re.compile(r"\bnumber\b(?! (?:of|one)\b)|\bcode\b|\bdigits?\b|\b(?:what|which) date\b"), 0),
+    (re.compile(r"\bnumber\b(?! (?:of|one)\b)|\bdigits?\b"), 0),
 )
 """What is asked for, and the fewest digits or characters that it has: 7 of a telephone number
-without its area, 15 of a card, 5 of "May 5 1980". The first that matches counts."""
+without its area, 15 of a card, 3 of "5/4/80", a digit of which the recognizer may lose. The first
+that matches counts: "the zip code of your credit card" is a zip code."""
+
+_NO_DIGITS: Final = re.compile(
+    r"^(?:when|which)\b|\b(?:tell me|say|know|remember) (?:when|which)\b|"
+    r"\bwhat (?:time|year|date|day|month)\b|\bexpir"
+)
+"""What it asks for is said in few digits or none, though the clause may name a card or a call."""
+
+_OPENS_AN_OPTION: Final = words("the a an in on at by with for to your my")
+_NAMES_NO_OPTION: Final = (
+    words(
+        """
+        would you like want it and this prefer rather shall we i be may might me us them they he
+        she did am what who why how better best suit suits get got take let just also out off up
+        down over under after before around near through during between something anything else
+        another other
+        """
+    )
+    | _OPENS_AN_OPTION
+    | DANGLING
+    | LEANING
+)
+MAX_OPTION_WORDS: Final = 3
+"""Words of one thing to choose: "the early morning flight". A longer one is a clause."""
 
 _EMAIL: Final = re.compile(r"\be-? ?mail\b")
 _ADDRESS: Final = re.compile(r"\baddress\b|\bwhere do you live\b")
@@ -134,6 +173,14 @@ def question_of(text: str, *, is_greeting: bool = False, language: str = "en") -
         return NO_QUESTION
     found = _question_of(text.strip())
     return NO_QUESTION if is_greeting and found.kind in ("yes_no", "choice") else found
+
+
+def after_a_part(question: AgentQuestion) -> AgentQuestion:
+    """Question as it stands once a part of the answer has been said: nobody knows how many digits
+    are left, and nothing else that is said next can be held against it."""
+    if question.kind == "number":
+        return replace(question, num_digits=None, least_digits=0)
+    return NO_QUESTION
 
 
 @lru_cache(maxsize=256)
@@ -178,7 +225,8 @@ def _of_auxiliary(clause: str) -> AgentQuestion:
         return _choice(clause)
     if re.search(r"\d", clause) and re.match(r"(?:is|was|are) (?:your|that|this|it|the)\b", clause):
         return AgentQuestion("yes_no", yes_ends=True)
-    return AgentQuestion("yes_no", yes_ends=not _OFFER.search(clause), no_ends=True)
+    goes_on = _OFFER.search(clause) or _wanted(clause)  # "Yes," and then what, or the number
+    return AgentQuestion("yes_no", yes_ends=not goes_on, no_ends=True)
 
 
 def _of_fragment(sentence: str) -> AgentQuestion:
@@ -191,11 +239,37 @@ def _of_fragment(sentence: str) -> AgentQuestion:
 
 
 def _choice(clause: str) -> AgentQuestion:
-    return AgentQuestion("choice", options=frozenset(re.findall(r"[a-z]+(?:'[a-z]+)?|\d+", clause)))
+    return AgentQuestion("choice", options=_options(clause))
+
+
+def _options(clause: str) -> frozenset[str]:
+    """Words beside "or" that stand on one side of it alone: "card" and "cash" of "Do you want to
+    pay by card or cash?". None where what follows "or" is a clause of its own."""
+    parts = re.split(r"(,|;|:|\bor\b)", clause)
+    sides = [re.findall(r"[a-z]+(?:'[a-z]+)?|\d+", part) for part in parts[::2]]
+    items = []
+    for side in filter(None, sides[1:]):
+        while side and side[0] in _OPENS_AN_OPTION:
+            side = side[1:]
+        if not 0 < len(side) <= MAX_OPTION_WORDS or _NAMES_NO_OPTION.intersection(side):
+            return frozenset()
+        items.append(side)
+    if not items:
+        return frozenset()
+    if parts[1] == "or":  # else the first side only leads to the choice
+        first = sides[0][-max(map(len, items)) :]
+        while _NAMES_NO_OPTION.intersection(first):
+            first = first[1:]
+        items.extend([first] if first else [])
+    shortest = min(map(len, items))  # "a new or existing customer": both are customers
+    counts = Counter(word for side in sides for word in set(side))
+    return frozenset(word for item in items for word in item[:shortest] if counts[word] == 1)
 
 
 def _wanted(clause: str) -> AgentQuestion | None:
     """The number or the spelling that a clause asks for; None: neither."""
+    if _NO_DIGITS.search(clause):
+        return None
     if _EMAIL.search(clause):
         return AgentQuestion("spelling", item="email")
     for pattern, least in _NUMBER_ITEMS:

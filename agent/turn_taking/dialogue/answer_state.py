@@ -7,10 +7,10 @@ words are held against the question (`agent_question.py`):
 
     whole     a short answer to a yes/no or choice question; as many digits as the question named;
               a complete e-mail address; a spelled word that was said before it was spelled
-    partial   fewer digits than the answer has; a house number without a street; half an address
-              of e-mail
+    partial   digits and nothing else, fewer than the answer has; a house number without a street;
+              an address of e-mail that stops at "dot", "at" or "underscore"
     reading   digits or letters are being read out, and nobody knows how many there will be: of an
-              order number, an address, or a name that has hardly begun
+              order number, an address, or a name that has hardly begun; a date without its year
     unknown   everything else: nothing changes
 
 What each does to the wait stands in `end_of_turn_model.py`, the numbers in `thresholds.py`. These
@@ -58,20 +58,15 @@ _NO_ANSWER: Final = re.compile(rf"(?:{_NO})(?: (?:{_NO}|{_COURTESY})){{0,3}}")
 _BEGINS: Final = re.compile(r"\b(?:i|it|they|we) [a-z]+(?:'t)?$|\b(?:i'm|it's|we're) not$")
 """Answers that are beginnings, too, unless punctuation closes them: "I am", "I don't"."""
 _CHOICES: Final = words("first second last latter former both either neither")
-_CHOSEN: Final = _CHOICES | words(
+_CHOSEN: Final = words(
     """
-    the a an please thanks i'd i'll i would will like prefer take want go with for on in at think
-    let's make it that one any doesn't matter of them it's just
-    """
-)
-"""Words of an answer to a choice besides those of the question."""
-_HEADS: Final = words(
-    """
-    would you like do want is it are was the a an to or and for with your this that prefer should
-    shall we i be can could which what
+    the a an please thanks thank you i'd i'll i would will like prefer take want go for with on in
+    at think let's make it that one ones of it's just
     """
 )
-"""Words of a choice question that choose nothing."""
+"""Words of an answer to a choice besides what is chosen."""
+_BEHIND_A_CHOICE: Final = words("please thanks you one ones")
+"""Words that may close such an answer. Behind others, such as prepositions, more is to come."""
 
 _ANSWER_TOKEN: Final = re.compile(r"\d+(?:st|nd|rd|th)?|[^\W\d_]+(?:'[^\W\d_]+)?|@|_")
 _LETTER_AS_IN: Final = re.compile(r"\b([a-z]) (?:as in|like in|for) [a-z]+")
@@ -79,11 +74,21 @@ _FILLERS: Final = words("um uh er erm and dash hyphen dot point slash space then
 _LEADS: Final = words(
     """
     is it's its that's area number pin code yes yeah sure okay ok so well right my the it on
-    starts with january february march april may june july august september october november
-    december
+    starts with you can reach call me at
     """
 )
-"""Words that digits or letters may follow as an answer."""
+_MONTHS: Final = words(
+    """
+    january february march april may june july august september october november december
+    """
+)
+"""These and the leads: words that digits or letters may follow as an answer."""
+_IS_EMAIL: Final = re.compile(r"\S+@\S+\.[a-z]{2,}\b|\bat\b.*\S(?:\.| dot )[a-z]{2,}$")
+
+
+_BEFORE: Final = _LEADS | _MONTHS | _FILLERS
+_UNCLOSED: Final = (",", "?", "-", "—", "…", "..", ":", ";")
+"""Ends of a text that goes on, or asks back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,7 @@ class _ReadOut:
     count: int
     """Digits and letters of the run, or digits of the whole where they are more."""
     is_bare: bool
-    """There is nothing else, but for words that lead to them."""
+    """There is nothing else, but for words that lead to them, and months."""
 
 
 def answer_state(question: AgentQuestion, text: str) -> AnswerState:
@@ -130,7 +135,7 @@ def _answer_state(question: AgentQuestion, text: str) -> AnswerState:
 
 
 def _is_short_answer(question: AgentQuestion, plain: str) -> bool:
-    if plain.endswith((",", "?", "-", "—", "…", "..", ":", ";")):
+    if plain.endswith(_UNCLOSED):
         return False
     words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", plain)
     joined = " ".join(words)
@@ -141,17 +146,18 @@ def _is_short_answer(question: AgentQuestion, plain: str) -> bool:
             (question.yes_ends and _YES_ANSWER.fullmatch(joined))
             or (question.no_ends and _NO_ANSWER.fullmatch(joined))
         )
-    chosen = [word for word in words if word in question.options - _HEADS or word in _CHOICES]
-    rest = [word for word in words if word not in question.options and word not in _CHOSEN]
-    last = words[-1] if words else ""
-    return bool(chosen) and not rest and (last not in _HEADS or last in _CHOICES)
+    choices = question.options | _CHOICES
+    is_chosen = not choices.isdisjoint(words) and words[-1] in choices | _BEHIND_A_CHOICE
+    return is_chosen and choices.union(_CHOSEN).issuperset(words)
 
 
 def _number_state(question: AgentQuestion, said: _ReadOut) -> AnswerState:
     if not said.run:
         return "unknown"
     if said.count < question.least_digits:
-        return "partial"
+        if not said.is_bare:
+            return "unknown"  # other words, with digits in them: "the one ending in 42"
+        return "partial" if _MONTHS.isdisjoint(said.tokens) else "reading"
     if question.num_digits is not None:
         return "whole" if said.count == question.num_digits else "unknown"
     return "reading" if not question.least_digits and said.is_bare else "unknown"
@@ -159,10 +165,11 @@ def _number_state(question: AgentQuestion, said: _ReadOut) -> AnswerState:
 
 def _email_state(plain: str) -> AnswerState:
     stripped = plain.rstrip(" .,!?")
-    if re.search(r"(?:@|\bat\b).+(?:\.| dot )(?:com|net|org|edu|gov|info|uk|de|us|ca)$", stripped):
-        return "whole"
-    is_spoken = re.search(r"@|\b(?:dot|underscore|at \w+)$|\b(?:dot|underscore) \w+$", stripped)
-    if is_spoken:
+    if found := _IS_EMAIL.search(stripped):
+        is_last = found.end() == len(stripped)
+        is_closed = plain.endswith((".", "!")) or is_last
+        return "whole" if is_closed and not plain.endswith(_UNCLOSED) else "unknown"
+    if re.search(r"@$|\b(?:dot|at|underscore)$", stripped):
         return "partial"
     said = _read_out(plain)
     return "reading" if any(map(_is_letter, said.run)) else "unknown"
@@ -199,7 +206,7 @@ def _read_out(plain: str) -> _ReadOut:
     run = tokens[start:]
     before = tokens[:start]
     count = max(_count(run), _count([each for each in tokens if len(each) > 1 or _is_number(each)]))
-    is_bare = bool(run) and all(each in _LEADS or each in _FILLERS for each in before)
+    is_bare = bool(run) and all(each in _BEFORE for each in before)
     if not is_bare and _count(run) < 2:
         run = []
     return _ReadOut(tuple(tokens), tuple(run), count, is_bare)

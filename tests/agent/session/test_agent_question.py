@@ -2,13 +2,17 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from agent.cli.replay import replay
 from agent.observability.event_codec import event_from_record, to_record
+from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.session_state import SessionState
+from agent.session.api.settings import ResponseOptions
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.tables import Agent
@@ -25,7 +29,12 @@ from tests.support.session.virtual_time import run
 STEP_MS = 32
 MAX_STEPS = 100
 STATEMENT = "Your table is booked for seven."
-LATER_FIELDS = {"RulesChanged": "uses_questions", "ReplyPlayed": "text"}
+LATER_FIELDS = {
+    "RulesChanged": "uses_questions",
+    "ReplyPlayed": "text",
+    "ReplyRequested": "caller_has_spoken",
+    "CallTakenOver": "caller_has_spoken",
+}
 
 
 async def hear_reply(call: Call) -> None:
@@ -130,3 +139,59 @@ def test_in_an_older_trace_nothing_was_asked() -> None:
     assert event_from_record(rules) == ev.RulesChanged(TurnRules(uses_questions=False))
     played = {"type": "ReplyPlayed", "turn": 3}
     assert event_from_record(played) == ev.ReplyPlayed(TurnId(3), "")
+
+
+async def question_after_reply(call: Call) -> str:
+    """Kind of the question of a response that the client asks for."""
+    await call.session.handle(ask.CreateResponse(ResponseOptions()))
+    await call.until(say.ReplyEnded)
+    while call.session._machine.agent is not Agent.IDLE:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0.05)
+    return call.session._machine._state.question.kind
+
+
+@pytest.mark.parametrize(("role", "kind"), [("user", "yes_no"), ("system", "none")])
+def test_a_reply_to_what_was_typed_is_no_greeting(
+    role: Literal["user", "system"], kind: str
+) -> None:
+    async def test(clock: ManualClock) -> None:
+        async with call_with("Shall I book it?", clock=clock, ahead=False) as call:
+            item = Message(ItemId("i1"), role, "text", "A table for two.")
+            await call.session.handle(ask.CreateItem(item))
+            assert await question_after_reply(call) == kind
+            assert replay(read_trace(call.trace.lines())).difference is None
+
+    run(test)
+
+
+def test_a_call_that_goes_on_here_has_had_its_greeting() -> None:
+    states: list[SessionState] = []
+
+    async def begin(clock: ManualClock) -> None:
+        async with call_with("Good.", clock=clock, ahead=False) as call:
+            await hear_reply(call)
+            states.append(call.session.state())
+
+    async def go_on(clock: ManualClock) -> None:
+        async with call_with("Shall I?", clock=clock, ahead=False, restored=states[0]) as call:
+            await asyncio.sleep(0.5)
+            call.session.client_back()
+            assert await question_after_reply(call) == "yes_no"
+
+    run(begin)
+    run(go_on)
+
+
+def test_a_reply_out_of_band_leaves_the_question() -> None:
+    async def test(clock: ManualClock) -> None:
+        replies = ("What's your phone number?", "It was polite.")
+        async with call_with(*replies, clock=clock, ahead=False) as call:
+            await hear_reply(call)
+            options = ResponseOptions(out_of_band=True)
+            await call.session.handle(ask.CreateResponse(options))
+            await call.until(say.ReplyEnded, 2)
+            while call.session._machine.agent is not Agent.IDLE:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.05)
+            assert call.session._machine._state.question.least_digits == 7
+
+    run(test)

@@ -155,7 +155,7 @@ def test_each_kind_of_event_is_known() -> None:
         ev.BackgroundChanged: ev.BackgroundChanged(1),
         ev.ClientLost: ev.ClientLost(unheard=True),
         ev.ClientBack: ev.ClientBack(),
-        ev.CallTakenOver: ev.CallTakenOver(answer_due=True),
+        ev.CallTakenOver: ev.CallTakenOver(answer_due=True, caller_has_spoken=True),
     }
     assert examples.keys() == set(EVENTS)
     for event in examples.values():

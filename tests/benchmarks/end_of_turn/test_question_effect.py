@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from asr.speech_detection.turn_model import EMBEDDING
+from asr.speech_detection.turn_model import read_head
 from benchmarks.end_of_turn import question_effect
+from benchmarks.end_of_turn.fit import HEAD_FILE
 from benchmarks.end_of_turn.turn_pauses import Pause
 
 END_MS = 2700
@@ -27,6 +29,12 @@ def turn(part: str, number: int, *texts: str) -> list[Pause]:
     ]  # fmt: skip
 
 
+def undecided() -> NDArray[np.float32]:
+    """Sound of which the turn model says that it is even."""
+    weights, bias = read_head(HEAD_FILE)
+    return (-bias * weights / (weights @ weights)).astype(np.float32)
+
+
 def test_only_turns_that_answer_the_question_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,7 +46,7 @@ def test_only_turns_that_answer_the_question_change(
     ]
     path, ends, saved = (tmp_path / name for name in ("p.jsonl", "ends.json", "out.json"))
     path.write_text("".join(json.dumps(dataclasses.asdict(each)) + "\n" for each in pauses))
-    np.save(tmp_path / "p.jsonl.npy", np.zeros((len(pauses), EMBEDDING), np.float32))
+    np.save(tmp_path / "p.jsonl.npy", np.tile(undecided(), (len(pauses), 1)))
     ends.write_text("{}")
     arguments = [str(path), "--message-ends", str(ends), "--json", str(saved)]
     assert question_effect.main(arguments) == 0
