@@ -611,6 +611,31 @@ def test_an_announcement_that_fails_is_made_again_once() -> None:
     assert play(story, gone, gone, "Never said.").texts() == [LOOKING, APOLOGY, APOLOGY]
 
 
+@pytest.mark.parametrize("by", ["caller", "service", "client"])
+def test_an_announcement_that_is_cut_unheard_is_made_again(by: str) -> None:
+    """Not where the client does not want it."""
+
+    async def story(scene: Scene) -> None:
+        scene.chat.hold = asyncio.Event()
+        scene.tool.end()
+        await until(lambda: scene.call.session._machine.agent is Agent.PREPARING)
+        if by == "caller":
+            number = begin(scene.call, "")  # nothing but noise
+            await asyncio.sleep(2)
+            scene.call.ears.hear(ev.SpeechPaused(number, 16_000))
+            scene.call.ears.hear(ev.SilenceGrew(number, 5000))
+        elif by == "service":
+            scene.call.session.say("Time is up.")
+        else:
+            await scene.call.session.handle(ask.CancelResponse())
+        scene.chat.hold.set()
+        await asyncio.sleep(LONG_S)
+
+    scene = play(story, FOUND, "Never said.")
+    expected = {"caller": ["", FOUND], "service": ["", "Time is up.", FOUND], "client": [""]}
+    assert scene.texts() == [LOOKING, *expected[by]]
+
+
 def test_an_announcement_in_preparation_is_made_by_another_server() -> None:
     states: list[SessionState] = []
 
