@@ -322,7 +322,7 @@ def test_a_full_queue_gets_nothing_until_there_is_room() -> None:
 
 def test_who_has_said_goodbye_hangs_up_unless_the_caller_says_more() -> None:
     item_id = ItemId("item_1")
-    said = (
+    said: tuple[say.Notice, ...] = (
         say.AudioCommitted(item_id, None),
         say.ItemAdded(Message(item_id, "user", "text", ""), None),
         say.ItemAdded(Message(item_id, "assistant", "text", ""), None),
