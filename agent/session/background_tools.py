@@ -14,8 +14,10 @@ result, an error or at its time limit, two things follow, each once:
   Otherwise both parties are silent for `ANNOUNCE_AFTER_NS`, and the agent asks for a response as a
   client does. In calls whose client asks for each response, that one comes from the client.
 
-Results that come together are announced together. A call that is equal to one that runs is not run
-again: a model may ask for news by calling.
+Results that come together are announced together. One that nobody heard of is announced again;
+where the model failed, once. A call that is equal to one that runs is not run again: a model may
+ask for news by calling. Nor is one whose result has joined since the caller's last words: a model
+that reads a result may call once more, and must not book twice.
 
 Another server that goes on with the call starts nothing again, because nobody knows how far a tool
 had come. The model reads `LOST` as its result, and tells the caller.
@@ -23,8 +25,8 @@ had come. The model reads `LOST` as its result, and tells the caller.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from agent.errors import ClientError
 from agent.session.api.conversation import Message, ModelCall, ToolRound
@@ -37,7 +39,6 @@ from agent.session.response.response import Reply
 from agent.session.response.task import TOO_LONG
 from agent.turn_taking import events as ev
 from agent.turn_taking.machine import TurnTaking
-from agent.turn_taking.tables import Agent
 from agent.turn_taking.thresholds import ANNOUNCE_AFTER_NS
 from latency_budget.account.clock import Clock
 from latency_budget.account.turn import TurnId
@@ -48,6 +49,10 @@ MAX_BACKGROUND: Final = 4
 """Most tools in the background of a call, those included whose results have not joined it. Fewer
 keep an agent from asking a few places at once; more are a model that calls without end, and results
 that nobody can listen to."""
+
+MAX_KNOWN: Final = 4 * MAX_BACKGROUND
+"""Most results kept for calls that are made once more. Fewer would be run again; more are a model
+that calls without end."""
 
 RUNNING: Final = (
     '{"status": "running", "note": "The result comes later by itself. Tell the caller that you are '
@@ -60,6 +65,7 @@ LOST: Final = (
     "was not started again."
 )
 OUT_OF_BAND: Final = "Error: this tool can't be used outside of the conversation."
+OVER: Final = "Error: this was not started, because the call ends."
 
 _log = logging.getLogger(__name__)
 
@@ -86,11 +92,11 @@ class BackgroundTools:
         *,
         notify: Callable[[Notice], None],
         feed: Callable[[ev.Event], None],
-        is_paired: Callable[[], bool],
+        awaits_request: Callable[[], bool],
         joined: Callable[[], None],
     ) -> None:
         """`group` is the session's: its end cancels the tools. `feed` gives the machine an event,
-        and calls `look`. `is_paired`: no call of the conversation waits for its result. `joined` is
+        and calls `look`. `awaits_request`: the client is to ask for the next response. `joined` is
         called when the conversation has a result."""
         self._group = group
         self._tools = tools
@@ -100,15 +106,19 @@ class BackgroundTools:
         self._clock = clock
         self._notify = notify
         self._feed = feed
-        self._is_paired = is_paired
+        self._awaits_request = awaits_request
         self._joined = joined
         self._running: list[ModelCall] = []
         self._ended: list[BackgroundResult] = []
         """Results that have not joined the conversation, at most as many as may run."""
+        self._known: dict[ModelCall, str] = {}
+        """Results that have joined the conversation since the caller's last words."""
         self._is_due = False
         """The conversation has results that no response has had in its context."""
         self._had_by: TurnId | None = None
         """The newest response that was the first to have a result."""
+        self._has_failed = False
+        """The announcement of the newest results has failed."""
         self._quiet_since_ns: int | None = None
         """Time since which the agent may speak of its own accord, ns; None: it may not."""
 
@@ -118,11 +128,21 @@ class BackgroundTools:
             return OUT_OF_BAND
         if call in self._running or any(call == each.call for each in self._ended):
             return RUNNING
+        if call in self._known:
+            return self._known[call]
         if len(self._running) + len(self._ended) >= MAX_BACKGROUND:
             _log.warning("tool %s: %d run in the background already", call.name, MAX_BACKGROUND)
             return too_many(call.name)
+        tool = self._tools.run(call, reply.item_id)  # this agent's, whatever comes next
+        run = self._run(call, tool)
+        try:
+            task = self._group.create_task(run)
+        except RuntimeError:  # the group is ending
+            run.close()
+            tool.close()
+            return OVER
+        task.add_done_callback(lambda _: tool.close())  # it was never begun, perhaps
         self._running.append(call)
-        self._group.create_task(self._run(reply, call))
         self._feed(ev.BackgroundChanged(len(self._running)))
         return RUNNING
 
@@ -130,7 +150,8 @@ class BackgroundTools:
         """Follow the machine, whose state may have changed: let results join the conversation."""
         if self._ended and self._machine.takes_items and self._may_join():
             self._join()
-        if not self._machine.takes_announcements:
+        has_news = bool(self._ended) or self._is_due
+        if not self._machine.takes_announcements or (has_news and not self._may_join()):
             self._quiet_since_ns = None
         elif self._quiet_since_ns is None:
             self._quiet_since_ns = self._clock.now_ns()
@@ -140,6 +161,8 @@ class BackgroundTools:
         """Time at which a response is to announce results, ns; None: none is."""
         if self._quiet_since_ns is None or not (self._is_due and self._may_join()):
             return None
+        if self._awaits_request():
+            return None
         return self._quiet_since_ns + ANNOUNCE_AFTER_NS
 
     def answered(self, turn: TurnId) -> None:
@@ -147,14 +170,25 @@ class BackgroundTools:
         if self._is_due:
             self._is_due, self._had_by = False, turn
 
-    def unheard(self) -> None:
-        """The client is lost, and nothing of the response in progress was heard."""
-        if self._machine.agent is not Agent.IDLE and self._machine.turn == self._had_by:
-            self._is_due = True
+    def unheard(self, turn: TurnId) -> None:
+        """The response of this turn ends, and nothing of it was heard."""
+        self._is_due = self._is_due or turn == self._had_by
 
-    def state(self) -> BackgroundState:
-        """What another server needs to know."""
-        return BackgroundState(tuple(self._running), tuple(self._ended), self._is_due)
+    def failed(self, turn: TurnId) -> None:
+        """The response of this turn has failed, and nothing of it was heard. A model that fails
+        again is left alone: the caller's next response has the results."""
+        if turn == self._had_by and not self._has_failed:
+            self._is_due = self._has_failed = True
+
+    def caller_said(self) -> None:
+        """The caller has said something: what was called before may be called again."""
+        self._known.clear()
+
+    def state(self, *, is_unheard: bool) -> BackgroundState:
+        """What another server needs to know. `is_unheard`: a response is in progress, and nothing
+        of it was heard."""
+        is_due = self._is_due or (is_unheard and self._machine.turn == self._had_by)
+        return BackgroundState(tuple(self._running), tuple(self._ended), is_due)
 
     def restore(self, state: BackgroundState) -> None:
         """Take over what another server had in the background, before the session runs."""
@@ -162,8 +196,8 @@ class BackgroundTools:
         self._ended = [*state.ended, *lost]
         self._is_due = state.is_due
 
-    async def _run(self, reply: Reply, call: ModelCall) -> None:
-        text = await self._tools.run(call, reply.item_id)
+    async def _run(self, call: ModelCall, tool: Coroutine[Any, Any, str]) -> None:
+        text = await tool
         if len(text) > SURE_CHARS:
             try:
                 await check_text(self._context.chat, ChatMessage("tool", text), "result")
@@ -176,7 +210,7 @@ class BackgroundTools:
     def _may_join(self) -> bool:
         """True where nothing is torn apart: neither a message that the caller goes on with, nor a
         client's call and its result."""
-        return not self._context.open_text and self._is_paired()
+        return not (self._context.open_text or self._context.conversation.has_open_call)
 
     def _join(self) -> None:
         ended, self._ended = self._ended, []
@@ -190,5 +224,8 @@ class BackgroundTools:
             self._ids.release(item.id)
             self._context.added(item)
             self._notify(ItemAdded(item, previous))
-        self._is_due = True
+            self._known[each.call] = each.text
+        for old_call in tuple(self._known)[:-MAX_KNOWN]:
+            del self._known[old_call]
+        self._is_due, self._has_failed = True, False
         self._joined()

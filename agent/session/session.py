@@ -184,7 +184,7 @@ class Session:
             shared.clock,
             notify=outputs.notify,
             feed=self.feed,
-            is_paired=lambda: not self._responses.awaits_client,
+            awaits_request=lambda: self._responses.awaits_client,
             joined=self._prefill.changed,
         )
         self._responses = ResponseController(
@@ -269,7 +269,7 @@ class Session:
             machine.answer_due,
             machine.answers_caller,
             self._items.state(in_progress=machine.agent is not Agent.IDLE),
-            self._background.state(),
+            self._background.state(is_unheard=self._is_unheard),
         )
 
     def restore(self, state: SessionState) -> None:
@@ -304,6 +304,8 @@ class Session:
         """Begin a response of these words now; one in progress ends as it is. For announcements,
         which may neither wait for the model nor be interrupted by its words."""
         if not self._machine.takes_requests:
+            if self._is_unheard:
+                self._background.unheard(self._machine.turn)
             self.feed(ev.ReplyCancelled())
         self._script.next = text
         self.feed(ev.ReplyRequested())
@@ -336,8 +338,8 @@ class Session:
             run.reply.playback.client_lost(self._clock.now_ns())
             run.reply.claims.close()
             unheard = not self._items.stands(run.reply)[0].strip()
-        if unheard:
-            self._background.unheard()
+        if self._is_unheard:
+            self._background.unheard(self._machine.turn)
         self.feed(ev.ClientLost(unheard))
         self._log.over.settle_all()
 
@@ -403,9 +405,15 @@ class Session:
         if isinstance(request, ask.CreateItem):
             self._tell_ignored(request.ignored)
             if isinstance(request.item, Message) and request.item.role == "user":
-                self._num_handoffs = 0
+                self._caller_said()
         if isinstance(request, ask.CreateItem | ask.DeleteItem):
             self._prefill.changed()
+            self._background.look()
+            self._rearm.set()
+
+    def _caller_said(self) -> None:
+        self._num_handoffs = 0
+        self._background.caller_said()
 
     def _create_response(self, options: ResponseOptions) -> None:
         if options.ignored:
@@ -514,8 +522,11 @@ class Session:
             self.feed(ev.FollowUpRequested())
 
     def _announce_results(self) -> None:
-        """Ask for a response to the results of tools in the background."""
-        self._response_options, self._script.next = ResponseOptions(), None
+        """Ask for a response to the results of tools in the background. It need not call any tool:
+        one that had to would start the next, without end."""
+        is_free = self.settings.tool_choice in ("auto", "none")
+        self._response_options = ResponseOptions(tool_choice=None if is_free else "auto")
+        self._script.next = None
         self._is_asked = True
         self.feed(ev.ReplyRequested())
 
@@ -706,11 +717,12 @@ class Session:
             case cmd.AnnounceSpeech(utterance, at_sample):
                 self._user_items.announce_speech(utterance, at_sample)
             case cmd.ReopenTurn(turn, utterance):
+                self._background.unheard(turn)
                 self._responses.cut(turn, "turn_detected", keeps_heard=False)
                 self._log.reopened(turn, now_ns)
                 self._user_items.reopen(utterance)
             case cmd.CommitUtterance(utterance, text, by_client):
-                self._num_handoffs = 0
+                self._caller_said()
                 self._script.next = None  # there is something to answer
                 self._prefill.heard_all()
                 self._user_items.commit(utterance, text, by_client=by_client, now_ns=now_ns)
@@ -738,6 +750,8 @@ class Session:
             case cmd.CutReply(turn, reason):
                 if reason == "turn_detected":
                     self._script.restore()
+                    if self._has_no_words(turn):
+                        self._background.unheard(turn)
                 else:
                     self._script.heard()
                 self._responses.cut(turn, reason)
@@ -750,9 +764,13 @@ class Session:
             case cmd.UnduckReply():
                 self._responses.unduck()
             case cmd.Apologize(turn):
+                if self._has_no_words(turn):
+                    self._background.failed(turn)
                 self._script.heard()
                 self._responses.apologize(turn)
             case cmd.AbandonReply(turn):
+                if self._has_no_words(turn):
+                    self._background.failed(turn)
                 self._responses.cut(turn, None)
             # the call
             case cmd.PromptCaller():
@@ -772,6 +790,18 @@ class Session:
         if script is None and not options.out_of_band and options.input is None:
             self._background.answered(turn)
         self._responses.begin(turn, settings, options, script, voiced_ns=voiced_ns)
+
+    @property
+    def _is_unheard(self) -> bool:
+        """True while a response is in progress of which nothing was heard."""
+        return self._machine.agent is not Agent.IDLE and self._has_no_words(self._machine.turn)
+
+    def _has_no_words(self, turn: TurnId) -> bool:
+        """True if nothing was heard of this turn's response, the newest one."""
+        run = self._responses.current
+        if run is None or run.reply.turn != turn:
+            return False
+        return not self._items.stands(run.reply)[0].strip()
 
     def _require_running(self) -> None:
         if not self._is_running:

@@ -15,6 +15,7 @@ from agent.errors import SlowReader
 from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.realtime.socket import SocketEnd, Take
 from agent.session.api.client_events import AppendAudio, Request
+from agent.session.api.conversation import Message
 from agent.session.api.server_events import (
     AudioCommitted,
     Extension,
@@ -132,7 +133,7 @@ class PhoneCall:
         if self.amd is not None:
             _observe(self.amd, notice, self._clock.now_ns())
         match notice:
-            case AudioCommitted() | ItemAdded():
+            case AudioCommitted() | ItemAdded(item=Message(role="user")):
                 self.ends_after_reply = False
             case ReplyEnded(status=status):
                 self._status = status

@@ -1,7 +1,7 @@
 """Tools of a reply: those of the client and those of the server, as the model gets them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from agent.errors import ClientError
@@ -63,8 +63,9 @@ class AgentTools:
     def has(self, name: str) -> bool:
         return self.current.has(name)
 
-    async def run(self, call: ModelCall, item_id: ItemId) -> str:
-        return await self.current.run(call, item_id)
+    def run(self, call: ModelCall, item_id: ItemId) -> Coroutine[Any, Any, str]:
+        """Begin with the tool of the agent that has the call now, whichever has it later."""
+        return self.current.run(call, item_id)
 
     def handoff_to(self, name: str) -> str | None:
         return self.current.handoff_to(name)

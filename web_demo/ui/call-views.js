@@ -25,7 +25,9 @@ export function showCall(call, transcript, access, menu, events) {
     transcript.addDivider(`You talk to ${/** @type {CustomEvent} */ (event).detail.to} now`);
   });
   events.addEventListener('status', (event) => {
-    if (/** @type {CustomEvent} */ (event).detail.state !== 'open') tools.leave();
+    const { state, resumable, resumed } = /** @type {CustomEvent} */ (event).detail;
+    if (state === 'closed' || state === 'waiting') tools.leave(resumable === true);
+    if (state === 'open' && !resumed) tools.leave(false); // another call
   });
   new DownloadMenu(menu, new CallLog(call, events), access);
   call.addEventListener('phase', () => (menu.hidden = false), { once: true });

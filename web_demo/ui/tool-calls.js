@@ -30,9 +30,17 @@ export class ToolCalls {
     else this.end(tool);
   }
 
-  /** The connection was lost: the outcome of running tools stays unknown. */
-  leave() {
-    for (const { tool, line } of this.running.splice(0)) write(line, { ...tool, state: 'cancelled' });
+  /**
+   * The connection was lost: the outcome of running tools stays unknown. Those in the background
+   * go on with the call.
+   * @param {boolean} resumable the server may have kept the call
+   */
+  leave(resumable) {
+    const left = this.running;
+    this.running = left.filter(({ tool }) => resumable && tool.state === 'background');
+    for (const each of left) {
+      if (!this.running.includes(each)) write(each.line, { ...each.tool, state: 'cancelled' });
+    }
   }
 
   /**

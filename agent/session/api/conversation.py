@@ -183,6 +183,17 @@ class ConversationItems:
         """True if a tool was called under this id."""
         return any(isinstance(item, FunctionCall) and item.call_id == call_id for item in self)
 
+    @property
+    def has_open_call(self) -> bool:
+        """True while a tool of the client was called whose output is missing."""
+        answered = {item.call_id for item in self if isinstance(item, FunctionOutput)}
+        return any(
+            isinstance(item, FunctionCall)
+            and item.status == "completed"
+            and item.call_id not in answered
+            for item in self
+        )
+
     def delete(self, item_id: ItemId) -> None:
         """Raises ClientError where there is no such item."""
         self.get(item_id)

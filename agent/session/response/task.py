@@ -389,6 +389,8 @@ class ResponseTask:
     async def _run_tools(self, chat: ChatPort, calls: tuple[ModelCall, ...]) -> None:
         await self.announced.wait()
         reply = self.reply
+        if reply.ended and reply.held_at is None:
+            raise asyncio.CancelledError  # cut at this very moment: cancelling comes a step later
         for call in calls:
             if self._tools.is_background(call.name) and call not in self._results:
                 self._results[call] = self._callbacks.start_background(reply, call)

@@ -1,7 +1,7 @@
 """Tools in the background of a session: fake stages, real tools of the server, virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,21 +9,36 @@ import pytest
 
 from agent.calls.call_state import CallHead, CallState, CallStateEncoder, read_state
 from agent.config.schema import ServiceSettings
+from agent.errors import StageError
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
-from agent.session.api.conversation import Message, ModelCall
+from agent.session.api.conversation import (
+    FunctionCall,
+    FunctionOutput,
+    ItemId,
+    Message,
+    ModelCall,
+)
 from agent.session.api.session_state import SessionState
 from agent.session.api.settings import ResponseOptions, SemanticVad, SessionSettings
-from agent.session.background_tools import LOST, MAX_BACKGROUND, OUT_OF_BAND, RUNNING, too_many
-from agent.session.ports.stage_ports import ChatMessage
+from agent.session.background_tools import (
+    LOST,
+    MAX_BACKGROUND,
+    OUT_OF_BAND,
+    OVER,
+    RUNNING,
+    too_many,
+)
+from agent.session.ports.stage_ports import APOLOGY, ChatMessage, ReplyToken
 from agent.session.response.task import TOO_LONG
 from agent.tools.api import ToolError
-from agent.tools.server_tools import CallTools, ToolCounts
+from agent.tools.server_tools import CallTools, ToolCounts, handoff_tools
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import IdleRules
 from agent.turn_taking.tables import Agent
 from agent.turn_taking.thresholds import ANNOUNCE_AFTER_NS
 from latency_budget.account.clock import ManualClock, SystemClock
+from tests.agent.session.test_handoff import CONFIG, TO_BILLING, Agents, call_of
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import Calling
 from tests.support.session import virtual_time
@@ -452,25 +467,264 @@ def test_a_silent_caller_is_not_asked_while_it_runs() -> None:
     assert play(story, idle=idle).texts() == [LOOKING, FOUND, "Hey?"]
 
 
-def test_a_result_does_not_come_between_a_clients_call_and_its_output() -> None:
-    clock_call = ModelCall("clock", '{"zone": "UTC"}')
+CLOCK_CALL = ModelCall("clock", '{"zone": "UTC"}')
+WITH_CLOCK = SessionSettings(instructions="Be brief.", tools=(CLOCK,))
+
+
+def called_and_answered(scene: Scene) -> list[str]:
+    """Kinds of the conversation's items since the client's tool was called."""
+    names = [
+        "result" if isinstance(item, Message) and not item.text else type(item).__name__
+        for item in scene.call.session.conversation
+    ]
+    return names[names.index("FunctionCall") :]
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_a_result_does_not_come_between_a_clients_call_and_its_output(is_beside: bool) -> None:
+    """Nor does it where another response has come `is_beside` the conversation meanwhile."""
 
     async def story(scene: Scene) -> None:
         scene.call.ears.say("What time is it?")
         await scene.call.until(say.ReplyCalled)
+        if is_beside:
+            options = ResponseOptions(out_of_band=True, output_modality="text")
+            await scene.call.session.handle(ask.CreateResponse(options))
+            await scene.rest(3)
         scene.tool.end()
         await asyncio.sleep(LONG_S)
         assert not scene.results()
         await answer(scene.call)
-        await scene.rest(3)
-        await scene.rest(4)
+        await scene.rest(3 + is_beside)
+        await asyncio.sleep(LONG_S)
 
-    settings = SessionSettings(instructions="Be brief.", tools=(CLOCK,))
-    replies = (Calling("", (clock_call,)), "It is noon.", FOUND)
-    scene = play(story, *replies, settings=settings)
-    assert scene.texts() == [LOOKING, "", "It is noon.", FOUND]
+    replies = ["Noon, and 89 euros.", "Never said."]
+    if is_beside:
+        replies.insert(0, "Beside.")
+    scene = play(story, Calling("", (CLOCK_CALL,)), *replies, settings=WITH_CLOCK)
+    assert scene.texts() == [LOOKING, "", *replies[:-1]]
+    assert called_and_answered(scene) == ["FunctionCall", "FunctionOutput", "result", "Message"]
+    assert [each.text for each in scene.chat.history if each.role == "tool"] == [
+        RUNNING,
+        "12:00",
+        "89 euros",
+    ]
+
+
+async def give_output(scene: Scene) -> None:
+    """The client gives its tool's output, and asks for no response."""
+    (made,) = [i for i in scene.call.session.conversation if isinstance(i, FunctionCall)]
+    item = FunctionOutput(ItemId("out"), made.call_id, "12:00")
+    await scene.call.session.handle(ask.CreateItem(item))
+
+
+def test_a_result_joins_behind_an_output_that_asks_for_nothing() -> None:
+    async def story(scene: Scene) -> None:
+        scene.call.ears.say("Set the clock.")
+        await scene.rest(2)
+        scene.tool.end()
+        await asyncio.sleep(LONG_S)
+        assert not scene.results()
+        await give_output(scene)
+        assert scene.results() == ["89 euros"]
+        await asyncio.sleep(LONG_S)
+        assert scene.num_replies == 2
+        scene.call.ears.say("Thanks.")
+        await scene.rest(3)
+        await asyncio.sleep(LONG_S)
+
+    scene = play(story, Calling("", (CLOCK_CALL,)), FOUND, "Never said.", settings=WITH_CLOCK)
+    assert scene.texts() == [LOOKING, "", FOUND]
+    assert [each.text for each in scene.chat.asked[-1]][-2:] == ["89 euros", "Thanks."]
+
+
+def test_a_clients_call_is_waited_for_at_another_server_too() -> None:
+    states: list[SessionState] = []
+
+    async def before(scene: Scene) -> None:
+        scene.call.ears.say("What time is it?")
+        await scene.rest(2)
+        scene.tool.end()
+        await until(lambda: "done" in scene.told)
+        states.append(recorded(scene.call.session.state()))
+
+    play(before, Calling("", (CLOCK_CALL,)), settings=WITH_CLOCK)
+
+    async def after(scene: Scene) -> None:
+        scene.call.session.client_back()
+        await asyncio.sleep(LONG_S)
+        assert not scene.results()
+        await give_output(scene)
+        await scene.call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await scene.rest(1)
+        await asyncio.sleep(LONG_S)
+
+    scene = play(after, "Noon, and 89 euros.", "Never said.", restored=states[0])
+    assert scene.texts() == ["Noon, and 89 euros."]
+    assert not scene.call.of(say.Problem)
+    assert called_and_answered(scene) == ["FunctionCall", "FunctionOutput", "result", "Message"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "search"}])
+def test_an_announcement_need_not_call_a_tool(choice: Any) -> None:
+    async def story(scene: Scene) -> None:
+        scene.tool.end()
+        await scene.rest(2)
+        await asyncio.sleep(LONG_S)
+        scene.call.ears.say("Thanks.")
+        await scene.rest(3)
+
+    settings = SessionSettings(instructions="Be brief.", tool_choice=choice)
+    scene = play(story, FOUND, "Bye.", settings=settings)
+    named = "search" if isinstance(choice, dict) else choice
+    choices = [each.choice for each in scene.chat.may_call if each is not None]
+    assert choices == [named, "auto", "auto", named]
+
+
+def test_what_has_ended_is_not_run_again_before_the_caller_says_something() -> None:
+    async def story(scene: Scene) -> None:
+        scene.tool.end()
+        await scene.rest(2)
+        await asyncio.sleep(LONG_S)
+        assert scene.tool.started == [search().arguments]
+        item = Message(ItemId("typed"), "user", "text", "Look again.")
+        await scene.call.session.handle(ask.CreateItem(item))
+        await scene.call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await scene.rest(3)
+        assert scene.tool.started == [search().arguments] * 2
+
+    again = Calling("", (search(),))
+    scene = play(story, again, FOUND, again, LOOKING)
+    assert scene.texts() == [LOOKING, FOUND, LOOKING]
     read = [each.text for each in scene.chat.history if each.role == "tool"]
-    assert read == [RUNNING, "12:00", "89 euros"]
+    assert read[:3] == [RUNNING, "89 euros", "89 euros"]
+
+
+def test_an_announcement_that_fails_is_made_again_once() -> None:
+    async def story(scene: Scene) -> None:
+        scene.tool.end()
+        await scene.rest(3)
+        await asyncio.sleep(LONG_S)
+
+    gone = StageError("llm", "the model is gone")
+    assert play(story, gone, FOUND, "Never said.").texts() == [LOOKING, APOLOGY, FOUND]
+    assert play(story, gone, gone, "Never said.").texts() == [LOOKING, APOLOGY, APOLOGY]
+
+
+@pytest.mark.parametrize("by", ["caller", "service", "client"])
+def test_an_announcement_that_is_cut_unheard_is_made_again(by: str) -> None:
+    """Not where the client does not want it."""
+
+    async def story(scene: Scene) -> None:
+        scene.chat.hold = asyncio.Event()
+        scene.tool.end()
+        await until(lambda: scene.call.session._machine.agent is Agent.PREPARING)
+        if by == "caller":
+            number = begin(scene.call, "")  # nothing but noise
+            await asyncio.sleep(2)
+            scene.call.ears.hear(ev.SpeechPaused(number, 16_000))
+            scene.call.ears.hear(ev.SilenceGrew(number, 5000))
+        elif by == "service":
+            scene.call.session.say("Time is up.")
+        else:
+            await scene.call.session.handle(ask.CancelResponse())
+        scene.chat.hold.set()
+        await asyncio.sleep(LONG_S)
+
+    scene = play(story, FOUND, "Never said.")
+    expected = {"caller": ["", FOUND], "service": ["", "Time is up.", FOUND], "client": [""]}
+    assert scene.texts() == [LOOKING, *expected[by]]
+
+
+def test_an_announcement_in_preparation_is_made_by_another_server() -> None:
+    states: list[SessionState] = []
+
+    async def before(scene: Scene) -> None:
+        scene.chat.hold = asyncio.Event()
+        scene.tool.end()
+        await until(lambda: scene.call.session._machine.agent is Agent.PREPARING)
+        states.append(recorded(scene.call.session.state()))
+        scene.chat.hold.set()
+        await scene.rest(2)
+        states.append(recorded(scene.call.session.state()))
+
+    play(before)
+    assert [each.background.is_due for each in states] == [True, False]
+
+    async def after(scene: Scene) -> None:
+        scene.call.session.client_back()
+        await scene.rest(1)
+        await asyncio.sleep(LONG_S)
+
+    assert play(after, FOUND, "Never said.", restored=states[0]).texts() == [FOUND]
+
+
+class CutChat(RememberingChat):
+    """A model whose reply with a call is cut in the step in which it gives the call."""
+
+    def cut(self) -> None:
+        """Set by the test."""
+
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[ReplyToken, None]:
+        given = [token async for token in super().generate(*args, **options)]
+        for token in given:
+            if token.calls:
+                self.cut()
+            yield token
+
+
+def test_a_reply_that_was_cut_starts_none() -> None:
+    async def test(clock: ManualClock) -> None:
+        tool = Search()
+        tools = CallTools(
+            (tool,), ServiceSettings(), SystemClock(), "sess_test", lambda _: None, ToolCounts()
+        )
+        chat = CutChat([Calling("", (search(),))])
+        async with call_with(chat=chat, tools=tools, clock=clock) as call:
+            chat.cut = lambda: call.session.feed(ev.ReplyCancelled())  # type: ignore[method-assign]
+            call.ears.say("Is there anything cheap?")
+            await call.until(say.ReplyEnded)
+            await asyncio.sleep(LONG_S)
+            assert call.session.state().background.running == ()
+        assert tool.started == []
+
+    virtual_time.run(test)
+
+
+def test_a_tool_is_the_one_of_the_agent_that_called_it() -> None:
+    """The other agent, which takes over in the same round, has no such tool."""
+
+    async def test(clock: ManualClock) -> None:
+        agents, tool = Agents(), Search()
+        tools = CallTools(
+            (tool,), ServiceSettings(), SystemClock(), "sess_test", lambda _: None, ToolCounts(),
+            handoff_tools(CONFIG, "default"),
+        )  # fmt: skip
+        replies = (Calling("", (search(), TO_BILLING)), "Billing here.", FOUND, "Never said.")
+        async with call_of(agents, *replies, tools=tools, clock=clock) as call:
+            scene = Scene(call, tool, call.chat, [])
+            call.ears.say("Is there anything cheap? And my bill is wrong.")
+            await scene.rest(2)
+            assert tool.started == [search().arguments]
+            tool.end()
+            await scene.rest(3)
+            await asyncio.sleep(LONG_S)
+            assert scene.texts() == ["", "Billing here.", FOUND]
+            assert scene.results() == [RUNNING, '{"assistant": "billing"}', "89 euros"]
+
+    virtual_time.run(test)
+
+
+def test_a_call_that_ends_starts_none() -> None:
+    async def story(scene: Scene) -> None:
+        assert scene.tool.started == [search().arguments]
+
+    scene = play(story)
+    session, other = scene.call.session, search("Rome")
+    run = session._responses.current
+    assert run is not None
+    assert session._background.start(run.reply, other) == OVER
+    assert other not in session.state().background.running
 
 
 def test_a_response_outside_of_the_conversation_starts_none() -> None:

@@ -13,7 +13,7 @@ from agent.errors import StageError
 from agent.http.auth.principal import FILE_KEY, Principal
 from agent.realtime.socket import SocketEnd, Take
 from agent.session.api import server_events as say
-from agent.session.api.conversation import ItemId
+from agent.session.api.conversation import ItemId, Message
 from agent.session.api.settings import SessionSettings
 from agent.telephony.carriers.asterisk import Asterisk
 from agent.telephony.carriers.media_stream import Frame
@@ -318,3 +318,20 @@ def test_a_full_queue_gets_nothing_until_there_is_room() -> None:
     line.receive("MEDIA_XON")
     phone.notify(say.ReplyAudio("resp_1", np.zeros(160, np.int16), 8_000))
     assert [len(each) for each in link.put_] == [160, 12, 160, 12]
+
+
+def test_who_has_said_goodbye_hangs_up_unless_the_caller_says_more() -> None:
+    item_id = ItemId("item_1")
+    said: tuple[say.Notice, ...] = (
+        say.AudioCommitted(item_id, None),
+        say.ItemAdded(Message(item_id, "user", "text", ""), None),
+        say.ItemAdded(Message(item_id, "assistant", "text", ""), None),
+    )
+    ends = []
+    for notice in said:
+        phone, _, _ = on_asterisk()
+        phone.ends_after_reply = True
+        phone.notify(notice)
+        ends.append(phone.ends_after_reply)
+    # A result of a tool in the background is a message of the agent's.
+    assert ends == [False, False, True]

@@ -5,7 +5,7 @@ import { test } from 'node:test';
 
 import { FirstSound } from '../../../web_demo/audio/first-sound.js';
 import { HeardText } from '../../../web_demo/call/heard-text.js';
-import { toolText } from '../../../web_demo/ui/tool-calls.js';
+import { ToolCalls, toolText } from '../../../web_demo/ui/tool-calls.js';
 import { TurnTiming } from '../../../web_demo/call/turn-timing.js';
 
 /** The page's clock is ahead of the server's by this much, and by the way there. */
@@ -220,4 +220,26 @@ test('tool calls are described in words', () => {
     toolText({ ...tool, state: 'cancelled', ms: 40 }),
     'Looking that up: weather … cancelled',
   );
+});
+
+test('of the tools on a lost line those in the background go on', () => {
+  /** @type {{dataset: {state?: string}, textContent: string}[]} */
+  const lines = [];
+  const transcript = {
+    addLine: () => lines[lines.push({ dataset: {}, textContent: '' }) - 1],
+    announce: () => {},
+  };
+  const tools = new ToolCalls(/** @type {any} */ (transcript));
+  const states = () => lines.map((line) => line.dataset.state);
+  tools.show({ item_id: 'a', name: 'weather', state: 'started', ms: 0 });
+  for (const item_id of ['b', 'c']) {
+    tools.show({ item_id, name: 'flights', state: 'started', ms: 0 });
+    tools.show({ item_id, name: 'flights', state: 'background', ms: 0 });
+  }
+  tools.leave(true);
+  assert.deepEqual(states(), ['cancelled', 'background', 'background']);
+  tools.show({ item_id: 'b', name: 'flights', state: 'done', ms: 9000 });
+  assert.deepEqual(states(), ['cancelled', 'done', 'background']);
+  tools.leave(false);
+  assert.deepEqual(states(), ['cancelled', 'done', 'cancelled']);
 });
