@@ -60,6 +60,8 @@ busy cores. Longer: a server that hangs is noticed later."""
 
 MAX_ERROR_BYTES: Final = 1 << 16
 MAX_ERROR_CHARS: Final = 200
+MAX_SAID_CHARS: Final = 8192
+"""Of an error: what is read, what is shown, and what is searched for its cause."""
 
 FULL: Final = frozenset((429, 503))
 PASSING: Final = frozenset((500, 502, 504))
@@ -246,7 +248,11 @@ class ApiServer:
             what = "voice" if self._section == "tts" else "model"
             return ServerError(f"has no {what} {self.model.name!r} at this address (404){said}")
         return ServerError(
-            f"answers with status {status}{said}", kind_of_status(status), retry_after_s
+            f"answers with status {status}{said}",
+            kind_of_status(status),
+            retry_after_s,
+            status=status,
+            said=text[:MAX_SAID_CHARS],
         )
 
     def shown(self, text: str) -> str:

@@ -4,8 +4,8 @@ Theory of operation. After a request that failed, the probe is a request of one 
 request that calls make; while all is well it only asks for the list of models, so that a server
 that is gone is noticed before a caller notices (`api_server.py`).
 
-Fields that a server refuses are left out of its requests from then on, where a reply can do without
-them (`optional_fields.py`).
+Fields that a server refuses are left out of the request, where a reply can do without them, and of
+later ones once it was accepted like that (`optional_fields.py`).
 
 Sending a caller's words ahead pays off only where the server keeps what it has computed of a
 prompt. So it is measured: two requests of one token with the same long prompt, which no one sent
@@ -14,8 +14,9 @@ nothing is sent ahead.
 """
 
 import logging
+import re
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from agent.config.remote_models import RemoteModel
 from agent.stages.stall_timeout import stall_timeout
 from latency_budget.account.clock import Clock
 
-from .api_server import ApiServer, ServerOptions, kind_of_status, read_body
+from .api_server import MAX_SAID_CHARS, ApiServer, ServerOptions, kind_of_status, read_body
 from .completion_chunks import (
     END_OF_STREAM,
     Chunk,
@@ -63,6 +64,14 @@ LONG_WORDS: Final = 1600
 
 QUICK_MS: Final = 300.0
 
+_CUT_SHORT: Final = re.compile(
+    "could not finish the message"
+    "|(max_tokens|max_completion_tokens|output limit)[^.]{0,80}was reached",
+    re.IGNORECASE,
+)
+"""What OpenAI says, with status 400, where the limit ends the thoughts of a reasoning model: it has
+computed the prompt and generated as much as it was allowed."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -78,6 +87,9 @@ class ModelServer:
         self._is_measured = False
         self._model = model
         self._extra = dict(options.extra_body)
+        self._one = {"max_tokens": 1}
+        if "max_completion_tokens" in self._extra:  # which wins where both are sent
+            self._one["max_completion_tokens"] = 1
         self._clock = clock
         self._fields = OptionalFields()
         self._api = ApiServer("model server", model, options, REQUESTS_PER_CALL)
@@ -178,12 +190,13 @@ class ModelServer:
             attempt, first_token_s, "first token", is_last_resort=is_last_resort
         )
 
-    async def _stream(self, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
-        """One try. Ends behind the reply's end; raises ServerError where it ends before."""
-        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    async def _stream(self, body: Mapping[str, Any], **fixed: Any) -> AsyncGenerator[Chunk, None]:
+        """One try. Ends behind the reply's end; raises ServerError where it ends before. `fixed`:
+        fields that the settings do not change."""
+        streamed = {"stream": True, "stream_options": {"include_usage": True}, **fixed}
         has_begun = has_ended = is_over = False
         async with (
-            self._answer(body, streamed, ("text/event-stream",)) as response,
+            self._answer(body, streamed, ("text/event-stream",)) as (response, accepted),
             aclosing(_events(response)) as events,
         ):
             async for data in events:
@@ -195,7 +208,9 @@ class ModelServer:
                 chunk = Chunk(finish_reason="stop") if is_over else self._chunk(data)
                 if chunk.finish_reason in BROKEN_OFF:
                     raise _broken_off()
-                has_begun = has_begun or chunk.is_progress
+                if chunk.is_progress and not has_begun:
+                    has_begun = True
+                    accepted()
                 has_ended = has_ended or chunk.finish_reason is not None
                 yield chunk
         if has_begun and not has_ended:
@@ -204,42 +219,62 @@ class ModelServer:
     @asynccontextmanager
     async def _answer(
         self, body: Mapping[str, Any], fixed: Mapping[str, Any], kinds: Collection[str]
-    ) -> AsyncIterator[httpx.Response]:
+    ) -> AsyncIterator[tuple[httpx.Response, Callable[[], None]]]:
         """Send a request, again without each field that the server refuses and that a reply can do
-        without. `fixed`: fields that the settings do not change. Raises ServerError."""
-        fields = {**body, **self._extra, **fixed, "model": self._model.name}
+        without. `fixed`: fields that the settings do not change. Yields the answer, and what is to
+        be called when it holds what was asked for. Raises ServerError."""
+        request = self._fields.request({**body, **self._extra, **fixed, "model": self._model.name})
+        statuses: dict[str, int] = {}
+
+        def accepted() -> None:
+            for name in request.accepted():
+                _log.warning(
+                    "the model server of %s gets no %s from now on: it answers with status %d",
+                    *(self._model, name, statuses[name]),
+                )
+
         async with AsyncExitStack() as stack:
             while True:
-                fitted = self._fields.fitted(fields)
                 try:
                     response = await stack.enter_async_context(
-                        self._api.answer(CHAT_PATH, kinds, json=fitted)
+                        self._api.answer(CHAT_PATH, kinds, json=request.body)
                     )
                     break
                 except ServerError as error:
-                    refused = None
-                    if error.kind == "rejected":
-                        refused = self._fields.note_refusal(error.reason, fitted)
-                    if refused is None:
+                    if _is_cut_short(error):
+                        accepted()
                         raise
-                    _log.warning(
-                        "the model server of %s gets no %s from now on: it %s",
-                        *(self._model, refused, error.reason),
+                    name = request.give_up(error.said) if error.kind == "rejected" else None
+                    if name is None:
+                        raise
+                    statuses[name] = error.status
+                    _log.info(
+                        "the model server of %s is asked again without %s: it answers with "
+                        "status %d",
+                        *(self._model, name, error.status),
                     )
-            yield response
+            yield response, accepted
 
     def _chunk(self, data: str) -> Chunk:
         try:
             return parse_chunk(data)
         except ReportedError as error:
+            said = str(error)[:MAX_SAID_CHARS]
+            kind = kind_of_status(error.status)
             reason = f"reports: {self._api.shown(str(error))}"
-            raise ServerError(reason, kind_of_status(error.status)) from None
+            raise ServerError(reason, kind, status=error.status, said=said) from None
 
     async def _one_token(self, body: Mapping[str, Any]) -> int:
         """A request of one token. Returns how many of the prompt's were cached, as the server
         counts. Raises ServerError."""
-        async with self._answer(body, {"max_tokens": 1}, ("application/json",)) as response:
-            answer = read_object(await read_body(response, MAX_EVENT_BYTES))
+        try:
+            async with self._answer(body, self._one, ("application/json",)) as (response, accepted):
+                answer = read_object(await read_body(response, MAX_EVENT_BYTES))
+                accepted()
+        except ServerError as error:
+            if not _is_cut_short(error):
+                raise
+            return 0
         usage = usage_of(answer.get("usage"))
         return 0 if usage is None else usage.cached_tokens
 
@@ -258,11 +293,15 @@ class ModelServer:
         if not self._is_measured:
             self.caches_prefix = await self._measured()
             self._is_measured = True
-        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-        async with aclosing(self._stream(body)) as stream:
-            await _first_progress(stream)
-            async for _ in stream:  # to its end, so that the connection can be kept
-                pass
+        body = {"messages": [{"role": "user", "content": "Hello"}]}
+        try:
+            async with aclosing(self._stream(body, **self._one)) as stream:
+                await _first_progress(stream)
+                async for _ in stream:  # to its end, so that the connection can be kept
+                    pass
+        except ServerError as error:
+            if not _is_cut_short(error):
+                raise
         return True
 
     async def _measured(self) -> bool:
@@ -298,6 +337,11 @@ class ModelServer:
 
 def _broken_off() -> ServerError:
     return ServerError("broke off before the end of the reply", "passing")
+
+
+def _is_cut_short(error: ServerError) -> bool:
+    """True if the limit of a request ended it before its first word: the server works."""
+    return error.kind == "rejected" and _CUT_SHORT.search(error.said) is not None
 
 
 async def _first_progress(stream: AsyncGenerator[Chunk, None]) -> Chunk:

@@ -331,30 +331,79 @@ async def test_each_field_that_is_refused_is_given_up_by_itself() -> None:
 
 
 async def test_a_refusal_that_stays_ends_the_turn() -> None:
-    async with talking(error(400, "seed is not for you")) as (chat, scripted, server):
+    refused = error(400, "seed is not for you")
+    async with talking(refused, refused, HELLO) as (chat, scripted, server):
         assert "seed is not for you" in (await failure(chat)).message
-        assert ["seed" in body for body in scripted.bodies] == [True, False]
+        assert server.refused_fields == ()
+        assert text_of(await reply(chat)) == "Hello"
+        assert ["seed" in body for body in scripted.bodies] == [True, False, True]
         assert server.problem is None
+
+
+async def test_a_bad_schema_of_one_client_costs_the_others_nothing() -> None:
+    """llama.cpp says the same of a tool's schema as of the format of all calls."""
+    bad, extra = error(400, "failed to parse grammar"), {"response_format": FORMAT}
+    async with talking(bad, bad, HELLO, extra_body=extra) as (chat, scripted, server):
+        await failure(chat)
+        assert server.refused_fields == ()
+        assert text_of(await reply(chat)) == "Hello"
+        sent = [body.get("response_format") for body in scripted.bodies]
+        assert sent == [FORMAT, None, FORMAT]
+
+
+async def test_a_request_that_fails_in_its_stream_was_not_accepted() -> None:
+    refused = error(400, "seed: Extra inputs are not permitted")
+    failed = lines('{"error": {"message": "no", "code": 400}}')
+    async with talking(refused, failed, HELLO) as (chat, scripted, server):
+        await failure(chat)
+        assert server.refused_fields == ()
+        assert text_of(await reply(chat)) == "Hello"
+        assert ["seed" in body for body in scripted.bodies] == [True, False, True]
 
 
 async def test_schemas_of_strict_tools_are_the_servers_to_keep() -> None:
     strict = WEATHER.removesuffix("}") + ', "strict": true}'
     unlike = error(400, "Invalid schema for function 'weather'")
-    async with talking(HELLO, unlike, HELLO) as (chat, scripted, _):
+    async with talking(HELLO, unlike, HELLO) as (chat, scripted, server):
         await chat.set_tools((strict,))
-        await reply(chat, Tools((strict,)))
-        await reply(chat, Tools((strict,)))
+        for _turn in range(3):
+            await reply(chat, Tools((strict,)))
         sent = [body["tools"][0]["function"].get("strict") for body in scripted.bodies]
-        assert sent == [True, True, None]
+        assert sent == [True, True, None, True], "the next request's schema may be a good one"
         assert all(body["tools"][0]["function"]["name"] == "weather" for body in scripted.bodies)
+        assert server.refused_fields == ()
 
 
-async def test_a_choice_that_the_server_does_not_know_is_left_to_the_model() -> None:
-    async with talking(error(400, "tool_choice: must be auto"), IN_PIECES) as (chat, scripted, _):
+async def test_a_choice_that_the_server_refuses_is_left_to_the_model() -> None:
+    refused = error(400, "tool_choice: must be auto")
+    async with talking(refused, IN_PIECES, IN_PIECES) as (chat, scripted, server):
         await chat.set_tools((WEATHER,))
-        tokens = await reply(chat, Tools((WEATHER,), choice="required"))
-        assert [call.name for token in tokens for call in token.calls] == ["weather"]
-        assert [body["tool_choice"] for body in scripted.bodies] == ["required", "auto"]
+        for _turn in range(2):
+            tokens = await reply(chat, Tools((WEATHER,), choice="required"))
+            assert [call.name for token in tokens for call in token.calls] == ["weather"]
+        sent = [body["tool_choice"] for body in scripted.bodies]
+        assert sent == ["required", "auto", "required"]
+        assert server.refused_fields == ()
+
+
+async def test_refusals_are_read_whole_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """vLLM quotes the request, and so the instructions and the caller's words."""
+    quoted = "my number is 555 " * 30
+    refused = error(400, f"{quoted}: seed: Extra inputs are not permitted")
+    with caplog.at_level(logging.DEBUG, logger="agent"):
+        async with talking(refused, HELLO) as (chat, _, server):
+            assert text_of(await reply(chat)) == "Hello"
+            assert server.refused_fields == ("seed",)
+    assert "gets no seed from now on: it answers with status 400" in caplog.text
+    assert "555" not in caplog.text
+
+
+async def test_the_search_in_a_refusal_is_bounded() -> None:
+    long = "x" * api_server.MAX_SAID_CHARS
+    refused = error(400, f"{long}: seed: Extra inputs are not permitted")
+    async with talking(refused, HELLO) as (chat, scripted, _):
+        await failure(chat)
+        assert len(scripted.bodies) == 1
 
 
 # --- the smaller model ---
@@ -611,6 +660,51 @@ async def test_a_server_whose_list_of_models_fails_is_asked_for_a_token() -> Non
         scripted.answers = [error(401, "no")]
         await server.start()
         assert "rejects the key" in (server.problem or "")
+
+
+CUT_SHORT: Final = error(
+    400,
+    "Could not finish the message because max_tokens or model output limit was reached. "
+    "Please try again with higher max_tokens.",
+)
+
+
+async def test_thoughts_that_one_token_does_not_hold_are_no_failure() -> None:
+    """A reasoning model of OpenAI, which counts `max_completion_tokens`, and has none for words."""
+    renamed = error(400, "Use 'max_completion_tokens' instead.")
+    async with talking(renamed, CUT_SHORT) as (_, scripted, server):
+        await server.start()
+        assert server.problem is None
+        assert server.refused_fields == ("max_tokens",)
+        limits = [
+            (body.get("max_tokens"), body.get("max_completion_tokens")) for body in scripted.bodies
+        ]
+        assert limits[0] == (1, None)
+        assert set(limits[1:]) == {(None, 1)}
+
+
+async def test_a_server_works_again_when_only_the_limit_ends_its_reply() -> None:
+    async with talking(error(500, "x"), one_token(999)) as (_, scripted, server):
+        await server.start()
+        assert server.problem is not None
+        scripted.answers = [*[one_token(999)] * 3, CUT_SHORT]
+        await server.start()
+        assert len(scripted.bodies) == 4
+        assert server.problem is None
+
+
+async def test_requests_of_one_token_are_no_longer_by_the_operators_limit() -> None:
+    extra = {"max_completion_tokens": 500}
+    both = error(400, "'max_tokens' with 'max_completion_tokens' is not supported")
+    answers = both, one_token(0), one_token(250), HELLO
+    async with talking(*answers, extra_body=extra) as (chat, scripted, server):
+        await server.start()
+        assert server.refused_fields == ("max_tokens",)
+        await reply(chat)
+        sent = [
+            (body.get("max_tokens"), body.get("max_completion_tokens")) for body in scripted.bodies
+        ]
+        assert sent == [(1, 1), (None, 1), (None, 1), (None, 1), (None, 500)]
 
 
 async def test_it_recovers_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
