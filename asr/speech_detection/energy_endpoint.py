@@ -131,7 +131,7 @@ class RecentLevels:
             self._histogram.remove(self._levels.popleft())
 
     def from_top(self, share: float) -> int:
-        """As `LevelHistogram.from_top`."""
+        """Level in dB that this share of them reaches; the floor where there is none."""
         return self._histogram.from_top(share)
 
 
