@@ -105,13 +105,13 @@ def alive(*kinds: type) -> list[object]:
     return [thing for thing in gc.get_objects() if type(thing) in kinds]
 
 
-async def left_behind(before: set[int]) -> list[object]:
+async def left_behind(before: set[int]) -> list[str]:
     """What of calls stays alive. A model's thread may still be at the last job of one."""
-    left: list[object] = []
+    left: list[str] = []
     for _ in range(NUM_LOOKS):
-        left = [
-            each for each in alive(Session, SpeechInput, RealtimeProtocol) if id(each) not in before
-        ]
+        found = alive(Session, SpeechInput, RealtimeProtocol)
+        left = [repr(each) for each in found if id(each) not in before]
+        del found  # else what was alive at one look would be kept alive for the next
         if not left:
             break
         await asyncio.sleep(0.1)
