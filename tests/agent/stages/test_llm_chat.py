@@ -228,33 +228,32 @@ class BusyStage(StubStage):
         return self.num_slow >= 0
 
 
-async def test_an_engine_that_gets_little_of_the_processor_does_not_hang(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def first_text(stage: BusyStage, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The first token's text of an engine that hangs at first."""
     monkeypatch.setattr(llm_chat, "CHECK_S", 0.0005)
     monkeypatch.setattr(llm_chat, "HANGS_S", 0.02)
-    stage = BusyStage(num_slow=3)
     chat = chat_with(stage)
     await chat.commit(ChatMessage("user", "Hello"))
     stage.engine.hangs = True
     tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
     async with asyncio.timeout(60):
-        assert (await anext(tokens)).text == "Yes."
+        return (await anext(tokens)).text
+
+
+async def test_an_engine_that_gets_little_of_the_processor_does_not_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = BusyStage(num_slow=3)
+    assert await first_text(stage, monkeypatch) == "Yes."
     assert stage.restarts == 0
 
 
 async def test_an_engine_that_has_the_processor_and_takes_no_step_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(llm_chat, "CHECK_S", 0.0005)
-    monkeypatch.setattr(llm_chat, "HANGS_S", 0.02)
     stage = BusyStage(num_slow=0)
-    chat = chat_with(stage)
-    await chat.commit(ChatMessage("user", "Hello"))
-    stage.engine.hangs = True
-    tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
     with pytest.raises(StageError, match="too long"):
-        await anext(tokens)
+        await first_text(stage, monkeypatch)
     assert stage.restarts == 1
 
 
