@@ -428,6 +428,7 @@ class CallService:
             speaking_voice=self._stages.speaking_voice,
             is_troubled=lambda: self._stages.is_troubled,
             prepare_language=self._stages.prepare_language,
+            is_prepared=self._stages.is_prepared,
             switch_agent=partial(self._switched, held, carrier),
         )
         options = SessionOptions(

@@ -100,6 +100,9 @@ class RealtimeTransport:
         self._is_over = False
         self._received = 0
         """Frames of the client that were processed."""
+        self._num_settled = 0
+        """Of these, those before the first whose request the session has deferred: what is deferred
+        is in no snapshot, and another server gets it from the client again."""
         self._token_arrived = True
         self._last_tokens: list[tuple[str, bytes]] = []
         """Tokens at the end of `serve`: they open the call elsewhere."""
@@ -205,6 +208,8 @@ class RealtimeTransport:
         if not self._token_arrived and self._resuming is not None:
             self._token_arrived = True
             self._resuming.tokens.arrived(self)
+        if not session.has_deferred:
+            self._num_settled = self._received
         handled: list[Request] = []
         for request in self._protocol.receive(frame):
             if isinstance(request, Problem):
@@ -283,7 +288,8 @@ class RealtimeTransport:
         """State of the call at this moment."""
         assert self._resuming is not None
         tokens = self._resuming.tokens.known(self) or self._last_tokens
-        return session.state(), self._received, tokens
+        received = self._num_settled if session.has_deferred else self._received
+        return session.state(), received, tokens
 
     def _state(self, state: str) -> None:
         self._call.is_waiting = state == "lost"

@@ -66,8 +66,9 @@ from latency_budget.account.turn import SessionId, TurnId
 from .api import client_events as ask
 from .api import server_events as say
 from .background_tools import BackgroundTools
+from .deferred_requests import NOT_DEFERRED, DeferredRequests
 from .item_operations import change_items, check_request, check_text, check_tools
-from .spoken_voice import with_spoken_voice
+from .spoken_voice import asked_voice, with_spoken_voice
 from .transcription_options import transcription_options
 from .user_items import UserItems
 from .wait_notices import WaitNotices
@@ -97,6 +98,11 @@ REFUSALS: Final = {
         "with turn detection the server does by itself."
     ),
 }
+
+NOT_BEGUN: Final = (
+    "This response was cancelled before it began: it waited for the models of the call's next "
+    "language."
+)
 
 
 class Session:
@@ -167,11 +173,12 @@ class Session:
         self._is_asked = False
         """The client asked for the next response."""
         self._request_id: str | None = None
-        """The client's event id of the current request, for errors about it."""
+        """The client's event id of the request that the machine refuses."""
         self._rearm = asyncio.Event()
         self._user_items = UserItems(stages.ears, self._context, self._ids, outputs)
         self._items = ReplyItems(shared.clock, self._context, self._ids, outputs)
         self._group = asyncio.TaskGroup()
+        self._deferred = DeferredRequests(self._group, self._take)
         self._is_running = False
         self._taken_over: ev.CallTakenOver | None = None
         """The call began at another server."""
@@ -237,14 +244,21 @@ class Session:
             await self._context.chat.close()
 
     async def handle(self, request: ask.Request) -> None:
-        """Carry out a client's request; one that is refused becomes a `Problem` notice."""
-        self._request_id = getattr(request, "event_id", None)
-        try:
-            await self._dispatch(request)
-        except (ClientError, StageError) as error:
-            self._complain(error)
-        finally:
-            self._request_id = None
+        """Carry out a client's request; one that is refused becomes a `Problem` notice. A change
+        whose models have to be loaded, and what waits behind it, is carried out later: see
+        `deferred_requests.py`."""
+        if isinstance(request, ask.UpdateSession) and request.base is None:
+            request = replace(request, base=self.settings)
+        must_wait = self._deferred.is_busy or self._needs_loading(request)
+        if must_wait and not isinstance(request, NOT_DEFERRED):
+            await self._deferred.add(request)
+        else:
+            await self._take(request)
+
+    @property
+    def has_deferred(self) -> bool:
+        """True while requests wait that were handled."""
+        return self._deferred.is_busy
 
     def heard_items(self) -> tuple[Item, ...]:
         """Items of the conversation; of a reply in progress the words that were heard by now."""
@@ -352,13 +366,25 @@ class Session:
             self._log.guessed(MarkName.ASKED, self._clock.now_ns())
         self.feed(ev.ClientBack())
 
-    def feed(self, event: ev.Event) -> None:
-        """Give the machine an event and carry out its commands."""
+    def feed(self, event: ev.Event, request_id: str | None = None) -> None:
+        """Give the machine an event and carry out its commands. `request_id`: the client's event
+        id, for a refusal."""
         now_ns = self._clock.now_ns()
         self._log.event(event, now_ns, self._machine.turn)
-        self._carry_out(self._machine.apply(event, now_ns), now_ns)
+        before, self._request_id = self._request_id, request_id
+        try:
+            self._carry_out(self._machine.apply(event, now_ns), now_ns)
+        finally:
+            self._request_id = before
 
     # --- requests ---
+
+    async def _take(self, request: ask.Request) -> None:
+        """Carry out a request, or answer why not."""
+        try:
+            await self._dispatch(request)
+        except (ClientError, StageError) as error:
+            self._complain(error, getattr(request, "event_id", None))
 
     async def _dispatch(self, request: ask.Request) -> None:
         if isinstance(request, ask.CreateResponse | ask.CreateItem):
@@ -369,27 +395,25 @@ class Session:
             case ask.AppendAudio(pcm, rate_hz):
                 self._recording.caller(pcm, rate_hz, self._clock.now_ns())
                 await self._ears.feed(pcm, rate_hz)
-            case ask.UpdateSession(settings, _, base):
-                await self._update(settings.rebased(base or self.settings, self.settings))
-            case ask.CommitAudio():
+            case ask.UpdateSession():
+                await self._update(request)
+            case ask.CommitAudio(event_id):
                 utterance = await self._ears.commit()
-                self.feed(ev.BufferCommitted(utterance))
-            case ask.ClearAudio():
+                self.feed(ev.BufferCommitted(utterance), event_id)
+            case ask.ClearAudio(event_id):
                 utterance = await self._ears.clear()
-                self.feed(ev.BufferCleared(utterance))
+                self.feed(ev.BufferCleared(utterance), event_id)
                 self._user_items.clear()
                 self._notify(say.AudioCleared())
-            case ask.CreateResponse(options):
+            case ask.CreateResponse(options, event_id):
                 self._require_running()
-                self._create_response(options)
+                self._create_response(options, event_id)
             case ask.CancelResponse():
-                self.feed(ev.ReplyCancelled())
-                if self._machine.takes_requests:
-                    self._response_options, self._is_asked = ResponseOptions(), False
+                self._cancel_responses(request)
             case ask.PlaybackReport(item_id, played_ms):
                 self._items.played(item_id, played_ms)
-            case ask.DeleteItem(item_id) if self._items.is_held(item_id):
-                self.feed(ev.ReplyCancelled())  # nothing is left to go on with
+            case ask.DeleteItem(item_id, event_id) if self._items.is_held(item_id):
+                self.feed(ev.ReplyCancelled(), event_id)  # nothing is left to go on with
                 self._change_items(request)
             case _:
                 self._change_items(request)
@@ -415,7 +439,19 @@ class Session:
         self._num_handoffs = 0
         self._background.caller_said()
 
-    def _create_response(self, options: ResponseOptions) -> None:
+    def _cancel_responses(self, request: ask.CancelResponse) -> None:
+        """Cancel the response in progress. One that waits to begin has no id yet: a request without
+        one cancels it as well."""
+        dropped = [] if request.response_id is not None else self._deferred.drop_responses()
+        for each in dropped:
+            self._complain(ClientError(NOT_BEGUN, code="response_cancelled"), each.event_id)
+        is_in_progress = self._machine.agent is Agent.HELD or not self._machine.takes_requests
+        if is_in_progress or not dropped:
+            self.feed(ev.ReplyCancelled(), request.event_id)
+        if self._machine.takes_requests:
+            self._response_options, self._is_asked = ResponseOptions(), False
+
+    def _create_response(self, options: ResponseOptions, event_id: str | None) -> None:
         if options.ignored:
             self._tell_ignored(options.ignored)
             options = replace(options, ignored=())
@@ -425,31 +461,23 @@ class Session:
         if self._machine.takes_requests or (follows_up and not self._machine.is_asked):
             self._response_options, self._script.next, self._is_asked = options, None, True
         if follows_up:
-            self.feed(ev.FollowUpRequested())
+            self.feed(ev.FollowUpRequested(), event_id)
         else:
-            self.feed(ev.ReplyRequested(self._caller_has_spoken()))
+            self.feed(ev.ReplyRequested(self._caller_has_spoken()), event_id)
 
     def _caller_has_spoken(self) -> bool:
         """True if the conversation has a message of the caller's."""
         return any(isinstance(each, Message) and each.role == "user" for each in self.conversation)
 
-    async def _update(self, settings: SessionSettings) -> None:
+    async def _update(self, request: ask.UpdateSession) -> None:
         """Raises ClientError, having changed nothing."""
-        old, own = self.settings, self._stages.tools
-        settings = await self._with_spoken_voice(self._with_instructions(settings))
-        self._stages.open_voice(settings.voice, 24_000, 1.0)  # raises for an unknown voice
-        if settings.instructions != old.instructions:
-            instructions = ChatMessage("system", settings.instructions)
-            await check_text(self._context.chat, instructions, "session.instructions")
-        if (settings.tools, settings.tool_choice) != (old.tools, old.tool_choice):
-            check_choice(settings, _PLAIN, own, "session.tool_choice")
-        tools, old_tools = (tools_of(each, _PLAIN, own) for each in (settings, old))
-        if tools != old_tools:
-            check_names(settings.tools, own)
-            await check_tools(self._context.chat, tools, "session.tools")
-        if self.settings is not old:  # another agent took over in the meantime
-            settings, old = settings.rebased(old, self.settings), self.settings
-            tools, old_tools = (tools_of(each, _PLAIN, own) for each in (settings, old))
+        while True:
+            old = self.settings
+            settings = await self._checked(request.settings.rebased(request.base or old, old))
+            if self.settings is old:  # no other agent took over in the meantime
+                break
+        # From here on nothing waits: it is done as a whole, or not at all.
+        tools, old_tools = (tools_of(each, _PLAIN, self._tools) for each in (settings, old))
         ignored = settings.ignored
         if settings.transcription != old.transcription:
             ignored = (*ignored, *self._set_transcription(settings))
@@ -469,6 +497,24 @@ class Session:
             self._tell_of_voice(settings.voice, "session")
         if settings.language != old.language:
             self._tell_of_language()
+
+    async def _checked(self, settings: SessionSettings) -> SessionSettings:
+        """New settings with what follows from them: the language's own instructions, and its voice,
+        whose models are loaded last. Raises ClientError."""
+        old, own = self.settings, self._tools
+        settings = self._with_instructions(settings)
+        if settings.instructions != old.instructions:
+            instructions = ChatMessage("system", settings.instructions)
+            await check_text(self._context.chat, instructions, "session.instructions")
+        if (settings.tools, settings.tool_choice) != (old.tools, old.tool_choice):
+            check_choice(settings, _PLAIN, own, "session.tool_choice")
+        tools, old_tools = (tools_of(each, _PLAIN, own) for each in (settings, old))
+        if tools != old_tools:
+            check_names(settings.tools, own)
+            await check_tools(self._context.chat, tools, "session.tools")
+        settings = await self._with_spoken_voice(settings)
+        self._stages.open_voice(settings.voice, 24_000, 1.0)  # raises for an unknown voice
+        return settings
 
     def _detect_anew(self, settings: SessionSettings, old: SessionSettings) -> None:
         """Take over the turn detection and the language of the new settings, where they differ."""
@@ -492,9 +538,14 @@ class Session:
         if self._num_handoffs >= MAX_HANDOFFS:
             return TOO_MANY
         try:
-            switch = await self._stages.switch_agent(agent, self.settings, self._profile)
-            system = ChatMessage("system", switch.profile.instructions)
-            await check_text(self._context.chat, system, "session.instructions")
+            while True:
+                asked = self.settings
+                switch = await self._stages.switch_agent(agent, asked, self._profile)
+                system = ChatMessage("system", switch.profile.instructions)
+                await check_text(self._context.chat, system, "session.instructions")
+                now = self.settings
+                if (now.language, now.speaks) == (asked.language, asked.speaks):
+                    break  # prompt and voice are of the call's language still
         except (ClientError, StageError) as error:
             return f"Error: {agent} can't take this call: {error.message}"
         # From here on nothing waits: it is done as a whole, or not at all.
@@ -540,21 +591,44 @@ class Session:
             return settings
         return settings.changed(instructions=own(settings.language))
 
+    def _needs_loading(self, request: ask.Request) -> bool:
+        """True for a change of the session whose models are not all loaded."""
+        if not isinstance(request, ask.UpdateSession):
+            return False
+        old = self.settings
+        settings = self._with_named_voice(request.settings.rebased(request.base or old, old))
+        if self._is_spoken_as_before(settings):
+            return False
+        return not self._stages.is_prepared(settings.language, asked_voice(settings))
+
+    def _names_voice(self, settings: SessionSettings) -> bool:
+        """True if new settings ask for another voice than the session's do."""
+        old = self.settings
+        return (settings.voice, settings.asked_voice) != (old.voice, old.asked_voice)
+
+    def _with_named_voice(self, settings: SessionSettings) -> SessionSettings:
+        """New settings in which a voice that they name takes the place of the one asked for."""
+        return settings.changed(asked_voice="") if self._names_voice(settings) else settings
+
+    def _is_spoken_as_before(self, settings: SessionSettings) -> bool:
+        """True if new settings need no other models than the session's do."""
+        old = self.settings
+        is_same = (settings.language, settings.speaks) == (old.language, old.speaks)
+        return is_same and not self._names_voice(settings)
+
     async def _with_spoken_voice(self, settings: SessionSettings) -> SessionSettings:
         """New settings with the voice of their language, whose models are loaded. Raises
         ClientError for a language that calls can't have here."""
-        old, language, named = self.settings, settings.language, settings.voice
-        is_named = (named, settings.asked_voice) != (old.voice, old.asked_voice)
-        if not is_named and (language, settings.speaks) == (old.language, old.speaks):
+        named, is_named = settings.voice, self._names_voice(settings)
+        settings = self._with_named_voice(settings)
+        if self._is_spoken_as_before(settings):
             return settings
-        if is_named:
-            settings = settings.changed(asked_voice="")
         settings = await with_spoken_voice(self._stages.prepare_language, settings)
         if not is_named or settings.voice == named:
             return settings
         reason = (
-            f"The voice {named!r} does not speak {language!r}: {settings.voice!r} speaks in its "
-            "place."
+            f"The voice {named!r} does not speak {settings.language!r}: {settings.voice!r} speaks "
+            "in its place."
         )
         other = IgnoredField("session.audio.output.voice", reason)
         return settings.changed(ignored=(*settings.ignored, other))
@@ -598,10 +672,10 @@ class Session:
             told = {"param": "session.audio.input.transcription.language", "message": message}
             self._notify(say.Extension("halfsec.notice", told))
 
-    def _complain(self, error: HalfsecError) -> None:
-        self._notify(
-            say.Problem(error.message, error.code, error.error_type, error.param, self._request_id)
-        )
+    def _complain(self, error: HalfsecError, event_id: str | None = None) -> None:
+        """Answer with an error; `event_id`: the client's own, of the request at fault."""
+        problem = say.Problem(error.message, error.code, error.error_type, error.param, event_id)
+        self._notify(problem)
 
     # --- what the caller's audio brings ---
 
@@ -778,7 +852,7 @@ class Session:
             case cmd.HangUp():
                 raise SilentCallError
             case cmd.RefuseRequest(code):
-                self._complain(ClientError(REFUSALS[code], code=code))
+                self._complain(ClientError(REFUSALS[code], code=code), self._request_id)
 
     def _start_response(self, turn: TurnId, now_ns: int) -> None:
         options, self._response_options = self._response_options, ResponseOptions()

@@ -8,6 +8,11 @@ NO_VOICE = ""
 """Voice of a session in which nothing speaks."""
 
 
+def asked_voice(settings: SessionSettings) -> str:
+    """The voice that these settings ask for; `NO_VOICE` where nothing speaks."""
+    return (settings.asked_voice or settings.voice) if settings.speaks else NO_VOICE
+
+
 async def with_spoken_voice(
     prepare_language: PrepareLanguage, settings: SessionSettings
 ) -> SessionSettings:

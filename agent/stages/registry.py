@@ -9,6 +9,7 @@ server as well.
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -76,6 +77,8 @@ STAND_INS: Final = frozenset(("small llm", "fallback asr", "fallback voice"))
 
 _FAULTS: Final = (HalfsecError, asr.ModelError, llm_engine.ModelError, tts.VoiceError)
 """Errors whose message is meant for the person who starts the server; others say their name."""
+
+_log = logging.getLogger(__name__)
 
 
 class Stages:
@@ -253,9 +256,7 @@ class Stages:
         """Load what calls in a language need: a recognizer that knows it, and the language's voice
         where `voice` (empty: nothing speaks) is known to speak another one. Returns the voice of
         the call. Raises ClientError for a language that calls can't have here, with what to do."""
-        spoken = voice
-        if voice not in self._voices and voice in OPENAI_VOICES:
-            spoken = shown_model(self._config.tts.voice)
+        spoken = self.speaking_voice(voice)
         knows = self._has_multilingual or not self._is_foreign(language)
         if knows and voice_language(spoken) in (None, language):
             return voice
@@ -263,6 +264,14 @@ class Stages:
         await self._prepare_recognizer(language)
         other = await self._prepare_voice(language, spoken)
         return voice if other == spoken else other
+
+    def is_prepared(self, language: str, voice: str) -> bool:
+        """True if `prepare_language` waits for nothing: all is loaded, or it refuses at once."""
+        if self._is_foreign(language) and not self._has_multilingual:
+            return language not in self.known_languages()
+        spoken = self.speaking_voice(voice)
+        name = _voice_in(language, spoken)
+        return name == spoken or name in self._voices
 
     async def _prepare_all(self, needed: Sequence[str]) -> None:
         for language in needed:
@@ -275,10 +284,11 @@ class Stages:
             raise _no_language(language, "asr.multilingual_model is empty")
         try:
             await self._load_once("asr languages", self._load_multilingual)
-        except _FAULTS as error:
+        except Exception as error:
+            refusal = _not_loaded(language, error)
             if self.remote_asr is not None:  # it recognizes; the one of this process stands in
                 return
-            raise _no_language(language, _one_line(error)) from error
+            raise refusal from error
         check_language(language, self.known_languages())
 
     async def _load_multilingual(self) -> None:
@@ -306,15 +316,12 @@ class Stages:
         await asyncio.shield(task)
 
     async def _prepare_voice(self, language: str, voice: str) -> str:
-        profile = languages.profile_of(language)
-        if profile is None or voice_language(voice) in (None, language):
-            return voice
-        name = profile.voice
-        if name not in self._voices:
+        name = _voice_in(language, voice)
+        if name != voice and name not in self._voices:
             try:
                 await self._load_once(f"voice {name}", partial(self._load_voice, name))
-            except _FAULTS as error:
-                raise _no_language(language, _one_line(error)) from error
+            except Exception as error:
+                raise _not_loaded(language, error) from error
         return name
 
     async def _load_voice(self, name: str) -> None:
@@ -510,6 +517,21 @@ def _kept(config: Config, language: str | None) -> tuple[list[str], list[str]]:
     texts = [text for each in sentences for text in each.openers]
     texts += [each.tool_wait for each in sentences if each.tool_wait.strip()]
     return texts, [apology_in(each) for each in spoken]
+
+
+def _voice_in(language: str, voice: str) -> str:
+    """Voice that speaks a language where this one is asked for: the language's own, if this one is
+    known to speak another."""
+    profile = languages.profile_of(language)
+    if profile is None or voice_language(voice) in (None, language):
+        return voice
+    return profile.voice
+
+
+def _not_loaded(language: str, error: Exception) -> ClientError:
+    if not isinstance(error, _FAULTS):
+        _log.error("what calls in %r need can't be loaded", language, exc_info=error)
+    return _no_language(language, _one_line(error))
 
 
 def _no_language(language: str, why: str) -> ClientError:

@@ -9,8 +9,8 @@ client of the WebSocket would send: so many ms were sent, which will all be hear
 the words that ended by then. Meanwhile it gets playback reports, as from such a client.
 
 Three tasks of the call reach the session: for audio, for events, and for those truncations and
-reports. A lock keeps them apart; an event that takes long holds up audio, as on a WebSocket. All
-queues are bounded.
+reports. A lock keeps them apart; an event whose check by the model takes long holds up audio, as on
+a WebSocket. All queues are bounded.
 """
 
 import asyncio

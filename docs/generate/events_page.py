@@ -27,7 +27,9 @@ Query of the socket's address: `model` (an agent's name; any other name is serve
 CLIENT: Final = {
     "session.update": "Change the session ([its fields](fields.md)). Only those present change; "
     "`turn_detection: null` turns voice detection off. Answer: `session.updated` with the whole "
-    "session, or `error`.",
+    "session, or `error`. It takes seconds where a language's models have to be loaded: audio, "
+    "`response.cancel` and `conversation.item.truncate` are taken meanwhile, all else waits in "
+    "order.",
     "input_audio_buffer.append": "Audio of the caller, base64, in the session's input format "
     "(24 kHz 16-bit PCM, mu-law or A-law). No answer.",
     "input_audio_buffer.commit": "End the caller's message (push to talk). Starts no response by "
@@ -44,7 +46,8 @@ CLIENT: Final = {
     "response.create": "Ask for a response; `response` ([its fields](fields.md)) may change "
     "instructions, tools, voice, modality, `input`, `conversation` (`none`: out of band), "
     "`metadata`.",
-    "response.cancel": "Stop the response.",
+    "response.cancel": "Stop the response. Without `response_id` also one that waits behind a "
+    "`session.update`: it ends with the error `response_cancelled`.",
     "halfsec.playback": "Extension: `played_ms` of the reply `item_id` have left the loudspeaker.",
 }
 """Client events and their meaning."""

@@ -78,7 +78,8 @@ _INPUT_AUDIO: Final = (
     *_rows("obeyed", {
         "audio.input.transcription.language": "Language of the call, like `de`, from the next "
         "words on: recognition, voice and what the service says. Not set: the agent's. One that "
-        "can't be recognized is refused, with those that can.",
+        "can't be recognized is refused, with those that can. While models are loaded, until "
+        "`session.updated`, the call goes on in the old one.",
         "audio.input.transcription.languages": "Like `language`, where it names one.",
         "audio.input.transcription.prompt": "Names and spellings to follow: not an instruction. "
         "The last 223 tokens count. A recognizer on another server gets none, which is said.",

@@ -140,11 +140,29 @@ class SessionSettings:
             for item in fields(self)
             if (value := getattr(self, item.name)) != getattr(base, item.name)
         }
+        if "transcription" in mine:
+            asked = self.transcription, base.transcription, onto.transcription
+            mine["transcription"] = _rebased_fields(*asked)
         return replace(onto, **{**mine, "ignored": self.ignored})
 
     def changed(self, **changes: Any) -> "SessionSettings":
         """A copy with these fields changed."""
         return replace(self, **changes)
+
+
+def _rebased_fields(
+    mine: dict[str, Any] | None, base: dict[str, Any] | None, onto: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """The fields `onto`, with what `mine` changed of `base`: an update of the prompt does not ask
+    again for a language that was refused. `mine` None: there are none any more."""
+    if mine is None:
+        return None
+    base, onto = base or {}, onto or {}
+    kept = {name: value for name, value in onto.items() if name in mine or name not in base}
+    changed = {
+        name: value for name, value in mine.items() if name not in base or base[name] != value
+    }
+    return kept | changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,10 @@ nothing speaks), and returns the voice that speaks it. Raises ClientError for a 
 can't have here."""
 
 
+IsPrepared = Callable[[str, str], bool]
+"""True if `PrepareLanguage` would wait for nothing; takes the same."""
+
+
 async def _keep_voice(language: str, voice: str) -> str:
     return voice
 
@@ -61,6 +65,7 @@ class SessionStages:
     is_troubled: Callable[[], bool] = lambda: False
     """True while a model is being rebuilt, or seems to hang in its job."""
     prepare_language: PrepareLanguage = _keep_voice
+    is_prepared: IsPrepared = lambda language, voice: True
     switch_agent: SwitchAgent = no_agents
 
 

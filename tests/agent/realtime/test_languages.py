@@ -43,3 +43,22 @@ def test_regions_of_one_language_are_one() -> None:
         asked(languages=["de", "fr"])
     with pytest.raises(ClientError, match="names several"):
         asked(languages=["tlh", "de"])
+
+
+def test_a_change_behind_one_that_was_refused_asks_for_its_own_fields_only() -> None:
+    spanish = asked(language="es", keywords=["Ana"])
+    german = asked(spanish, language="de")
+    prompted = asked(german, prompt="Eva.")
+    assert prompted.rebased(german, spanish).transcription == {
+        "language": "es",
+        "keywords": ["Ana"],
+        "prompt": "Eva.",
+    }
+    several = asked(german, languages=["fr"])
+    assert several.rebased(german, spanish).transcription == {
+        "languages": ["fr"],
+        "keywords": ["Ana"],
+    }
+    assert asked(german, language=None).rebased(german, spanish).language == "fr"
+    none = german.changed(transcription=None)
+    assert none.rebased(german, spanish).transcription is None

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from agent.realtime.socket import SEND_TIMEOUT_S, CallSocket
 from agent.realtime.transport import RealtimeTransport, Resuming
 from agent.session.api.server_events import Extension
 from agent.session.api.settings import SessionSettings
+from agent.session.session import Session
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.turn import SessionId
 from tests.support.session import virtual_time
@@ -74,6 +76,7 @@ class Scene:
         self.tokens: ResumeTokens[RealtimeTransport] = ResumeTokens()
         self.place = Place()
         self.voice: RealtimeTransport
+        self.session: Session
         self.serving: asyncio.Task[Any]
 
 
@@ -95,6 +98,7 @@ async def scene(
     )
     await first.socket.accept()
     async with call_with(clock=clock) as faked:
+        made.session = faked.session
         try:
             async with asyncio.TaskGroup() as group:
                 made.serving = group.create_task(voice.serve(faked.session))
@@ -241,5 +245,110 @@ def test_frame_numbers_continue_across_connections() -> None:
             assert second.code == errors.CLOSE_TAKEN_OVER
             assert token_in(third) != token_in(second)
             third.leave(1000)
+
+    play(story)
+
+
+def load_on(call: Scene, gate: asyncio.Event) -> None:
+    """Let models of other languages than English be loaded when the gate opens, and the client hear
+    of it."""
+
+    async def prepare(language: str, voice: str) -> str:
+        await gate.wait()
+        return voice
+
+    session = call.session
+    session._notify = call.voice.notify
+    session._stages = replace(
+        session._stages, prepare_language=prepare, is_prepared=lambda language, _: language == "en"
+    )
+
+
+def speak_german(peer: Peer) -> None:
+    audio = {"input": {"transcription": {"language": "de"}}}
+    peer.say("session.update", event_id="german", session={"type": "realtime", "audio": audio})
+
+
+def told(peer: Peer) -> list[str]:
+    """Types of what the client was sent, but for events of the connection."""
+    types = [each["type"] for each in peer.told]
+    return [each for each in types if each not in ("session.created", "halfsec.session")]
+
+
+def test_a_socket_is_read_while_models_of_a_language_are_loaded() -> None:
+    async def story(clock: ManualClock) -> None:
+        first, gate = Peer(clock), asyncio.Event()
+        async with scene(clock, first) as call:
+            load_on(call, gate)
+            speak_german(first)
+            first.say("response.create", event_id="later")
+            first.say("response.cancel")
+            await asyncio.sleep(1)
+            (error,) = [each["error"] for each in first.told if each["type"] == "error"]
+            assert (error["code"], error["event_id"]) == ("response_cancelled", "later")
+            assert told(first) == ["error"]
+            gate.set()
+            await asyncio.sleep(1)
+            assert told(first) == ["error", "session.updated"]
+            first.leave(1000)
+
+    play(story)
+
+
+def test_a_client_hangs_up_while_models_of_a_language_are_loaded() -> None:
+    async def story(clock: ManualClock) -> None:
+        first = Peer(clock)
+        async with scene(clock, first) as call:
+            load_on(call, asyncio.Event())
+            speak_german(first)
+            await asyncio.sleep(1)
+            first.leave(1000)
+            await asyncio.wait([call.serving])
+            assert call.session.has_deferred
+        assert told(first) == []
+
+    play(story)
+
+
+def test_another_server_does_not_count_frames_that_are_deferred() -> None:
+    async def story(clock: ManualClock) -> None:
+        first, gate = Peer(clock), asyncio.Event()
+        async with scene(clock, first) as call:
+            load_on(call, gate)
+            first.say("input_audio_buffer.clear")
+            speak_german(first)
+            first.say("input_audio_buffer.clear")
+            await asyncio.sleep(1)
+            state, num_received, _ = call.voice._snapshot(call.session)
+            assert (state.settings.language, num_received) == ("en", 1)
+            gate.set()
+            await asyncio.sleep(1)
+            state, num_received, _ = call.voice._snapshot(call.session)
+            assert (state.settings.language, num_received) == ("de", 3)
+            first.leave(1000)
+
+    play(story)
+
+
+def test_a_change_that_is_deferred_outlasts_its_connection() -> None:
+    async def story(clock: ManualClock) -> None:
+        first, second, gate = Peer(clock), Peer(clock), asyncio.Event()
+        async with scene(clock, first) as call:
+            load_on(call, gate)
+            speak_german(first)
+            await asyncio.sleep(1)
+            first.leave(1006)
+            await asyncio.sleep(1)
+            await second.socket.accept()
+            call.voice.come_back(second.socket)
+            await asyncio.sleep(1)
+            assert told(second) == ["session.updated", "halfsec.resumed"]
+            assert [each["received"] for each in second.told if "received" in each] == [1]
+            gate.set()
+            await asyncio.sleep(1)
+            assert told(second)[2:] == ["session.updated"]
+            shown = second.told[-1]["session"]["audio"]["input"]["transcription"]
+            assert shown == {"language": "de"}
+            second.leave(1000)
 
     play(story)

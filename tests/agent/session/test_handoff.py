@@ -307,3 +307,53 @@ async def test_what_a_client_changes_meanwhile_is_changed_for_the_other_agent() 
         assert call.session.settings.speed == 1.5
         assert call.session.settings.agent == "billing"
         assert call.session.settings.instructions == "You know all bills."
+
+
+async def test_an_agent_is_prepared_again_where_the_language_changes_meanwhile() -> None:
+    agents, asked = Agents(), list[str]()
+    agents.gate = asyncio.Event()
+
+    async def switch(agent: str, settings: SessionSettings, old: AgentProfile) -> AgentSwitch:
+        asked.append(settings.language)
+        return await agents.switch(agent, settings, old)
+
+    async with call_of(agents, Calling("", (TO_BILLING,)), "Guten Tag.") as call:
+        call.session._stages = replace(call.session._stages, switch_agent=switch)
+        await typed(call, "My bill is wrong.")
+        await until(lambda: asked)
+        german = call.session.settings.changed(transcription={"language": "de"})
+        await call.session.handle(ask.UpdateSession(german))
+        agents.gate.set()
+        await replied(call, 2)
+        assert asked == ["en", "de"]
+        assert handoffs(call) == [("default", "billing")]
+        assert (call.session.settings.agent, call.session.settings.language) == ("billing", "de")
+
+
+async def test_a_language_that_is_loaded_during_a_handoff_is_the_other_agents() -> None:
+    agents, gate = Agents(), asyncio.Event()
+    asked: list[tuple[str, str]] = []
+
+    async def prepare(language: str, voice: str) -> str:
+        asked.append((language, voice))
+        await gate.wait()
+        return voice
+
+    async with call_of(agents, Calling("", (TO_BILLING,)), "Billing here.") as call:
+        call.session._stages = replace(
+            call.session._stages, prepare_language=prepare, is_prepared=lambda *_: False
+        )
+        base = call.session.settings
+        await typed(call, "My bill is wrong.")
+        german = base.changed(transcription={"language": "de"})
+        await call.session.handle(ask.UpdateSession(german, base=base))
+        await replied(call, 2)
+        assert call.session.settings.agent == "billing"
+        gate.set()
+        await until(lambda: call.session.settings.language == "de")
+        assert asked == [("de", "hibari"), ("de", "marin")]
+        settings = call.session.settings
+        assert (settings.agent, settings.voice) == ("billing", "marin")
+        assert settings.instructions == "You know all bills."
+        updates = call.of(say.SessionUpdated)
+        assert updates[0] != updates[1] == say.SessionUpdated(settings)

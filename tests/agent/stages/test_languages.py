@@ -16,6 +16,7 @@ from agent.calls.session_check import check_session
 from agent.config.layers import load_config
 from agent.errors import ClientError, StageError
 from agent.session.api.settings import SessionSettings
+from agent.session.spoken_voice import NO_VOICE
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
@@ -114,6 +115,38 @@ async def test_the_first_call_loads_what_its_language_needs_and_the_others_share
             decoder.set_options(asr.TranscriptionOptions(language))
             await decoder.decode(job(number), 0)
         assert (english.asked, other.asked) == ([None], ["de", "fr"])
+
+
+async def test_what_is_loaded_or_refused_at_once_needs_no_waiting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = Listening("en", "de", "fr")
+    async with staged(monkeypatch, tmp_path, Listening("en"), lambda: other) as (stages, _):
+        assert stages.is_prepared("en", "hibari")
+        assert stages.is_prepared("en", "alloy")
+        assert stages.is_prepared("tlh", "hibari"), "it is refused"
+        assert not stages.is_prepared("de", "hibari")
+        assert not stages.is_prepared("de", NO_VOICE)
+        await stages.prepare_language("de", "hibari")
+        assert stages.is_prepared("de", "hibari")
+        assert stages.is_prepared("de", "alloy")
+        assert not stages.is_prepared("fr", "hibari"), "its voice is missing"
+        assert stages.is_prepared("fr", "my-own-voice")
+        assert stages.is_prepared("fr", NO_VOICE)
+
+
+async def test_a_load_that_fails_unexpectedly_is_the_answer_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def build() -> Listening:
+        raise RuntimeError("bad magic number")
+
+    async with staged(monkeypatch, tmp_path, Listening("en"), build) as (stages, _):
+        with pytest.raises(ClientError, match="RuntimeError: bad magic number") as caught:
+            await stages.prepare_language("de", "hibari")
+        assert caught.value.param == "session.audio.input.transcription.language"
+        assert not stages.is_prepared("de", "hibari")
+    assert "what calls in 'de' need can't be loaded" in caplog.text
 
 
 async def test_clients_that_ask_and_leave_start_one_load(

@@ -61,6 +61,9 @@ class FakeStages:
     async def prepare_language(self, language: str, voice: str) -> str:
         return voice
 
+    def is_prepared(self, language: str, voice: str) -> bool:
+        return True
+
     def speaking_voice(self, name: str) -> str:
         return name
 
