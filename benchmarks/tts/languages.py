@@ -3,9 +3,9 @@
 A voice reads sentences as a reply has them, numbers and dates included; the recognizer writes down
 what it hears, in the language that it was asked for, as in a call. What was heard is read by the
 normalizer of the language, so that "14:30" and "vierzehn Uhr dreißig" are the same words, and
-compared without case and punctuation with the words that a native speaker reads. Where a sentence
-has a number they are written by hand, so that an error of the normalizer counts. English is
-measured by `bench tts` and `bench asr`.
+compared without case, punctuation and ligatures with the words that a native speaker reads. Where a
+sentence has a number they are written by hand, so that an error of the normalizer counts. English
+is measured by `bench tts` and `bench asr`.
 """
 
 import argparse
@@ -32,6 +32,9 @@ from tts.resample import StreamResampler
 
 MAX_ERROR_RATE: Final = 0.1
 """Word error rate of the round trip that each language has to keep to."""
+
+_LIGATURES: Final = str.maketrans({"œ": "oe", "æ": "ae"})
+"""Spellings of the same words, as "ß" and "ss", which `str.casefold` knows."""
 
 _SENTENCES: Final = Path(__file__).with_name("language_sentences.toml")
 
@@ -186,8 +189,8 @@ def compared(sentence: Sentence, heard: str, language: str) -> SentenceResult:
 
 
 def _bare(text: str) -> str:
-    """Words without case, marks and hyphens."""
-    return " ".join(re.findall(r"[^\W_]+", text.casefold()))
+    """Words without case, marks, hyphens and ligatures."""
+    return " ".join(re.findall(r"[^\W_]+", text.casefold().translate(_LIGATURES)))
 
 
 if __name__ == "__main__":

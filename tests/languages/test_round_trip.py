@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 
 pytest.importorskip("num2words", reason="the extra `languages` is not installed")
@@ -12,6 +13,7 @@ import tts
 from agent.stages.model_store.catalogue import ModelStore
 from benchmarks.tts.languages import Sentence, compared, load_sentences, spoken
 from languages import PROFILES
+from tts.voices.pico import PicoEngine
 
 LANGUAGES = sorted(PROFILES.keys() - {"en"})
 
@@ -45,6 +47,17 @@ def test_the_words_of_the_bench_are_those_that_the_voice_is_given(language: str)
         assert not re.search(r"\d", sentence.spoken), "digits are written out by hand"
         said = compared(sentence, sentence.written, language)
         assert said.errors == 0, sentence
+
+
+@pytest.mark.parametrize(
+    ("written", "heard"),
+    [("Ma sœur voit un bœuf.", "ma soeur voit un boeuf"), ("Œuvre", "oeuvre")],
+)
+def test_the_voice_reads_a_ligature_as_its_letters(written: str, heard: str) -> None:
+    engine = PicoEngine("pico-fr")
+    as_letters = written.replace("œ", "oe").replace("Œ", "Oe")
+    assert np.array_equal(engine.speak(written).samples, engine.speak(as_letters).samples)
+    assert compared(Sentence(written, written), heard, "fr").errors == 0
 
 
 def test_an_error_of_the_normalizer_counts() -> None:

@@ -23,6 +23,10 @@ MAX_CALL_CHARS: Final = 80
 """Spoken characters of one call, about 5 s of speech. More: all other threads, among them those of
 other calls' audio, wait longer. Fewer: sentences are parted more often."""
 
+_SPELLING: Final = str.maketrans({"<": " ", ">": " ", "\x00": " ", "œ": "oe", "Œ": "Oe"})
+"""Pico reads <...> as commands, stops at a zero byte, and has a sound of "œ" that is plain "o": its
+French lexicon has "oeuvre" and "oeufs" in two letters, and so are "sœur" and "cœur" read."""
+
 MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0
 
@@ -40,8 +44,7 @@ class PicoEngine:
         self._pico = _import_pico().NanoTTS()
 
     def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
-        # Pico reads <...> as commands, and stops at a zero byte.
-        plain = "".join(" " if character in "<>\x00" else character for character in line)
+        plain = line.translate(_SPELLING)
         if not any(map(str.isalnum, plain)):
             return RawSpeech(np.zeros(0, np.float32))
         own = OWN_SPEED.get(self._voice, 1.0)
