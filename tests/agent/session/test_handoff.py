@@ -332,6 +332,7 @@ async def test_an_agent_is_prepared_again_where_the_language_changes_meanwhile()
 
 async def test_a_language_that_is_loaded_during_a_handoff_is_the_other_agents() -> None:
     agents, gate = Agents(), asyncio.Event()
+    agents.gate = asyncio.Event()
     asked: list[tuple[str, str]] = []
 
     async def prepare(language: str, voice: str) -> str:
@@ -347,6 +348,8 @@ async def test_a_language_that_is_loaded_during_a_handoff_is_the_other_agents() 
         await typed(call, "My bill is wrong.")
         german = base.changed(transcription={"language": "de"})
         await call.session.handle(ask.UpdateSession(german, base=base))
+        await until(lambda: asked)
+        agents.gate.set()
         await replied(call, 2)
         assert call.session.settings.agent == "billing"
         gate.set()
