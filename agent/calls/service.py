@@ -439,6 +439,7 @@ class CallService:
             ducks=carrier.is_extended,
             chunking=cutting(by_clause=own.first_clause),
             sentences=config.sentences,
+            early_openers=own.early_openers,
             idle=carried.idle,
             instructions_in=lambda language: instructions_in(config, call.agent, language),
             expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,

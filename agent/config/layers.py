@@ -257,6 +257,12 @@ def _build(assignments: list[_Assignment]) -> Config:
             "llm_engine.max_tokens must be below llm_engine.context: the reply has to fit into it.",
             key="llm_engine.max_tokens",
         )
+    if sections["agent"].early_openers and not sections["agent"].openers:
+        raise ConfigError(
+            "agent.early_openers needs agent.openers, which is empty: give some words, like "
+            '["Well,"], or leave agent.early_openers off.',
+            key="agent.early_openers",
+        )
     _check_state_store(sections["agent"].state_store, origins)
     _check_remote(sections["llm_engine"], origins)
     _check_remote_recognizer(sections["asr"], origins)

@@ -25,6 +25,7 @@ AT_RUN_TIME: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 "preview",
                 "first_clause",
                 "pace_ms",
+                "early_openers",
                 "idle_prompt_ms",
                 "idle_prompt",
                 "idle_hangup_ms",

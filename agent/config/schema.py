@@ -105,6 +105,10 @@ class ServiceSettings:
     """Prepared phrases, a list like ["One moment,", "Let me see,"], of which one is played in front
     of a reply that would come after `latency_budget.total_ms`, as a last resort. They are
     synthesized when the server starts. Empty: a late reply just comes late."""
+    early_openers: bool = False
+    """Play an opener in the caller's pause already, where it is likely and not yet certain that the
+    caller is done; the answer follows when it is, and a caller who goes on has only spoken over the
+    opener. Needs `openers`, which should be right in front of any answer: "Well,"."""
     idle_prompt_ms: Annotated[int, Between(0, 3_600_000)] = 0
     """Silence after the agent's last sound until `idle_prompt` is spoken, twice at most; 0: never.
     A client with `server_vad` sets it by its `idle_timeout_ms`."""

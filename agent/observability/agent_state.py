@@ -46,12 +46,13 @@ class AgentStateReporter:
         machine = self._machine
         if machine.awaits_words:
             return Stage.ASR
-        decided = machine.agent is Agent.PREPARING
+        decided = machine.agent in (Agent.PREPARING, Agent.OPENING)
         return self._log.so_far(machine.turn if decided else None).at_work(decided=decided)
 
 
 _OF_AGENT: Final[dict[Agent, State]] = {
     Agent.PREPARING: "thinking",
+    Agent.OPENING: "speaking",
     Agent.SPEAKING: "speaking",
     Agent.TRAILING: "speaking",
 }

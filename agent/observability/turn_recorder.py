@@ -120,6 +120,8 @@ class TurnRecorder:
         if name in (MarkName.RELEASED, MarkName.HEARD):
             at = self.so_far(turn).at
             self._outcomes.audible(turn, heard_ns(at) or at.get(MarkName.RELEASED, at_ns))
+        elif name is MarkName.ANSWER_AUDIBLE:
+            self._outcomes.answer_audible(turn, at_ns)
         if self._told is not None:
             self._told.marked(mark)
         self.on_change()

@@ -56,7 +56,7 @@ from agent.session.response.scripted import Script
 from agent.tools.offered import AgentTools, check_choice, check_names, tools_of
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
-from agent.turn_taking.end_of_turn import asked_wait_ms, rules_of
+from agent.turn_taking.end_of_turn import TurnRules, asked_wait_ms, rules_of
 from agent.turn_taking.machine import TurnTaking
 from agent.turn_taking.tables import Agent, Caller
 from latency_budget.account.budget import Budget
@@ -137,7 +137,7 @@ class Session:
         self._notify = outputs.notify
         self._recording = outputs.recording
         self._ids = Identifiers(session_id)
-        rules = rules_of(settings, options.idle, ducks=options.ducks)
+        rules = self._rules_of(settings)
         self._machine = TurnTaking(rules)
         self._state = AgentStateReporter(self._machine, outputs.log, outputs.on_state)
         self._waits = WaitNotices(self._machine, shared.clock, self._state.stage, outputs.notify)
@@ -517,7 +517,7 @@ class Session:
         return settings
 
     def _detect_anew(self, settings: SessionSettings, old: SessionSettings) -> None:
-        """Take over the turn detection and the language of the new settings, where they differ."""
+        """Take over the turn detection and the rules of the new settings, where they differ."""
         is_detecting_anew = (settings.turn_detection, settings.transcribes_only) != (
             old.turn_detection,
             old.transcribes_only,
@@ -526,9 +526,14 @@ class Session:
             if settings.turn_detection is not None:
                 self._user_items.clear()  # the speech input forgets what was not committed
             self._budget_actions.detects(settings.turn_detection)
-        if is_detecting_anew or settings.language != old.language:
-            rules = rules_of(settings, self._options.idle, ducks=self._options.ducks)
+        rules = self._rules_of(settings)
+        if is_detecting_anew or rules != self._rules_of(old):
             self.feed(ev.RulesChanged(rules))
+
+    def _rules_of(self, settings: SessionSettings) -> TurnRules:
+        options = self._options
+        has_openers = options.early_openers and bool(options.said_in(settings.language).openers)
+        return rules_of(settings, options.idle, ducks=options.ducks, has_openers=has_openers)
 
     # --- handoffs ---
 
@@ -739,8 +744,8 @@ class Session:
     def _may_prefill(self) -> bool:
         """True while no response is being made and no final pass decides how long the caller
         waits."""
-        made = self._machine.agent in (Agent.PREPARING, Agent.SPEAKING, Agent.HELD)
-        return not made and self._machine.caller is not Caller.PAUSING
+        is_made = self._machine.agent not in (Agent.IDLE, Agent.TRAILING)
+        return not is_made and self._machine.caller is not Caller.PAUSING
 
     def _is_idle(self) -> bool:
         """True while no work for a turn is done or about to be: nobody speaks, and the response is
@@ -816,8 +821,10 @@ class Session:
             case cmd.DropGuess():
                 self._responses.discard_preemptive()
                 self._log.guessed(MarkName.DISCARDED, now_ns)
-            case cmd.StartReply(turn):
-                self._start_response(turn, now_ns)
+            case cmd.StartReply(turn, answer_after_ms):
+                self._start_response(turn, now_ns, answer_after_ms)
+            case cmd.ReleaseOpener(turn):
+                self._responses.release_opener(turn)
             case cmd.ReleaseReply(turn):
                 self._script.heard()
                 self._responses.release(turn)
@@ -854,7 +861,7 @@ class Session:
             case cmd.RefuseRequest(code):
                 self._complain(ClientError(REFUSALS[code], code=code), self._request_id)
 
-    def _start_response(self, turn: TurnId, now_ns: int) -> None:
+    def _start_response(self, turn: TurnId, now_ns: int, answer_after_ms: int) -> None:
         options, self._response_options = self._response_options, ResponseOptions()
         script = self._script.take()
         is_asked, self._is_asked = self._is_asked or script is not None, False
@@ -863,7 +870,14 @@ class Session:
         settings = options.applied(self.settings)
         if script is None and not options.out_of_band and options.input is None:
             self._background.answered(turn)
-        self._responses.begin(turn, settings, options, script, voiced_ns=voiced_ns)
+        self._responses.begin(
+            turn,
+            settings,
+            options,
+            script,
+            voiced_ns=voiced_ns,
+            answer_after_ms=answer_after_ms,
+        )
 
     @property
     def _is_unheard(self) -> bool:
@@ -871,11 +885,11 @@ class Session:
         return self._machine.agent is not Agent.IDLE and self._has_no_words(self._machine.turn)
 
     def _has_no_words(self, turn: TurnId) -> bool:
-        """True if nothing was heard of this turn's response, the newest one."""
+        """True if nothing but an opener was heard of this turn's response, the newest one."""
         run = self._responses.current
         if run is None or run.reply.turn != turn:
             return False
-        return not self._items.stands(run.reply)[0].strip()
+        return not self._items.stands(run.reply)[0][run.reply.opener_chars :].strip()
 
     def _require_running(self) -> None:
         if not self._is_running:

@@ -44,7 +44,8 @@ class WaitNotices:
     def look(self) -> None:
         """Follow the state of the call, which may have changed."""
         machine = self._machine
-        waits = machine.awaits_words or machine.agent is Agent.PREPARING
+        is_made = machine.agent in (Agent.PREPARING, Agent.OPENING)
+        waits = machine.awaits_words or is_made
         if not waits:
             self._stop()
         elif self._timer is None and not self._is_over:

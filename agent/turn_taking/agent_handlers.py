@@ -18,6 +18,7 @@ _SILENT = (Agent.IDLE, Agent.HELD)
 
 _GOING_ON: Final = {
     Agent.PREPARING: PREPARING_DEADLINE_NS,  # it runs tools
+    Agent.OPENING: PREPARING_DEADLINE_NS,
     Agent.SPEAKING: SPEAKING_DEADLINE_NS,
 }
 
@@ -45,12 +46,19 @@ def _on_follow_up_requested(
 def _on_reply_cancelled(s: TurnState, event: ev.ReplyCancelled, now_ns: int) -> list[Command]:
     if s.agent is Agent.HELD:
         return barge_in.stop(s, "client_cancelled") + begin_if_wanted(s, now_ns)
-    if s.agent in (Agent.PREPARING, Agent.SPEAKING):
+    if s.agent in (Agent.PREPARING, Agent.OPENING, Agent.SPEAKING):
         return cut(s, "client_cancelled") + begin_if_wanted(s, now_ns)
     if not s.wanted:
         return [cmd.RefuseRequest("response_cancel_not_active")]
     s.wanted = False
     return [] if would_reply(s) else discard_preemptive(s)
+
+
+def _on_opener_audible(s: TurnState, event: ev.OpenerAudible, now_ns: int) -> list[Command]:
+    if event.turn != s.turn or s.agent in _SILENT or s.apologized:
+        return s.stale()
+    s.move_agent(type(event))
+    return [cmd.ReleaseOpener(event.turn)]
 
 
 def _on_reply_audible(s: TurnState, event: ev.ReplyAudible, now_ns: int) -> list[Command]:
@@ -105,6 +113,7 @@ HANDLERS: Final[Handlers] = {
     ev.ReplyRequested: _on_reply_requested,
     ev.FollowUpRequested: _on_follow_up_requested,
     ev.ReplyCancelled: _on_reply_cancelled,
+    ev.OpenerAudible: _on_opener_audible,
     ev.ReplyAudible: _on_reply_audible,
     ev.ReplyContinued: _on_reply_continued,
     ev.ReplySent: _on_reply_sent,

@@ -1,9 +1,11 @@
 """Outputs of the turn-taking machine: what the session is to do, in this order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from latency_budget.account.turn import TurnId
+
+from .end_of_turn import IN_OLDER_TRACES
 
 CutReason = Literal["turn_detected", "client_cancelled"]
 
@@ -79,6 +81,16 @@ class DropGuess:
 @dataclass(frozen=True, slots=True)
 class StartReply:
     """Begin the reply; one that was guessed, if it still answers what was said."""
+
+    turn: TurnId
+    answer_after_ms: int = field(default=0, metadata={IN_OLDER_TRACES: 0})
+    """Above 0, the turn is certain enough for an opener only: speak one, and let neither the answer
+    be heard nor a tool run before this time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOpener:
+    """Let the opener in front of the reply be heard, and nothing behind it."""
 
     turn: TurnId
 
@@ -189,6 +201,7 @@ Command = (
     | GuessReply
     | DropGuess
     | StartReply
+    | ReleaseOpener
     | ReleaseReply
     | CutReply
     | HoldReply

@@ -59,6 +59,9 @@ class TurnRules:
     idle: IdleRules = NOT_IDLE
     uses_questions: bool = field(default=True, metadata={IN_OLDER_TRACES: False})
     """What the agent has just asked is evidence about the end of the turn."""
+    opens_early: bool = field(default=False, metadata={IN_OLDER_TRACES: False})
+    """An opener may be spoken at a lower certainty than the answer, where `semantic_vad` decides,
+    a reply follows, and speech interrupts it."""
 
     @property
     def words(self) -> languages.TurnWords:
@@ -99,10 +102,14 @@ def rules_for(
     )
 
 
-def rules_of(settings: SessionSettings, idle: IdleRules, *, ducks: bool = False) -> TurnRules:
-    """Rules for a session's settings."""
+def rules_of(
+    settings: SessionSettings, idle: IdleRules, *, ducks: bool = False, has_openers: bool = False
+) -> TurnRules:
+    """Rules for a session's settings. `has_openers`: the operator wants early openers, and there
+    are some in the call's language."""
     rules = rules_for(settings.turn_detection, idle, ducks=ducks)
-    rules = replace(rules, language=settings.language)
+    opens_early = has_openers and settings.speaks
+    rules = replace(rules, language=settings.language, opens_early=opens_early)
     return replace(rules, replies=False, idle=NOT_IDLE) if settings.transcribes_only else rules
 
 
@@ -114,3 +121,15 @@ def required_silence_ms(rules: TurnRules, evidence: Evidence) -> int:
     if profile is None or not profile.has_word_features:
         return wait_by_sound_ms(evidence, rules.eagerness, rules.words)
     return shipped_score().wait_ms(evidence, rules.eagerness)
+
+
+def opener_silence_ms(rules: TurnRules, evidence: Evidence) -> int | None:
+    """Silence after which an opener may be spoken, given this evidence, ms. None: only the end of
+    the turn allows one."""
+    if not (rules.opens_early and rules.replies and rules.interrupts):
+        return None
+    profile = languages.profile_of(rules.language)
+    is_fitted = profile is not None and profile.has_word_features
+    if rules.silence_ms is not None or not is_fitted:
+        return None
+    return shipped_score().opener_wait_ms(evidence, rules.eagerness)

@@ -26,6 +26,10 @@ middle of a number; a part of one gets `PARTIAL_ANSWER_MS`, or the most where it
 digits or letters that are read out may take longer than the most even where punctuation closes
 them, because Whisper's does so at random.
 
+An opener (`early_opener.py`) costs less than an answer where the caller goes on, so less certainty
+is enough for it: the same formula with `OPENER_COST_SHARE` of the price. Where a rule and not the
+probability makes the wait, there is no opener.
+
 The sound may be missing (its thread is busy or broken), and so may the language model's word (it is
 remote, or busy, or was asked about other words): there is a regression for each of the four
 combinations, fitted on the same pauses, so that each is calibrated.
@@ -54,7 +58,7 @@ from typing import Final, Literal
 from agent.session.api.settings import Eagerness
 
 from .dialogue.agent_question import NO_QUESTION, AgentQuestion
-from .dialogue.answer_state import answer_state
+from .dialogue.answer_state import AnswerState, answer_state
 from .dialogue.open_words import DANGLING, LEANING
 from .thresholds import (
     DANGLING_MS,
@@ -62,6 +66,7 @@ from .thresholds import (
     MAX_NUMBER_MS,
     MESSAGE_END_LIMIT,
     NEUTRAL_PAUSE_MS,
+    OPENER_COST_SHARE,
     PARTIAL_ANSWER_MS,
     SOUND_LIMIT,
     WHOLE_ANSWER_LOG_ODDS,
@@ -243,6 +248,10 @@ class Release:
         wanted_ms = NEUTRAL_PAUSE_MS * math.exp(exponent)
         return max(self.least_ms, min(max(self.most_ms, longer_ms), wanted_ms))
 
+    def cheaper(self, share: float, least_ms: float) -> "Release":
+        """The release where a cut-in costs this share (0..1), with a least of its own."""
+        return replace(self, log_odds=self.log_odds + math.log(share), least_ms=least_ms)
+
 
 class ScoreVersionError(ValueError):
     """Weights of another version, or none at all; the message says what to do."""
@@ -289,13 +298,9 @@ class TurnScore:
 
     def wait_ms(self, evidence: Evidence, eagerness: Eagerness) -> int:
         """Silence after which the turn is over."""
-        odds = self.log_odds(evidence)
-        weight = self.weights[known_of(evidence)][SILENCE]
         answer = answer_state(evidence.question, evidence.words)
-        is_reading = answer == "reading" or is_mid_number(evidence.words)
-        if answer == "whole":
-            odds, is_reading = odds + WHOLE_ANSWER_LOG_ODDS, False
-        longer_ms = MAX_NUMBER_MS if is_reading else 0
+        odds, weight = self._odds_and_weight(evidence, answer)
+        longer_ms = MAX_NUMBER_MS if _is_reading(evidence, answer) else 0
         names = EAGERNESS[: EAGERNESS.index(eagerness) + 1]  # the patient never wait less
         waits = [self.releases[name].silence_ms(odds, weight, longer_ms) for name in names]
         if word_class(evidence.words) == "dangling":
@@ -305,6 +310,31 @@ class TurnScore:
             most_ms = max(self.releases[name].most_ms for name in names)
             waits.append(min(PARTIAL_ANSWER_MS, most_ms) if sounds_ended else PARTIAL_ANSWER_MS)
         return math.ceil(max(waits))
+
+    def opener_wait_ms(self, evidence: Evidence, eagerness: Eagerness) -> int | None:
+        """Silence after which an opener may be spoken, no longer than `wait_ms`. None: only the end
+        of the turn allows one, because a rule makes its wait, or the weights are not the fitted
+        ones."""
+        answer = answer_state(evidence.question, evidence.words)
+        is_by_rule = answer == "partial" or _is_reading(evidence, answer)
+        is_dangling = word_class(evidence.words) == "dangling"
+        if self.problem is not None or is_by_rule or is_dangling:
+            return None
+        odds, weight = self._odds_and_weight(evidence, answer)
+        least_ms = min(release.least_ms for release in self.releases.values())
+        names = EAGERNESS[: EAGERNESS.index(eagerness) + 1]
+        releases = [self.releases[name].cheaper(OPENER_COST_SHARE, least_ms) for name in names]
+        return math.ceil(max(release.silence_ms(odds, weight) for release in releases))
+
+    def _odds_and_weight(self, evidence: Evidence, answer: AnswerState) -> tuple[float, float]:
+        """Log-odds that the turn is over after `NEUTRAL_PAUSE_MS`, and the weight of silence."""
+        odds = self.log_odds(evidence) + (WHOLE_ANSWER_LOG_ODDS if answer == "whole" else 0.0)
+        return odds, self.weights[known_of(evidence)][SILENCE]
+
+
+def _is_reading(evidence: Evidence, answer: AnswerState) -> bool:
+    """True in the middle of digits or letters that are read out."""
+    return answer == "reading" or (answer != "whole" and is_mid_number(evidence.words))
 
 
 def _weights(data: Mapping[str, float]) -> dict[str, float]:

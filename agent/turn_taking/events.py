@@ -100,8 +100,16 @@ class ReplyCancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenerAudible:
+    """An early opener is in front of the reply, and ready."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
 class ReplyAudible:
-    """The first sound (or text) of the reply is ready."""
+    """The first sound (or text) of the reply is ready. Behind an early opener: that of the answer,
+    when it may be heard and the opener is about to end."""
 
     turn: TurnId
 
@@ -209,6 +217,7 @@ Event = (
     | ReplyRequested
     | FollowUpRequested
     | ReplyCancelled
+    | OpenerAudible
     | ReplyAudible
     | ReplyContinued
     | ReplySent

@@ -8,6 +8,7 @@ Two parties take turns, so there are two small automata rather than one enum of 
     agent    IDLE -> PREPARING -> SPEAKING -> TRAILING -> IDLE     (HELD: until words are checked)
 
 TRAILING means that the whole reply has been handed to the transport and the client still plays it.
+OPENING, between PREPARING and SPEAKING, means that an early opener can be heard, and no answer yet.
 The tables in `tables.py` are the whole of the automata, and the diagram is drawn from them. A
 pair that is not in its table raises `IllegalEvent`. What each event does stands in
 `user_handlers.py` and `agent_handlers.py`, how they move each other in `transitions.py`.
@@ -19,7 +20,8 @@ Both see every event that concerns them. The coupling, in the order in which it 
 2. *End of turn.* While PAUSING, every further silence, the transcript and the turn model's answer
    ask `required_silence_ms` whether the silence suffices for what is known, the agent's last
    question included (`dialogue/`). If so the utterance is committed and, if the rules say
-   so, a reply begins. No words: it is dropped, nothing happened.
+   so, a reply begins. No words: it is dropped, nothing happened. With early openers a lower
+   certainty commits it for an opener, and the answer is held back: see `early_opener.py`.
 3. *Re-opened turn.* SpeechStarted where the agent answers the caller and has hardly been heard: the
    caller was not done. The reply never was, and the utterance goes on with the message before it
    (`ReopenTurn`). See `reopening.py`.

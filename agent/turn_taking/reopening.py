@@ -3,7 +3,9 @@
 A caller who is only thinking, and speaks again just as the agent begins, has not been answered and
 does not interrupt: the turn was taken for over too early. It is re-opened. The agent stops at once,
 without waiting for words; what it had begun to say never was; and what the caller says now goes on
-with the message before it, so that the model reads one message and answers the whole.
+with the message before it, so that the model reads one message and answers the whole. So it is
+where nothing but an early opener was heard, however late (`early_opener.py`): the agent has said
+nothing yet.
 
 That holds for the answer to the caller's last words alone, begun because the turn was over. A reply
 that the client asked for (and a greeting, and the answer to what was typed) may be cut by speech,
@@ -24,7 +26,7 @@ def reopens(s: TurnState, now_ns: int) -> bool:
     """True if speech that begins now continues the message that is being answered."""
     if s.agent is Agent.IDLE or not s.answers_caller or s.wanted or s.apologized:
         return False
-    if s.agent is Agent.PREPARING:
+    if s.agent in (Agent.PREPARING, Agent.OPENING):
         return True
     return s.audible_ns is not None and now_ns - s.audible_ns < REOPEN_NS
 

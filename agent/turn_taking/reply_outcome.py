@@ -7,11 +7,13 @@ two halves of a message where the voice came early. Why the caller spoke shows o
 are there. So this automaton follows the machine's events and commands, decides nothing that anybody
 hears, and says of each reply how the caller took it:
 
-* *Re-opened*: the caller went on before anything was audible. A pause was taken for the end of the
-  turn, and nobody noticed.
+* *Re-opened*: the caller went on before anything of the answer was audible. A pause was taken for
+  the end of the turn, and nobody noticed; or the agent had said no more than an early opener, which
+  is not an answer and is there to be spoken over (`early_opener.py`).
 * *Cut in*: the reply was audible, and the caller had not finished: speech of the same turn went on
-  within `WINDOW_NS` of the reply's first audible sample, and neither a backchannel (the machine
-  drops it, like noise and echo) nor an intended interruption explains it.
+  within `WINDOW_NS` of the reply's first audible sample (behind an early opener: the answer's), and
+  neither a backchannel (the machine drops it, like noise and echo) nor an intended interruption
+  explains it.
 * *Interrupted*: the caller stopped the reply on purpose, or the client did.
 
 Speech that began before the caller can have reacted to the agent's voice (`REACTION_MS`) continues
@@ -193,7 +195,9 @@ class _Reply:
 
     turn: TurnId
     before: str
+    has_early_opener: bool = False
     audible_ns: int | None = None
+    """Behind an early opener: that of the answer."""
     played_ns: int | None = None
     heard: str = ""
     """Words of it that were heard by the caller's onset."""
@@ -220,7 +224,14 @@ class ReplyOutcomes:
         self._open: dict[int, _Open] = {}
 
     def audible(self, turn: TurnId, at_ns: int) -> None:
-        """The first audible sample was released, or as is known later, heard, at this time."""
+        """The first audible sample was released, or as is known later, heard, at this time. Of an
+        early opener it is no answer's."""
+        reply = self._reply
+        if reply is not None and reply.turn == turn and not reply.has_early_opener:
+            reply.audible_ns = at_ns
+
+    def answer_audible(self, turn: TurnId, at_ns: int) -> None:
+        """The first audible sample behind an early opener is played at this time."""
         if self._reply is not None and self._reply.turn == turn:
             self._reply.audible_ns = at_ns
 
@@ -240,6 +251,8 @@ class ReplyOutcomes:
                     self._open[utterance] = _Open(reply, onset_ns)
                     for old in sorted(self._open)[:-MAX_OPEN]:
                         del self._open[old]
+            case ev.OpenerAudible(turn) if reply is not None and reply.turn == turn:
+                reply.has_early_opener = True
             case ev.ReplyPlayed(turn) if reply is not None and reply.turn == turn:
                 reply.played_ns = now_ns
             case ev.ReplyStands(turn, heard) if reply is not None and reply.turn == turn:

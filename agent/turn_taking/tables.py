@@ -19,6 +19,7 @@ class Caller(StrEnum):
 class Agent(StrEnum):
     IDLE = "idle"
     PREPARING = "preparing"
+    OPENING = "opening"
     SPEAKING = "speaking"
     TRAILING = "trailing"
     HELD = "held"
@@ -57,10 +58,15 @@ AGENT: Final[dict[tuple[Agent, Cause], Agent]] = {
     (Agent.PREPARING, ev.ReplyAudible): Agent.SPEAKING,
     (Agent.PREPARING, ev.ReplyFailed): Agent.SPEAKING,  # the apology
     (Agent.PREPARING, ev.ReplySent): Agent.TRAILING,  # a reply without a word
+    (Agent.PREPARING, ev.OpenerAudible): Agent.OPENING,
+    (Agent.OPENING, ev.ReplyAudible): Agent.SPEAKING,
+    (Agent.OPENING, ev.ReplyFailed): Agent.SPEAKING,
+    (Agent.OPENING, ev.ReplySent): Agent.TRAILING,  # nothing behind the opener
     (Agent.SPEAKING, ev.ReplyFailed): Agent.SPEAKING,
     (Agent.SPEAKING, ev.ReplySent): Agent.TRAILING,
     (Agent.TRAILING, ev.ReplyPlayed): Agent.IDLE,
     (Agent.PREPARING, Signal.CUT): Agent.IDLE,
+    (Agent.OPENING, Signal.CUT): Agent.IDLE,
     (Agent.SPEAKING, Signal.CUT): Agent.IDLE,
     (Agent.TRAILING, Signal.CUT): Agent.IDLE,
     (Agent.SPEAKING, Signal.HELD): Agent.HELD,

@@ -58,6 +58,20 @@ higher is dead air for clients that stop sending when the caller stops speaking.
 STALL_SILENCE_MS: Final = 60_000
 """Silence credited to an utterance whose audio stopped: more than any rule requires."""
 
+# Early openers
+
+OPENER_COST_SHARE: Final = 0.25
+"""Cost of a cut-in by an opener, as a share of the cost of one by an answer. The odds that are
+enough are proportional to the cost, so the threshold of the log-odds falls by the logarithm of it.
+Set, not fitted: the caller loses a moment, no words of theirs are answered, and the turn goes on.
+Lower speaks into every other pause of a caller who thinks; higher leaves no time between opener and
+answer."""
+
+OPENER_LEAD_MS: Final = 300
+"""Least time from an opener to the answer's certainty: about as long as a short opener lasts.
+Lower puts openers in front of answers that are sure a moment later, and so delays those. Higher
+leaves hardly any by "auto", whose answers wait 1000 ms at most."""
+
 # Preemptive generation
 
 MAX_PREEMPTIVE: Final = 8

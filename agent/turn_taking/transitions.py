@@ -8,6 +8,7 @@ from latency_budget.account.turn import TurnId
 from . import commands as cmd
 from . import events as ev
 from .commands import Command
+from .early_opener import may_open
 from .end_of_turn import required_silence_ms
 from .end_of_turn_model import Evidence
 from .preemptive import discard_preemptive, start_preemptive
@@ -23,7 +24,8 @@ from .thresholds import (
 
 
 def decide(s: TurnState, now_ns: int) -> list[Command]:
-    """End of turn: commit if the silence suffices for the evidence, else wait and prepare.
+    """End of turn: commit if the silence suffices for the evidence, or for an opener in front of an
+    answer that is held back; else wait and prepare.
 
     Re-arms the watchdog for audio that stops arriving.
     """
@@ -33,7 +35,7 @@ def decide(s: TurnState, now_ns: int) -> list[Command]:
         s.text, s.sound, s.own_pauses.quantile_ms, s.message_end_log_prob, s.question
     )
     missing_ms = required_silence_ms(s.rules, evidence) - s.silence_ms
-    if missing_ms > 0:
+    if missing_ms > 0 and not may_open(s, evidence, missing_ms):
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS
         return start_preemptive(s)
     text = s.text
@@ -45,10 +47,12 @@ def decide(s: TurnState, now_ns: int) -> list[Command]:
     caller_said(s)
     s.wanted = s.wanted or s.rules.replies
     committed = cmd.CommitUtterance(s.utterance, text, by_client=False)
+    before: list[Command] = []
     if _may_begin(s) and s.guess == text:
         s.guess = None  # what StartReply begins with
-        return [committed, *begin_if_wanted(s, now_ns)]
-    return [*discard_preemptive(s), committed, *begin_if_wanted(s, now_ns)]
+    else:
+        before = discard_preemptive(s)
+    return [*before, committed, *begin_if_wanted(s, now_ns, max(0, missing_ms))]
 
 
 def start_final_pass(s: TurnState, silence_ms: int, now_ns: int) -> list[Command]:
@@ -76,7 +80,7 @@ def fail_utterance(s: TurnState, now_ns: int) -> list[Command]:
     out = discard_preemptive(s)
     out.append(cmd.DropUtterance(s.utterance, s.announced))
     s.close_utterance()
-    if s.away or s.agent in (Agent.PREPARING, Agent.SPEAKING):
+    if s.away or s.agent in (Agent.PREPARING, Agent.OPENING, Agent.SPEAKING):
         return out
     out += _begin(s, now_ns)
     return out + fail_reply(s, now_ns)
@@ -89,11 +93,12 @@ def settle_awaited(s: TurnState, utterance: int, now_ns: int) -> list[Command]:
     return begin_if_wanted(s, now_ns)
 
 
-def begin_if_wanted(s: TurnState, now_ns: int) -> list[Command]:
+def begin_if_wanted(s: TurnState, now_ns: int, answer_after_ms: int = 0) -> list[Command]:
+    """Begin the response that is wanted, if it may. `answer_after_ms`: as in `StartReply`."""
     if not _may_begin(s):
         return []
     s.wanted = False
-    return _begin(s, now_ns)
+    return _begin(s, now_ns, answer_after_ms)
 
 
 def _may_begin(s: TurnState) -> bool:
@@ -101,7 +106,7 @@ def _may_begin(s: TurnState) -> bool:
     return s.wanted and is_free and not s.awaited
 
 
-def _begin(s: TurnState, now_ns: int) -> list[Command]:
+def _begin(s: TurnState, now_ns: int, answer_after_ms: int = 0) -> list[Command]:
     out = discard_preemptive(s)
     s.move_agent(Signal.BEGUN)
     s.turn = TurnId(s.turn + 1)
@@ -110,7 +115,7 @@ def _begin(s: TurnState, now_ns: int) -> list[Command]:
     s.audible_ns = None
     s.question_before = s.question
     s.reply_deadline_ns = now_ns + PREPARING_DEADLINE_NS
-    out.append(cmd.StartReply(s.turn))
+    out.append(cmd.StartReply(s.turn, answer_after_ms))
     return out
 
 

@@ -31,7 +31,7 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     if s.rules.interrupts and barge_in.can_be_heard(s):
         return barge_in.overlap(s, event, now_ns)
     if s.rules.interrupts and s.agent is not Agent.IDLE:
-        unheard = s.agent is Agent.PREPARING
+        unheard = s.agent in (Agent.PREPARING, Agent.OPENING)
         out += cut(s, "turn_detected")
         s.unheard_cut = unheard
     return out

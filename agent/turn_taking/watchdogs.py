@@ -7,6 +7,7 @@ deadline here, and what follows it leads towards QUIET and IDLE without any furt
     caller PAUSING     committed with the words there are; without them dropped, with an apology
     words outstanding  never come: the transcript has failed
     agent PREPARING    an apology in place of the reply
+    agent OPENING      an apology behind the opener
     agent SPEAKING     the same; an apology that gets stuck itself is abandoned
     agent TRAILING     over
     agent HELD         cut, or it goes on: see `barge_in.py`
@@ -85,6 +86,7 @@ def _end_trailing(s: TurnState, now_ns: int) -> list[Command]:
 
 _END_REPLY: Final[dict[Agent, Callable[[TurnState, int], list[Command]]]] = {
     Agent.PREPARING: fail_reply,
+    Agent.OPENING: fail_reply,
     Agent.SPEAKING: _end_speaking,
     Agent.TRAILING: _end_trailing,
 }

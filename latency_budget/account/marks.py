@@ -30,7 +30,7 @@ class MarkName(StrEnum):
     ASKED = "asked"
     """The client ended the turn itself, or asked for the reply."""
     ENDPOINT = "endpoint"
-    """The turn was decided over."""
+    """The turn was decided over, or certain enough to be over for an early opener."""
     GREETING = "greeting"
     """The agent speaks a fixed greeting: such a turn has no origin, and no model takes part."""
     REPLY_REQUESTED = "reply_requested"
@@ -48,9 +48,13 @@ class MarkName(StrEnum):
     earlier answer (`pace_ms`)."""
     PACE_END = "pace_end"
     OPENER = "opener"
-    """The reply was late: a prepared phrase is played in front of it."""
+    """A prepared phrase is played in front of the reply: it was late, or its turn is not certain
+    enough to be over for an answer."""
     RELEASED = "released"
     """The first audible sample was handed to the transport."""
+    ANSWER_AUDIBLE = "answer_audible"
+    """The first audible sample of the answer behind an early opener is played, by what was sent
+    when."""
     HEARD = "heard"
     """The client reported that it played that sample. Each report that makes it earlier is
     marked."""
@@ -68,8 +72,8 @@ class MarkName(StrEnum):
     """The caller had not finished: speech of the same turn began here, within two seconds of the
     first audible sample. Known when its words are."""
     WITHDRAWN = "withdrawn"
-    """The caller went on before anything was audible, and the reply was cancelled. The time is that
-    of the caller's first voiced sample."""
+    """The caller went on before anything was audible, or nothing but an early opener, and the reply
+    was cancelled. The time is that of the caller's first voiced sample."""
     TOOL_START = "tool_start"
     TOOL_DONE = "tool_done"
     DISCARDED = "discarded"

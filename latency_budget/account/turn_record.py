@@ -32,7 +32,8 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
     """The caller, or the client, stopped the reply on purpose."""
     REOPENED = "reopened"
-    """The caller went on before anything of the reply was audible."""
+    """The caller went on before anything of the answer was audible. With `opener`: an early one had
+    been heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,12 @@ class TurnRecord:
     stages: Mapping[Stage, StageTime]
     """All stages, in their order."""
     e2e_server_ns: int | None
-    """Origin to first audible sample released. None: never released, origin unknown, or cut in."""
+    """Origin to first audible sample released. None: never released, origin unknown, cut in, or
+    withdrawn."""
     e2e_ear_ns: int | None
     """Origin to the client's playback of that sample. None also where clients don't report it."""
     answered: bool
-    """An audible sample was released."""
+    """An audible sample was released, and not that of an early opener alone."""
     cut_in: bool
     """Audible before the caller's last voiced frame of the turn: of the utterance that was
     answered, or of speech that went on with it. Such a turn has no end-to-end time: the caller
@@ -93,7 +95,8 @@ class TurnRecord:
     """The part of the end-to-end time in which the reply was ready and held back on purpose.
     Exposed as pacing."""
     opener: bool = False
-    """The reply was late, and a prepared phrase was played in front of it."""
+    """A prepared phrase was played in front of the reply: it was late (then `actions` has the
+    opener), or its turn was certain enough for an opener only."""
     wasted_prompt_tokens: int = 0
     """Prefilled by the language model for speculative replies that were discarded."""
     wasted_output_tokens: int = 0
@@ -110,7 +113,8 @@ class TurnRecord:
     """The marks that counted, in order of time, in ns from `started_ns`. Empty for a turn that was
     stored by a version before this field."""
     withdrawn: bool = False
-    """The caller went on before anything of the reply was audible; the next turn continues it."""
+    """The caller went on before anything of the reply was audible, or nothing but an early opener;
+    the next turn continues it."""
     started_ns: int | None = field(default=None, compare=False)
     """The origin on the clock of the marks; without an origin, the first mark. None for a turn that
     was read from a store."""

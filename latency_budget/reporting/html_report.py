@@ -179,7 +179,7 @@ def _summary(report: Report) -> Html:
         ("later than their own budget", _share(late, len(timed))),
         ("cut in on the caller", _with_interval(aggregate.cut_ins, len(answered))),
         ("interrupted by the caller", _share(aggregate.interrupted, len(answered))),
-        ("re-opened before anything was heard", str(aggregate.withdrawn)),
+        ("re-opened before an answer was heard", str(aggregate.withdrawn)),
         ("begun with an opener", _share(summary["openers"], len(answered))),
     ]
     raw = summary["e2e_raw_ms"]

@@ -61,7 +61,7 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     ranks = [f"p{percent}" for percent in PERCENTILES]
     lines = [
         f"{summary['turns']} turns, {summary['answered']} answered{cut_ins}",
-        f"{outcomes['interrupted']} interrupted, {outcomes['reopened']} re-opened before anything"
+        f"{outcomes['interrupted']} interrupted, {outcomes['reopened']} re-opened before an answer"
         " was heard",
         f"{'ms':<21}" + "".join(f"{rank:>9}" for rank in ranks),
         _row(summary["measure"], summary, ranks),
@@ -100,7 +100,7 @@ def headline(record: TurnRecord, budget: Budget) -> str:
         (record.origin is Origin.REPLY_REQUESTED, "typed"),
         (record.origin is Origin.GREETING, "greeting"),
         (record.interrupted, "interrupted"),
-        (record.withdrawn, "the caller went on before it was audible"),
+        (record.withdrawn, "the caller went on before an answer was audible"),
         (record.reopened, "re-opened"),
     ):
         if applies:

@@ -53,7 +53,8 @@ class TurnAggregate:
     interrupted: int = 0
     """Answered turns whose reply the caller stopped on purpose."""
     withdrawn: int = 0
-    """Turns that the caller went on with before anything of the reply was audible: not answered."""
+    """Turns that the caller went on with before anything of the answer was audible: not answered.
+    """
     timed: int = 0
     heard: int = 0
     """Timed turns whose time at the ear is known."""

@@ -29,9 +29,9 @@ def summarize(records: Iterable[TurnRecord]) -> Json:
     answered turn has that time, else the server for all of them, and `measure` says which: two
     quantities are never mixed. Cut-ins count in their rate (cut-ins per answered turn, with its
     95 % interval) and not in the percentiles, which their times would flatter. `outcomes` are
-    numbers of turns; those re-opened before anything was audible are not answered. Incomplete turns
-    count wherever their end-to-end time is known. `within`, the share of timed turns that kept
-    their budget, needs more than records: see `history.aggregate_of`; it is null here.
+    numbers of turns; those re-opened before an answer was audible are not answered. Incomplete
+    turns count wherever their end-to-end time is known. `within`, the share of timed turns that
+    kept their budget, needs more than records: see `history.aggregate_of`; it is null here.
     """
     return TurnAggregate.of(records).summary()
 

@@ -54,7 +54,10 @@ class TurnCounts:
     reopened: int = 0
     """Turns that go on with one whose reply was cancelled, audible or not."""
     withdrawn: int = 0
-    """Turns whose reply was cancelled before anything was audible, because the caller went on."""
+    """Turns whose reply was cancelled before anything of the answer was audible, because the caller
+    went on."""
+    withdrawn_openers: int = 0
+    """Of these, those with an early opener, which had been heard."""
     openers: int = 0
     incomplete: int = 0
     prepared: int = 0
@@ -92,6 +95,7 @@ class TurnHistory:
             interrupted=so_far.interrupted + record.interrupted,
             reopened=so_far.reopened + record.reopened,
             withdrawn=so_far.withdrawn + record.withdrawn,
+            withdrawn_openers=so_far.withdrawn_openers + (record.withdrawn and record.opener),
             openers=so_far.openers + record.opener,
             incomplete=so_far.incomplete + bool(record.incomplete),
             prepared=so_far.prepared + was_prepared(record),

@@ -39,12 +39,14 @@ def test_counts_tell_the_kinds_of_turns() -> None:
     history.add(TurnEntry(A, turn(5, released_ms=None)))
     history.add(TurnEntry(A, turn(6, released_ms=None, interrupted=90, withdrawn=80)))
     history.add(TurnEntry(A, turn(7, released_ms=300, interrupted=900, cut_in=700)))
+    history.add(TurnEntry(A, turn(8, released_ms=300, opener=290, interrupted=900, withdrawn=800)))
     counts = history.counts
-    assert (counts.turns, counts.answered, counts.late, counts.incomplete) == (8, 6, 1, 3)
+    assert (counts.turns, counts.answered, counts.late, counts.incomplete) == (9, 6, 1, 3)
     assert (counts.cut_in, counts.interrupted) == (2, 1)
-    assert (counts.reopened, counts.withdrawn, counts.prepared) == (1, 1, 6)
+    assert (counts.reopened, counts.withdrawn, counts.prepared) == (1, 2, 7)
+    assert (counts.openers, counts.withdrawn_openers) == (1, 1)
     summary = history.summary_json()["summary"]
-    assert summary["outcomes"] == {"cut_in": 2, "interrupted": 1, "reopened": 1}
+    assert summary["outcomes"] == {"cut_in": 2, "interrupted": 1, "reopened": 2}
     low, high = summary["cut_in_interval"]
     assert low < summary["cut_in_rate"] == 2 / 6 < high
 

@@ -182,6 +182,21 @@ def test_a_reply_that_nobody_heard_did_not_cut_in() -> None:
     assert account(**TIGHT, withdrawn=900).outcome is None
 
 
+def test_an_early_opener_that_was_spoken_over_is_no_answer() -> None:
+    record = account(**TIGHT, opener=200, interrupted=700, withdrawn=600)
+    assert (record.outcome, record.opener) == (Outcome.REOPENED, True)
+    assert (record.answered, record.cut_in, record.interrupted) == (False, False, False)
+    assert (record.e2e_server_ns, record.path) == (None, ())
+
+
+def test_a_turn_with_an_early_opener_has_the_time_of_the_opener() -> None:
+    record = account(**TIGHT, opener=200, answer_audible=900)
+    assert (record.outcome, record.answered, record.e2e_server_ms) == (None, True, 325)
+    assert dict(record.marks)[MarkName.ANSWER_AUDIBLE] == 900 * MS
+    spoken_over = account(**TIGHT, opener=200, answer_audible=900, cut_in=1000)
+    assert (spoken_over.outcome, spoken_over.answered) == (Outcome.CUT_IN, True)
+
+
 def test_a_repeated_pass_counts_once_and_the_first_is_wasted() -> None:
     ledger = ledger_of(
         ("caller_last_voiced", -400),

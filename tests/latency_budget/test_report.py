@@ -247,7 +247,7 @@ def test_the_waterfall_tells_typed_and_discarded() -> None:
 def test_the_table_lists_every_stage() -> None:
     table = summary_table(summarize([turn(released_ms=300)]))
     assert "1 turns, 1 answered, cut-ins 0.0 % (95 %: 0.0-79.3)" in table
-    assert "0 interrupted, 0 re-opened before anything was heard" in table
+    assert "0 interrupted, 0 re-opened before an answer was heard" in table
     for stage in Stage:
         assert f"{stage} exposed" in table
     assert max(map(len, table.splitlines())) <= 80

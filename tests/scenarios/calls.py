@@ -4,13 +4,14 @@ from tests.scenarios.guessing import GUESSING
 from tests.scenarios.idling import HUNG_UP, IDLING
 from tests.scenarios.leaving import LEAVING
 from tests.scenarios.listening import HESITATION, LISTENER_HANGS, LISTENING, NORMAL, PUSHED
+from tests.scenarios.opening import OPENING
 from tests.scenarios.overlapping import BACKCHANNEL, DUCKED, MUSIC_ENDS, OVERLAPPING
 from tests.scenarios.reopening import REOPENED, REOPENING
 from tests.scenarios.replying import BARGE_IN_SPEAKING, NOISE, REPLYING
 from tests.scenarios.timeline import Timeline
 
 TIMELINES: tuple[Timeline, ...] = (
-    LISTENING + REPLYING + REOPENING + GUESSING + OVERLAPPING + IDLING + LEAVING
+    LISTENING + REPLYING + REOPENING + OPENING + GUESSING + OVERLAPPING + IDLING + LEAVING
 )
 
 RECORDED = {

@@ -2,8 +2,9 @@
 
 from agent.turn_taking import events as ev
 from agent.turn_taking.dialogue.agent_question import NO_QUESTION, after_a_part, question_of
-from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms
+from agent.turn_taking.end_of_turn import TurnRules, opener_silence_ms, required_silence_ms
 from agent.turn_taking.end_of_turn_model import Evidence, PauseHistory
+from agent.turn_taking.thresholds import OPENER_LEAD_MS
 
 FOREVER_MS = 10**9
 
@@ -74,14 +75,23 @@ class HeardPause:
 
     def is_over(self, rules: TurnRules, text: str) -> bool:
         """By the newest silence that was told of."""
-        evidence = Evidence(
+        return self.silence_ms >= required_silence_ms(rules, self._evidence(text))
+
+    def may_open(self, rules: TurnRules, text: str) -> bool:
+        """True if that silence is long enough for an opener, and long before the answer's."""
+        evidence = self._evidence(text)
+        wait_ms = opener_silence_ms(rules, evidence)
+        left_ms = required_silence_ms(rules, evidence) - self.silence_ms
+        return wait_ms is not None and self.silence_ms >= wait_ms and left_ms >= OPENER_LEAD_MS
+
+    def _evidence(self, text: str) -> Evidence:
+        return Evidence(
             text,
             self._sound,
             self._own_pauses.quantile_ms,
             self._message_end(text),
             self._question,
         )
-        return self.silence_ms >= required_silence_ms(rules, evidence)
 
     def _message_end(self, text: str) -> float | None:
         if self._scored is None:

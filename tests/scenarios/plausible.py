@@ -49,6 +49,7 @@ RULES = st.builds(
     replies=st.booleans(),
     interrupts=st.booleans(),
     idle=IDLE_RULES,
+    opens_early=st.booleans(),
 )
 DUCKS = st.booleans()
 """A kind of client, and so the same for a whole call."""
@@ -111,7 +112,7 @@ class Ears:
 class ReplyStage:
     """One reply. `can_say` is what may still come of it, in the order of its phases."""
 
-    def __init__(self, turn: TurnId) -> None:
+    def __init__(self, turn: TurnId, *, opens: bool) -> None:
         self.turn = turn
         self.can_say: set[type] = {
             ev.ReplyAudible,
@@ -119,10 +120,12 @@ class ReplyStage:
             ev.ReplySent,
             ev.ReplyFailed,
         }
+        if opens:
+            self.can_say.add(ev.OpenerAudible)
 
     def say(self, kind: type) -> ev.Event:
         if kind is ev.ReplyAudible:
-            self.can_say -= {ev.ReplyAudible}
+            self.can_say -= {ev.OpenerAudible, ev.ReplyAudible}
         elif kind is ev.ReplyContinued:
             pass  # any number of them
         elif kind is ev.ReplySent:
@@ -286,8 +289,8 @@ class Session:
                 self._unjudged.append((utterance, revision))
             case cmd.CommitUtterance(utterance) | cmd.DropUtterance(utterance):
                 self.ears.to_close.append(utterance)
-            case cmd.StartReply(turn):
-                self._stages[turn] = ReplyStage(turn)
+            case cmd.StartReply(turn, answer_after_ms):
+                self._stages[turn] = ReplyStage(turn, opens=answer_after_ms > 0)
             case cmd.Apologize(turn):
                 self._stages[turn].apologize()
             case cmd.HoldReply(turn):

@@ -6,7 +6,12 @@ from agent.turn_taking.backchannel import meaning, with_begun_sentence
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.machine import TurnTaking
 from agent.turn_taking.tables import Agent, Caller
-from agent.turn_taking.thresholds import MAX_PREEMPTIVE, REOPEN_NS, RESUME_AFTER_BACKCHANNEL_MS
+from agent.turn_taking.thresholds import (
+    MAX_PREEMPTIVE,
+    OPENER_LEAD_MS,
+    REOPEN_NS,
+    RESUME_AFTER_BACKCHANNEL_MS,
+)
 from latency_budget.account.turn import TurnId
 from tests.scenarios.idle_witness import IdleWitness
 from tests.scenarios.pause import HeardPause
@@ -28,6 +33,9 @@ class Witness:
         self._answers: dict[tuple[int, int], str] = {}
         self._pause = HeardPause()
         self._replying = False
+        self._held_back = 0
+        """The turn whose answer was to come behind an opener last."""
+        self._opened = 0
         self._released = 0
         self._cut = 0
         self._apologized = 0
@@ -85,7 +93,8 @@ class Witness:
                     self._pause.agent_said(self._rules, text if is_heard else "")
             case ev.ClientLost(unheard):
                 self.away = True
-                was_waiting = self._answers_caller and unheard and self._apologized < self.turn
+                is_unheard = unheard or self._is_opening
+                was_waiting = self._answers_caller and is_unheard and self._apologized < self.turn
                 self._may_be_due = was_waiting or self._cut_unheard
                 self._cut_unheard = False
                 self._ducked = None
@@ -100,7 +109,9 @@ class Witness:
             if self._guess is not None:
                 check_guessed(self._guess, command, commands[index + 1 :])
             match command:
-                case cmd.StartReply(turn):
+                case cmd.StartReply(turn, answer_after_ms):
+                    if answer_after_ms:
+                        self._opens_early(turn, before, answer_after_ms)
                     self._pause.agent_prepares()
                     self._begins(turn, before, apologizes=cmd.Apologize(turn) in commands[index:])
                 case cmd.GuessReply(turn, text):
@@ -109,7 +120,9 @@ class Witness:
                     assert self._guess is not None
                     assert self._guess[0] == turn
                     self._guess = None
-                case cmd.ReleaseReply() | cmd.Apologize() | cmd.AbandonReply():
+                case (
+                    cmd.ReleaseOpener() | cmd.ReleaseReply() | cmd.Apologize() | cmd.AbandonReply()
+                ):
                     self._about_reply(command)
                 case cmd.CutReply() | cmd.ReopenTurn():
                     self._stops(command)
@@ -143,7 +156,9 @@ class Witness:
         assert machine.turn == self.turn
         assert (machine.caller is Caller.QUIET) == (self.open is None)
         assert self._rules.enabled or self.open is None
-        assert (machine.agent in (Agent.PREPARING, Agent.SPEAKING)) == self._replying
+        is_made = machine.agent in (Agent.PREPARING, Agent.OPENING, Agent.SPEAKING)
+        assert is_made == self._replying
+        assert (machine.agent is Agent.OPENING) == self._is_opening
         waits_on = self._replying or self.owed or self.open is not None or self.away
         assert waits_on or not self.due, "a reply that was asked for is forgotten"
         if self._guess is not None:
@@ -235,6 +250,18 @@ class Witness:
         self._num_guesses += 1
         assert self._num_guesses <= MAX_PREEMPTIVE
 
+    @property
+    def _is_opening(self) -> bool:
+        """An opener can be heard, and no answer yet."""
+        answered = max(self._released, self._apologized)
+        return self._replying and self._opened == self.turn > answered
+
+    def _opens_early(self, turn: int, before: cmd.Command | None, after_ms: int) -> None:
+        assert isinstance(before, cmd.CommitUtterance)
+        assert self._pause.may_open(self._rules, before.text or "")
+        assert after_ms >= OPENER_LEAD_MS
+        self._held_back = turn
+
     def _begins(self, turn: int, before: cmd.Command | None, apologizes: bool) -> None:
         assert turn == self.turn + 1
         if self._guess is not None:
@@ -280,6 +307,10 @@ class Witness:
 
     def _about_reply(self, command: cmd.Command) -> None:
         match command:
+            case cmd.ReleaseOpener(turn):
+                _is_present(self, turn)
+                assert turn == self._held_back > max(self._opened, self._released)
+                self._opened = turn
             case cmd.ReleaseReply(turn):
                 _is_present(self, turn)
                 assert self._released < turn
@@ -320,7 +351,8 @@ class Witness:
                 assert utterance == self.open
                 assert text.strip()
                 assert text == self._answers[utterance, self._revisions[utterance]]
-                assert self._pause.may_be_over(self._rules, text)
+                is_over = self._pause.may_be_over(self._rules, text)
+                assert is_over or self._pause.may_open(self._rules, text)
                 is_own = self._answers_caller or not self.due
                 self._answers_caller = self._rules.replies and is_own
                 self.due = self.due or self._rules.replies
@@ -363,8 +395,10 @@ def check_guessed(
     match command:
         case cmd.CommitUtterance(_, said):
             assert said == text
-            assert after == (cmd.StartReply(TurnId(turn)),)
+            (begun,) = after
+            assert isinstance(begun, cmd.StartReply)
         case cmd.RefuseRequest():
             pass
         case _:
-            assert command in (cmd.DropGuess(TurnId(turn)), cmd.StartReply(TurnId(turn)))
+            assert isinstance(command, cmd.DropGuess | cmd.StartReply)
+            assert command.turn == TurnId(turn)

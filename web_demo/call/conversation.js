@@ -189,7 +189,8 @@ export class Conversation extends EventTarget {
 
   /** @param {Turn} turn */
   turnMeasured(turn) {
-    if (turn.outcome === 'reopened') return; // nothing of its reply was heard or shown
+    const isReopened = turn.outcome === 'reopened';
+    if (isReopened && !turn.opener) return; // nothing of its reply was heard or shown
     const waiting = [...this.replies].filter(([, reply]) => !reply.measured);
     const match =
       waiting.find(([itemId]) => itemId === turn.item_id) ??
@@ -199,6 +200,7 @@ export class Conversation extends EventTarget {
       waiting[0];
     if (!match) return;
     match[1].measured = true;
+    if (isReopened) return; // nothing but an opener was heard, so the answer has no time
     this.emit('turn', { turn, itemId: match[0] });
   }
 

@@ -18,6 +18,7 @@ import { BUDGET_MS, STAGE_NAMES } from './stages.js';
  * @property {number} e2e_server_ms the same, to that sample leaving the server
  * @property {boolean} cut_in
  * @property {boolean} interrupted
+ * @property {boolean} [opener] prepared words were said before the reply
  * @property {'cut_in' | 'interrupted' | 'reopened' | null} [outcome] how the caller took the reply
  * @property {Record<string, {spent_ms: number, exposed_ms: number}>} stages
  * @property {number} reply_s

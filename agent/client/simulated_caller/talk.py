@@ -276,7 +276,7 @@ def _show_live(event: ev.ClientEvent) -> None:
 _NOTES: Final[dict[Outcome | None, str]] = {
     None: "",
     Outcome.CUT_IN: ", cut in on the caller",
-    Outcome.REOPENED: ", re-opened before a reply was heard",
+    Outcome.REOPENED: ", re-opened before an answer was heard",
     Outcome.INTERRUPTED: ", interrupted",
 }
 

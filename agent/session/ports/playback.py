@@ -92,6 +92,8 @@ class Playback:
         self._reported: tuple[int, int] | None = None
         """(at_ns, sample) of the client's last report."""
         self._finished = False
+        self._held_from: int | None = None
+        """First sample that may not be sent yet; None: all may."""
 
     def push(
         self, pcm: npt.NDArray[np.int16], span: tuple[int, int], words: tuple[HeardWord, ...]
@@ -101,6 +103,39 @@ class Playback:
         self._queued = chunk.end_sample
         self._pending.append(chunk)
         self._chunks.append(chunk)
+
+    def put_in_front(
+        self,
+        pcm: npt.NDArray[np.int16],
+        num_chars: int,
+        words: tuple[HeardWord, ...],
+        *,
+        holds_rest: bool,
+    ) -> None:
+        """Queue the speech of `num_chars` characters in front of all others, whose characters count
+        on from there; nothing was sent yet. `holds_rest`: only this speech is sent before
+        `release_rest`."""
+        assert not self.sent
+        for chunk in self._chunks:
+            chunk.first_sample += len(pcm)
+            chunk.end_sample += len(pcm)
+            chunk.span = (chunk.span[0] + num_chars, chunk.span[1] + num_chars)
+            chunk.words = tuple(
+                HeardWord(word.char_end + num_chars, word.end_sample) for word in chunk.words
+            )
+        first = _Chunk(0, len(pcm), (0, num_chars), words, pcm)
+        self._queued += len(pcm)
+        self._pending.appendleft(first)
+        self._chunks.insert(0, first)
+        self._held_from = len(pcm) if holds_rest else None
+
+    def release_rest(self) -> None:
+        """What is behind the speech that was put in front may be sent as well."""
+        self._held_from = None
+
+    @property
+    def _is_held(self) -> bool:
+        return self._held_from is not None and self.sent >= self._held_from
 
     def finish(self) -> None:
         """Nothing more will be pushed."""
@@ -113,9 +148,12 @@ class Playback:
     def due(self, now_ns: int) -> list[Outgoing]:
         """The frames to send now, in order."""
         frames: list[Outgoing] = []
-        while self._pending and self.sent - self.position(now_ns) < self._lead:
+        while not self._is_held and self._pending and self._is_within_lead(now_ns):
             frames.append(self._next_frame(now_ns))
         return frames
+
+    def _is_within_lead(self, now_ns: int) -> bool:
+        return self.sent - self.position(now_ns) < self._lead
 
     def _next_frame(self, now_ns: int) -> Outgoing:
         chunk = self._pending[0]
@@ -190,8 +228,9 @@ class Playback:
         return playback
 
     def next_due_ns(self) -> int | None:
-        """Time at which `due` has the next frame, ns; None while nothing is queued."""
-        if not self._pending:
+        """Time at which `due` has the next frame, ns; None while nothing is queued, or the rest is
+        held back."""
+        if not self._pending or self._is_held:
             return None
         if self._anchor_ns is None:
             return 0

@@ -137,9 +137,11 @@ class ResponseController:
         script: str | None = None,
         *,
         voiced_ns: int | None = None,
+        answer_after_ms: int = 0,
     ) -> None:
         """Start a response: the words of `script`, the preemptive one, or the model's anew.
-        `voiced_ns`: when the caller was last heard, where that is what it answers."""
+        `voiced_ns`: when the caller was last heard, where that is what it answers.
+        `answer_after_ms`: as in `StartReply`."""
         run = None if script is not None else self._adopt(turn, settings, options)
         if run is None:
             self.discard_preemptive(turn)
@@ -151,7 +153,9 @@ class ResponseController:
         self._overlapping = None  # an overlap of the response before is settled by other means
         self._items.announce(run.reply)
         run.announced.set()
-        self._first_audio.expect(run, voiced_ns)
+        if not answer_after_ms:
+            run.certain.set()
+        self._first_audio.expect(run, voiced_ns, answer_after_ms)
 
     def prepare_preemptive(self, turn: TurnId, settings: SessionSettings, text: str) -> None:
         """Prepare the response to these words, in case they are the caller's message."""
@@ -175,6 +179,12 @@ class ResponseController:
         if any(tokens):
             mark = self._log.guessed if instead is None else partial(self._log.mark, instead)
             mark(MarkName.LLM_WASTED, self._clock.now_ns(), tokens)
+
+    def release_opener(self, turn: TurnId) -> None:
+        """Let the early opener in front of the response of this turn be heard."""
+        run = self._of(turn)
+        if run is not None:
+            run.release_opener()
 
     def release(self, turn: TurnId) -> None:
         """Let the response of this turn be heard."""

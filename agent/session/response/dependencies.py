@@ -90,6 +90,8 @@ class SessionOptions:
     """Sentences in calls of a language, by its code. None: the three below, and English."""
     openers: Sequence[str] = ()
     """Words in front of late responses; empty: late responses get none."""
+    early_openers: bool = False
+    """They are also spoken before it is certain enough for an answer that the turn is over."""
     idle: IdleRules = NOT_IDLE
     """Times after which a silent caller is prompted and the call ends."""
     idle_prompt: str = ""

@@ -1,4 +1,5 @@
-"""Timing of a response's first audio: not before the agent's pace, and an opener when it is late.
+"""Timing of a response's first audio: not before the agent's pace, an opener when it is late, or
+before it is certain that the caller is done.
 
 Theory of operation. An ordinary response answers a caller who has just stopped speaking, and two
 settings look at the time since that caller's last voiced sample, which is the origin of every
@@ -13,6 +14,11 @@ that the voice has cached ("One moment,") are put in front of it, once. They are
 stand in the transcript and in the history; the model, which did not generate them, gets them when
 the response is over (`items.py`). A response that is nearly ready gets no opener: the words would
 only delay it.
+
+*Early openers*: where the turn is certain enough for an opener and not for the answer
+(`agent/turn_taking/early_opener.py`), the words are spoken at once, in front of what there may be
+of the response. The answer is held back until it may sound and the opener is about to end; so a
+caller who goes on has heard nothing of it. Tools wait for the same certainty.
 
 *Holding phrase*: a model that hangs, or is being rebuilt after it did, makes a response later than
 any budget. Where nothing of it is ready after `HOLD_NS`, and a model is in trouble, the caller
@@ -29,6 +35,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.observability.turn_recorder import TurnRecorder
+from agent.session.ports.playback import duration_ns
 from agent.turn_taking import events as ev
 from latency_budget.account.actions import ActionTaken
 from latency_budget.account.clock import Clock
@@ -42,7 +49,8 @@ NS_PER_MS: Final = 1_000_000
 
 MARGIN_NS: Final = 60 * NS_PER_MS
 """Before the first sound is due. Until then a reply may still be ready in time: of what comes
-later, sending takes 10 ms and the way to the ear 30."""
+later, sending takes 10 ms and the way to the ear 30. So long before the end of an early opener the
+answer is sent."""
 
 GRACE_NS: Final = 100 * NS_PER_MS
 """After the turn was decided over, however late that was, unless the reply is predicted to take
@@ -96,35 +104,44 @@ class FirstAudioGate:
         """The response that got an opener, and when (ns)."""
         self._task: asyncio.Task[None] | None = None
         """Waits until the response may sound, or until it is late."""
+        self._held: ResponseTask | None = None
+        """The response behind an early opener that may not sound yet."""
         self._holding = holding
         self._holding_task: asyncio.Task[None] | None = None
         """Waits until the response is so late that something is wrong."""
 
-    def expect(self, run: ResponseTask, voiced_ns: int | None) -> None:
+    def expect(self, run: ResponseTask, voiced_ns: int | None, answer_after_ms: int = 0) -> None:
         """A response begins; emit `ReplyAudible` once when it may sound. `voiced_ns`: when the
-        caller it answers was last heard; None: it may sound at any time."""
+        caller it answers was last heard; None: it may sound at any time. `answer_after_ms` above 0:
+        emit `OpenerAudible` first, and the other one not before that time has passed."""
         self.cancel()
         self._expected = run, voiced_ns if run.reply.speaks else None
-        if run.is_ready:
+        if answer_after_ms > 0:
+            self._held = run
+            due_ns = self._clock.now_ns() + answer_after_ms * NS_PER_MS
+            self._task = self._group.create_task(self._open_early(run, voiced_ns, due_ns))
+        elif run.is_ready:
             self.ready(run)
             return
         language = run.reply.settings.language
         if self._holding.text_in(language) and run.reply.speaks:
             since_ns = self._clock.now_ns() if voiced_ns is None else voiced_ns
             self._holding_task = self._group.create_task(self._hold_line(run, since_ns))
-        if self._expected[1] is not None and self._openers(language):
+        is_held = self._held is not None
+        if self._expected[1] is not None and self._openers(language) and not is_held:
             self._task = self._group.create_task(self._open(run, self._expected[1]))
 
     def cancel(self) -> None:
-        """Stop waiting for the pace, the opener or the holding phrase."""
+        """Stop waiting for the pace, the certainty, the opener or the holding phrase."""
         for task in (self._task, self._holding_task):
             if task is not None:
                 task.cancel()
-        self._task = self._holding_task = None
+        self._task = self._holding_task = self._held = None
 
     def ready(self, run: ResponseTask) -> None:
-        """The first of a response could be heard. A preemptive one is not expected yet."""
-        if self._expected is None or self._expected[0] is not run:
+        """The first of a response could be heard. A preemptive one is not expected yet, and one
+        behind an early opener is looked at again when it may sound."""
+        if self._expected is None or self._expected[0] is not run or self._held is run:
             return
         voiced_ns = self._expected[1]
         self.cancel()
@@ -149,11 +166,30 @@ class FirstAudioGate:
         self._task = None
         self._emit(ev.ReplyAudible(run.reply.turn))
 
+    async def _open_early(self, run: ResponseTask, voiced_ns: int | None, due_ns: int) -> None:
+        """Speak an opener, no sooner than the agent's pace, and hold the answer back until it may
+        sound and the opener is about to end."""
+        settings = run.reply.settings
+        text = self._opener_of(run)
+        speech = await run.voice.opener(text)
+        if voiced_ns is not None and settings.pace_ms:
+            await self._sleep_until(min(voiced_ns + settings.pace_ms * NS_PER_MS, due_ns))
+        end_ns = now_ns = self._clock.now_ns()
+        if speech is not None and now_ns < due_ns:
+            run.open_with(text, speech, is_early=True)
+            end_ns = now_ns + duration_ns(len(speech.pcm), run.reply.playback.rate_hz)
+            self._emit(ev.OpenerAudible(run.reply.turn))
+        await self._sleep_until(due_ns)
+        run.certain.set()
+        await self._sleep_until(end_ns - MARGIN_NS)
+        self._task = self._held = None
+        if run.is_ready:
+            self.ready(run)
+
     async def _open(self, run: ResponseTask, voiced_ns: int) -> None:
         """Speak an opener if nothing of the response is ready in time."""
         turn, settings = run.reply.turn, run.reply.settings
-        openers = self._openers(settings.language)
-        text = openers[turn % len(openers)]
+        text = self._opener_of(run)
         speech = await run.voice.opener(text)
         due_ms = max(self._log.budget.total_ms, settings.pace_ms)
         late_ns = voiced_ns + due_ms * NS_PER_MS - MARGIN_NS
@@ -177,9 +213,15 @@ class FirstAudioGate:
         while not self._holding.is_due():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(LOOK_S)
         self._holding_task = None  # this can't be stopped half way from here on
-        if speech is not None and not (run.is_ready or run.reply.has_speech or run.reply.ended):
+        reply = run.reply
+        is_silent = not (run.is_ready or reply.has_speech or reply.opener_chars or reply.ended)
+        if speech is not None and is_silent:
             run.open_with(text, speech)
             run.become_ready()
+
+    def _opener_of(self, run: ResponseTask) -> str:
+        openers = self._openers(run.reply.settings.language)
+        return openers[run.reply.turn % len(openers)]
 
     def _is_far(self, turn: TurnId) -> bool:
         """True if the response is predicted to take longer than the grace."""

@@ -185,6 +185,7 @@ class ReplyItems:
             usage_before=reply.usage,
             spoken_before_s=reply.spoken_s,
             first_audible_sample=None,
+            answer_sample=None,
             claims=PlaybackReportCheck(),
             ended=False,
         )

@@ -84,8 +84,13 @@ class Reply:
     taken_back: bool = False
     """The turn was reopened: nothing of it counts as heard, whatever the client played."""
 
-    def begin_with(self, opener: str, speech: Speech) -> None:
-        """Put these words in front of a reply that has no speech yet."""
+    answer_sample: int | None = None
+    """Sample of the playback with which the answer behind an early opener begins, until it is
+    audible; None: no early opener is in front of it."""
+
+    def begin_with(self, opener: str, speech: Speech, *, is_early: bool) -> None:
+        """Put these words in front of a reply of which nothing was sent. `is_early`: the rest is
+        held back until the playback's `release_rest`."""
         self.opener_chars = shift = len(opener) + 1
         self.text = f"{opener} {self.text}"
         self.rounds[:] = [
@@ -93,7 +98,8 @@ class Reply:
             replace(each, at_char=each.at_char and each.at_char + shift)
             for each in (replace(each, resumes_at=each.resumes_at + shift) for each in self.rounds)
         ]
-        self.playback.push(speech.pcm, (0, self.opener_chars), speech.words)
+        self.playback.put_in_front(speech.pcm, shift, speech.words, holds_rest=is_early)
+        self.answer_sample = len(speech.pcm) if is_early else None
 
     def queue(self, speech: Speech, base: int) -> None:
         """Queue the next speech of the reply. Its characters count from `base`, behind the

@@ -5,8 +5,9 @@ is generated while the first is spoken:
 
 - *generation*: the model's tokens are cut into speakable pieces. A model that calls a server tool
   has said what comes before; the tool runs, the model reads its result and continues: another round
-  of the same response. No tool runs before the response is announced: a preemptive response may be
-  discarded, and a tool run for it would be useless and perhaps harmful. A tool in the background
+  of the same response. No tool runs before the response is announced and its turn certain to be
+  over: a preemptive response may be discarded, one behind an early opener taken back, and a tool
+  run for it would be useless and perhaps harmful. A tool in the background
   is started, and what the model reads is that it runs. A call of a client's tool
   is sent to the client and ends the response; the client asks for the next one. A handoff ends it
   as well: the next one is the other agent's.
@@ -161,6 +162,11 @@ class ResponseTask:
         self._filler = filler
         self.announced = asyncio.Event()
         """Set when the client knows of the response. Nothing of it is sent before that."""
+        self.certain = asyncio.Event()
+        """Set when it is certain enough that the caller's turn is over. No tool runs before that:
+        the response may be taken back."""
+        self._may_send = asyncio.Event()
+        """Set when the response, or an early opener in front of it, may be heard."""
         self._released = asyncio.Event()
         """Set when the response may be heard."""
         self._flowing = asyncio.Event()
@@ -204,9 +210,16 @@ class ResponseTask:
         except* StageError as errors:
             raise _first_leaf(errors) from None
 
+    def release_opener(self) -> None:
+        """Let the early opener be heard, and nothing behind it."""
+        self._may_send.set()
+
     def release(self) -> None:
         """Let the response be heard."""
         self._released.set()
+        self._may_send.set()
+        self.reply.playback.release_rest()
+        self._wake.set()
 
     def hold(self) -> None:
         """Send nothing more, and synthesize nothing that has not begun."""
@@ -234,7 +247,7 @@ class ResponseTask:
         start = len(reply.text)
         apology, speech = await self._kept_apology()
         reply.text += (" " if reply.text[-1:].strip() else "") + apology
-        self._released.set()
+        self.release()
         if speech is not None:
             reply.playback.push(speech.pcm, (start, len(reply.text)), speech.words)
         reply.playback.finish()
@@ -255,9 +268,11 @@ class ResponseTask:
         """Wait until every piece generated so far has been synthesized."""
         await self._pieces.join()
 
-    def open_with(self, text: str, speech: Speech) -> None:
-        """Put an opener in front of a reply that has no speech yet; `become_ready` comes next."""
-        self.reply.begin_with(text, speech)
+    def open_with(self, text: str, speech: Speech, *, is_early: bool = False) -> None:
+        """Put an opener in front of a reply that has no speech yet; `become_ready` comes next. An
+        early one may be put in front of speech, which it holds back; `release_opener` comes next.
+        """
+        self.reply.begin_with(text, speech, is_early=is_early)
         now_ns = self._clock.now_ns()
         self.mark(MarkName.OPENER, now_ns)
         self.mark(MarkName.FIRST_AUDIBLE_READY, now_ns)
@@ -380,14 +395,14 @@ class ResponseTask:
             reply.rounds[-1] = replace(reply.rounds[-1], resumes_at=len(reply.text))
 
     async def _send_call(self, call: ModelCall) -> None:
-        """Send a client's tool call, once the response is announced and not held."""
-        await self.announced.wait()
+        """Send a client's tool call, once the response is announced, stands and is not held."""
+        await self.certain.wait()
         await self._flowing.wait()
         if not self.reply.ended:  # cut at this very moment: cancelling comes a step later
             self._callbacks.client_call(self.reply, call)
 
     async def _run_tools(self, chat: ChatPort, calls: tuple[ModelCall, ...]) -> None:
-        await self.announced.wait()
+        await self.certain.wait()
         reply = self.reply
         if reply.ended and reply.held_at is None:
             raise asyncio.CancelledError  # cut at this very moment: cancelling comes a step later
@@ -540,7 +555,7 @@ class ResponseTask:
     # --- pacing: speech to the client, in real time ---
 
     async def _pace(self) -> None:
-        await self._released.wait()
+        await self._may_send.wait()
         while True:
             await self._flowing.wait()
             self._wake.clear()
@@ -568,12 +583,16 @@ class ResponseTask:
         self._callbacks.audio_sent(reply.playback, frame)
         self._report_progress()
         if reply.first_audible_sample is None and _peak(frame.pcm) > AUDIBLE:
-            offset = int(np.argmax((frame.pcm > AUDIBLE) | (frame.pcm < -AUDIBLE)))
-            reply.first_audible_sample = frame.first_sample + offset
+            reply.first_audible_sample = frame.first_sample + _first_audible(frame.pcm)
             released_ns = self._clock.now_ns()
             offset_ns = duration_ns(reply.first_audible_sample, reply.playback.rate_hz)
             reply.claims.released(offset_ns, released_ns)
             self.mark(MarkName.RELEASED, released_ns)
+        is_answer = reply.answer_sample is not None and frame.first_sample >= reply.answer_sample
+        if is_answer and _peak(frame.pcm) > AUDIBLE:
+            reply.answer_sample = None
+            offset_ns = duration_ns(_first_audible(frame.pcm), reply.playback.rate_hz)
+            self.mark(MarkName.ANSWER_AUDIBLE, frame.at_ns + offset_ns)
 
     async def _show_text(self) -> None:
         """Send the text of a reply that is not spoken, as far as it goes, when it may be shown."""
@@ -605,6 +624,11 @@ async def _scripted(text: str) -> AsyncGenerator[ReplyToken, None]:
 def _peak(pcm: npt.NDArray[np.int16]) -> int:
     """Largest absolute sample; 0 where there is none."""
     return max(int(pcm.max()), -int(pcm.min())) if pcm.size else 0
+
+
+def _first_audible(pcm: npt.NDArray[np.int16]) -> int:
+    """Index of the first audible sample; there is one."""
+    return int(np.argmax((pcm > AUDIBLE) | (pcm < -AUDIBLE)))
 
 
 def _first_leaf(group: ExceptionGroup[StageError]) -> StageError:

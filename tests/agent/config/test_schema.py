@@ -123,12 +123,20 @@ def test_unknown_settings(
         ("[agents.a]\nexamples = [{user = 'x'}]", 'a table with "user" and "assistant"'),
         ("[agents.a]\ntools = ['x']", "agents.a.tools must be a table, not 'x'"),
         ("[agents.a]\npreset = 'x'", "agents.a.preset must be one of"),
+        ("[agent]\nearly_openers = 1", "agent.early_openers must be true or false, not 1"),
     ],
 )
 def test_values_that_do_not_fit(file_text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"halfsec\.toml|below") as caught:
         load_config(file_text=file_text)
     assert message in caught.value.message
+
+
+def test_early_openers_need_openers() -> None:
+    openers = "[agent]\nearly_openers = true\n"
+    with pytest.raises(ConfigError, match=r"early_openers needs agent\.openers, which is empty"):
+        load_config(file_text=openers)
+    assert load_config(file_text=f'{openers}openers = ["Well,"]').agent.early_openers
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,32 @@ def test_how_long_it_lasts_counts_what_is_not_sent_yet() -> None:
     assert playback.lasts_until_ns(900 * MS) == 1500 * MS  # dry after the 400 ms that were sent
 
 
+def test_speech_in_front_holds_the_rest_back() -> None:
+    playback = two_words()
+    playback.put_in_front(pcm(250), 6, (HeardWord(5, 250 * 24),), holds_rest=True)
+    frames = playback.due(0) + playback.due(2000 * MS)
+    assert [(frame.first_sample, frame.text) for frame in frames] == [
+        (0, (0, 6)), (100 * 24, None), (200 * 24, None)
+    ]  # fmt: skip
+    assert playback.next_due_ns() is None
+    assert not playback.all_sent
+    assert playback.chars_heard(playback.heard_samples(2000 * MS)) == 6
+    playback.release_rest()
+    rest = playback.due(2000 * MS)
+    assert rest[0].at_ns == 2000 * MS, "the opener was over"
+    assert (rest[0].first_sample, rest[0].text) == (250 * 24, (6, 17))
+    assert np.array_equal(rest[0].pcm, pcm(1000)[: 100 * 24])
+    heard = [playback.chars_heard((250 + ms) * 24) for ms in (299, 300, 600, 1000)]
+    assert heard == [6, 11, 17, 17]
+
+
+def test_speech_in_front_that_holds_nothing_back_is_followed_at_once() -> None:
+    playback = two_words()
+    playback.put_in_front(pcm(250), 6, (), holds_rest=False)
+    spans = [frame.text for frame in playback.due(0) if frame.text is not None]
+    assert spans == [(0, 6), (6, 17)]
+
+
 def test_word_counts_as_heard_after_its_last_sample() -> None:
     playback = two_words()
     assert playback.chars_heard(300 * 24 - 1) == 0

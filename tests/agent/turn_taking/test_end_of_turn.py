@@ -4,8 +4,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.session.api.settings import Eagerness, SemanticVad, ServerVad, TurnDetection
-from agent.turn_taking.end_of_turn import IdleRules, TurnRules, required_silence_ms, rules_for
+from agent.session.api.settings import (
+    Eagerness,
+    SemanticVad,
+    ServerVad,
+    SessionSettings,
+    TurnDetection,
+)
+from agent.turn_taking.end_of_turn import (
+    NOT_IDLE,
+    IdleRules,
+    TurnRules,
+    opener_silence_ms,
+    required_silence_ms,
+    rules_for,
+    rules_of,
+)
 from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, shipped_score
 from agent.turn_taking.state import TurnState
 from agent.turn_taking.tables import Caller
@@ -33,6 +47,43 @@ def test_explicit_silence_is_literal(
 def test_without_one_the_score_decides(evidence: Evidence, eagerness: Eagerness) -> None:
     required_ms = required_silence_ms(TurnRules(eagerness=eagerness), evidence)
     assert required_ms == shipped_score().wait_ms(evidence, eagerness)
+
+
+@settings(derandomize=True)
+@given(EVIDENCE, st.sampled_from(EAGERNESS))
+def test_an_opener_waits_no_longer_than_the_answer(
+    evidence: Evidence, eagerness: Eagerness
+) -> None:
+    rules = TurnRules(eagerness=eagerness, opens_early=True)
+    wait_ms = opener_silence_ms(rules, evidence)
+    assert wait_ms is None or 0 < wait_ms <= required_silence_ms(rules, evidence)
+
+
+NO_OPENERS = [
+    TurnRules(),
+    TurnRules(opens_early=True, silence_ms=700),
+    TurnRules(opens_early=True, replies=False),
+    TurnRules(opens_early=True, interrupts=False),
+    TurnRules(opens_early=True, language="de"),
+    TurnRules(opens_early=True, language="xx"),
+]
+
+
+@pytest.mark.parametrize("rules", NO_OPENERS)
+def test_when_there_are_no_early_openers(rules: TurnRules) -> None:
+    evidence = Evidence("Book a table.", 0.4)
+    assert opener_silence_ms(TurnRules(opens_early=True), evidence) is not None
+    assert opener_silence_ms(rules, evidence) is None
+
+
+def test_early_openers_are_the_operators_and_of_spoken_replies() -> None:
+    spoken, written = SessionSettings(), SessionSettings(output_modality="text")
+    found = {
+        (each.speaks, has_openers): rules_of(each, NOT_IDLE, has_openers=has_openers).opens_early
+        for each in (spoken, written)
+        for has_openers in (False, True)
+    }
+    assert [which for which, opens in found.items() if opens] == [(True, True)]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.turn_taking.dialogue.agent_question import question_of
 from agent.turn_taking.end_of_turn_model import (
     ALL_KNOWN,
     EAGERNESS,
@@ -29,7 +30,7 @@ from agent.turn_taking.end_of_turn_model import (
     shipped_score,
     word_class,
 )
-from agent.turn_taking.thresholds import DANGLING_MS, MAX_NUMBER_MS
+from agent.turn_taking.thresholds import DANGLING_MS, MAX_NUMBER_MS, OPENER_COST_SHARE
 from benchmarks.end_of_turn.fit import newton
 
 RELEASE = Release(log_odds=1.0, least_ms=250, most_ms=900)
@@ -99,6 +100,38 @@ def test_a_turn_is_over_when_its_odds_pass_the_threshold() -> None:
     assert RELEASE.least_ms < wait_ms < RELEASE.most_ms
     assert SCORE.log_odds(evidence, wait_ms - 1) < RELEASE.log_odds
     assert SCORE.log_odds(evidence, wait_ms) >= RELEASE.log_odds
+
+
+def test_an_opener_takes_the_odds_of_its_own_cost() -> None:
+    """A quarter of the cost takes a quarter of the odds."""
+    evidence = Evidence("call me", -0.6)
+    wait_ms = SCORE.opener_wait_ms(evidence, "auto")
+    assert wait_ms is not None
+    assert RELEASE.least_ms < wait_ms < SCORE.wait_ms(evidence, "auto")
+    enough = math.exp(RELEASE.log_odds) * OPENER_COST_SHARE
+    assert math.exp(SCORE.log_odds(evidence, wait_ms - 1)) < enough
+    assert math.exp(SCORE.log_odds(evidence, wait_ms)) >= enough
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("Switch off the", ""),
+        ("my number is 5 5", ""),
+        ("5 5", "What's your four digit PIN?"),
+        ("S M", "Could you spell your name?"),
+    ],
+)
+def test_no_opener_where_a_rule_makes_the_wait(words: str, asked: str) -> None:
+    question = question_of(asked, is_greeting=False, language="en")
+    evidence = Evidence(words, 0.4, question=question)
+    assert shipped_score().opener_wait_ms(evidence, "auto") is None
+
+
+def test_no_opener_without_the_fitted_weights(tmp_path: Path) -> None:
+    evidence = Evidence("call me.", 0.4)
+    assert shipped_score().opener_wait_ms(evidence, "auto") is not None
+    assert score_or_rule(tmp_path / "none.json").opener_wait_ms(evidence, "auto") is None
 
 
 def test_the_surer_the_sooner_between_two_bounds() -> None:

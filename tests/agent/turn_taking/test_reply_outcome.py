@@ -141,6 +141,26 @@ def test_a_turn_re_opened_before_a_sound_was_not_cut_in_on() -> None:
     assert understood(outcomes, "With a bit of brown sugar.") is Outcome.REOPENED
 
 
+def test_an_early_opener_is_no_answer_that_could_cut_in() -> None:
+    outcomes = answered(is_audible=False)
+    outcomes.event(ev.OpenerAudible(TURN), AUDIBLE_NS)
+    outcomes.audible(TURN, AUDIBLE_NS)
+    speak(outcomes, 400)
+    outcomes.command(cmd.ReopenTurn(TURN, 2))
+    assert understood(outcomes, "With a bit of brown sugar.") is Outcome.REOPENED
+
+
+def test_the_answer_behind_an_early_opener_may_cut_in() -> None:
+    outcomes = answered(is_audible=False)
+    outcomes.event(ev.OpenerAudible(TURN), AUDIBLE_NS - 900 * MS)
+    outcomes.audible(TURN, AUDIBLE_NS - 900 * MS)
+    outcomes.answer_audible(TURN, AUDIBLE_NS)
+    outcomes.audible(TURN, AUDIBLE_NS - 800 * MS)  # the client's report is of the opener
+    speak(outcomes, 100)
+    outcomes.command(cmd.ReopenTurn(TURN, 2))
+    assert understood(outcomes, "With a bit of brown sugar.") is Outcome.CUT_IN
+
+
 def test_a_re_opened_turn_is_judged_by_both_halves() -> None:
     outcomes = answered(before="I want to")
     speak(outcomes, 100)

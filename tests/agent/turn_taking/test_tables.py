@@ -45,6 +45,7 @@ ILLEGAL: list[tuple[tuple[ev.Event, ...], ev.Event, str]] = [
     (PAUSES, ev.SpeechStarted(2, 0), "SpeechStarted while the caller is pausing"),
     (PREPARES, ev.ReplyPlayed(ONE), "ReplyPlayed while the agent is preparing"),
     (TALKS, ev.ReplyAudible(ONE), "ReplyAudible while the agent is speaking"),
+    (TALKS, ev.OpenerAudible(ONE), "OpenerAudible while the agent is speaking"),
     (TALKS, ev.ReplyPlayed(ONE), "ReplyPlayed while the agent is speaking"),
     (TRAILS, ev.ReplyAudible(ONE), "ReplyAudible while the agent is trailing"),
     (TRAILS, ev.ReplySent(ONE), "ReplySent while the agent is trailing"),
@@ -69,7 +70,8 @@ STALE: list[tuple[tuple[ev.Event, ...], ev.Event]] = [
     (TRAILS, ev.ReplyContinued(ONE)),
     *((state, kind(turn)) for state, turn in ((CUT, ONE), (TALKS, TurnId(0)), (TRAILS, TurnId(9)))
       for kind in (
-          ev.ReplyAudible, ev.ReplyContinued, ev.ReplySent, ev.ReplyPlayed, ev.ReplyFailed,
+          ev.OpenerAudible, ev.ReplyAudible, ev.ReplyContinued, ev.ReplySent, ev.ReplyPlayed,
+          ev.ReplyFailed,
       )),
 ]  # fmt: skip
 

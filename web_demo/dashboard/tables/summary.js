@@ -89,6 +89,6 @@ function outcomes({ cut_in_interval: interval, outcomes: turns }) {
   const words = [];
   if (interval) words.push(`95 %: ${percent(interval[0])} to ${percent(interval[1])}`);
   if (turns) words.push(`${count(turns.interrupted)} interrupted`);
-  if (turns) words.push(`${count(turns.reopened)} re-opened unheard`);
+  if (turns) words.push(`${count(turns.reopened)} re-opened unanswered`);
   return words.join(', ');
 }

@@ -180,6 +180,7 @@ async def test_turns_that_were_re_opened(stages: Stages) -> None:
     assert "halfsec_turns_total 2.0" in lines
     assert "halfsec_turns_reopened_total 1.0" in lines
     assert "halfsec_turns_withdrawn_total 0.0" in lines
+    assert "halfsec_turns_withdrawn_openers_total 0.0" in lines
     assert "halfsec_turns_interrupted_total 1.0" in lines
 
 
