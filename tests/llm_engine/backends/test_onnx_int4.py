@@ -270,15 +270,13 @@ def test_another_text_makes_other_weights(tmp_path: Path) -> None:
     text = tmp_path / "said.txt"
     text.write_text("what time is it? the cat sat on the mat. " * 40)
     config = replace(INT4, cache_dir=tmp_path / "converted")
-    contents = []
+    num_files = []
     for calibration in (None, text, text, None):
         OnnxBackend(checkpoint, replace(config, calibration=calibration), 64)
-        (file,) = (tmp_path / "converted").glob("*.weights")
-        contents.append(file.read_bytes())
-    assert contents[0] == contents[3] != contents[1] == contents[2]
+        num_files.append(len(list((tmp_path / "converted").glob("*.weights"))))
+    assert num_files == [1, 2, 2, 2]
     OnnxBackend(checkpoint, replace(config, precision=Precision.INT8), 64)
-    (file,) = (tmp_path / "converted").glob("*.weights")
-    assert file.read_bytes() not in contents
+    assert len(list((tmp_path / "converted").glob("*.weights"))) == 3
 
 
 @pytest.mark.parametrize(
