@@ -8,7 +8,9 @@ user with all that follows it up to the next one, so no tool's result is left wi
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+from operator import is_
 from typing import Any, Final
 
 from agent.session.api.conversation import ModelCall
@@ -35,6 +37,15 @@ the whole history is read anew by the server, more often. Lower: the model forge
 MIN_KEPT_EXCHANGES: Final = 2
 """Newest exchanges that are never condensed: the last reply may still be cut, and its question be
 taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Turns of a conversation, and what stands for older ones."""
+
+    messages: tuple[ChatMessage, ...]
+    summary: tuple[str, ...]
+    num_left_out: int
 
 
 class TextHistory:
@@ -150,6 +161,19 @@ class TextHistory:
         """Drop about half of the turns: the server says that the prompt is too long. Returns how
         many messages went."""
         return self._drop(max(1, self.num_turns() // 2))
+
+    def turns(self) -> Turns:
+        """The turns as they are now, for `put_back`."""
+        return Turns(tuple(self.messages), self.summary, self.num_left_out)
+
+    def put_back(self, before: Turns) -> None:
+        """Put back what was dropped since. Does nothing where the turns have changed otherwise."""
+        num_gone = len(before.messages) - len(self.messages)
+        rest = before.messages[num_gone:] if num_gone >= 0 else ()
+        is_rest = len(rest) == len(self.messages) and all(map(is_, rest, self.messages))
+        if is_rest and self.summary in ((), before.summary):
+            self.messages, self.summary = list(before.messages), before.summary
+            self.num_left_out = before.num_left_out
 
     def _drop(self, surplus: int) -> int:
         ends = _ends_of_exchanges(self.messages)
