@@ -302,8 +302,9 @@ class TokenHistory:
         return self._encoder.written("user", text).num_tokens if text else 0
 
     def written(self, messages: Sequence[EncodedMessage]) -> list[ChatMessage]:
-        """Messages of this history as text."""
-        return [ChatMessage(each.role, each.spelled(self._token_bytes)) for each in messages]
+        """Messages of this history as text, with the markers of tool calls: another conversation
+        reads them as this one did."""
+        return [each.decoded(self._template, self._token_bytes) for each in messages]
 
     def _told(self, summary: tuple[str, ...]) -> list[EncodedMessage]:
         """Messages that tell the model a summary."""
