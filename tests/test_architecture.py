@@ -137,7 +137,7 @@ PURE = {
     "latency_budget/statistics": "aggregate",
     "latency_budget/storage": "history postgres_url",
     "llm_engine": "config errors",
-    "llm_engine/chat": "call_reader chat_model template thinking tool_calls",
+    "llm_engine/chat": "call_reader chat_model exchanges template thinking tool_calls",
     "llm_engine/core": "output scheduler",
     "llm_engine/cuda": "memory",
     "llm_engine/kv_cache": "block_manager",

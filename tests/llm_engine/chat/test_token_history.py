@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_engine.chat.exchanges import KEPT_SHARE
 from llm_engine.chat.template import ChatMessage, ChatTemplate, Gap
-from llm_engine.chat.token_history import KEPT_SHARE, HistoryTruncation, TokenHistory
+from llm_engine.chat.token_history import HistoryTruncation, TokenHistory
 from llm_engine.errors import RequestError
 from tests.support.fakes.llm_models import CHATML
 
