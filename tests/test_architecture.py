@@ -112,8 +112,8 @@ PURE = {
     "agent/session/ports": "playback stage_ports",
     "agent/stages": "openai_tools",
     "agent/stages/remote": (
-        "completion_chunks event_stream optional_fields pcm_reader streamed_speech text_history "
-        "transcription_session"
+        "completion_chunks event_stream optional_fields pcm_reader recovery streamed_speech "
+        "text_history transcription_session"
     ),
     "agent/telephony": "media_output media_session",
     "agent/telephony/carriers": "*",

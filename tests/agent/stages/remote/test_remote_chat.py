@@ -18,7 +18,7 @@ from agent.session.ports.stage_ports import (
     ScoresMessageEnd,
     Tools,
 )
-from agent.stages.remote import api_server, remote_chat
+from agent.stages.remote import api_server, recovery, remote_chat
 from agent.stages.remote import model_server as model_server_module
 from agent.stages.remote.event_stream import MAX_EVENT_BYTES
 from agent.stages.remote.model_server import ModelServer
@@ -772,7 +772,7 @@ async def test_requests_of_one_token_are_no_longer_by_the_operators_limit() -> N
 
 
 async def test_it_recovers_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_server, "RECOVERY_S", 0.01)
+    monkeypatch.setattr(recovery, "RECOVERY_S", 0.01)
     monkeypatch.setattr(api_server, "PROBE_S", 0.01)
     async with talking(one_token(0), one_token(999), HELLO) as (_, scripted, server):
         scripted.is_down = True
