@@ -23,7 +23,7 @@ from llm_engine.backends.onnx_graph import (
     linear_attributes,
     make_model,
 )
-from llm_engine.backends.onnx_int4 import GROUPS, nearest, packed_arrays, rounded_arrays
+from llm_engine.backends.onnx_int4 import CPU_GROUPS, nearest, packed_arrays, rounded_arrays
 from llm_engine.backends.onnx_weights import convert
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.int4 import Int4Matrix
@@ -218,17 +218,17 @@ def test_which_matrices_have_four_bits(is_calibrated: bool, tmp_path: Path) -> N
     arrays = (
         arrays_of(checkpoint)
         if is_calibrated
-        else dict(convert(checkpoint, lambda share: None, int4_groups=GROUPS))
+        else dict(convert(checkpoint, lambda share: None, int4_groups=CPU_GROUPS))
     )
     names = {name.removeprefix("layers.0.").rpartition(".")[0] for name in arrays}
     names &= {"qkv", "out", "gate_up", "down", "head"}
     for name in names:
         prefix = name if name == "head" else f"layers.0.{name}"
-        kind = "nibbles" if name in GROUPS else "codes"
+        kind = "nibbles" if name in CPU_GROUPS else "codes"
         assert f"{prefix}.{kind}" in arrays
         assert (f"{prefix}.zeros" in arrays) == (kind == "nibbles")
         if kind == "nibbles":
-            assert arrays[f"{prefix}.nibbles"].shape[2] * 2 == GROUPS[name]
+            assert arrays[f"{prefix}.nibbles"].shape[2] * 2 == CPU_GROUPS[name]
 
 
 def test_only_matrices_of_large_blocks_multiply_rows_in_pairs(tmp_path: Path) -> None:
