@@ -76,7 +76,13 @@ LAYERS = {
         "load contract",
     ),
     "engine_plugins": ("reference", "discovery", "contract"),
-    "latency_budget": ("account host", "enforcement statistics", "capacity storage", "reporting"),
+    "latency_budget": (
+        "account host",
+        "statistics",
+        "enforcement",
+        "capacity storage",
+        "reporting",
+    ),
 }
 """The contract of imports within a package, from the bottom up. A folder stands for the modules
 that lie directly in it; it may import itself and what stands in a line above it."""

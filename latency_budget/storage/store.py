@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from latency_budget.account.clock import Clock, SystemClock, unix_ns
+from latency_budget.account.clock import NS_PER_S, Clock, SystemClock, unix_ns
 
 from .background_writer import BackgroundWriter, BoundedQueue
 from .call_documents import (
@@ -65,8 +65,6 @@ take the memory of one short turn."""
 
 Entry = StoredTurn | CallRecord | EndedCall
 """What the store writes."""
-
-NS_PER_S: Final = 10**9
 
 NS_PER_HOUR: Final = 3600 * NS_PER_S
 
