@@ -20,9 +20,10 @@ import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import llm_engine
+from agent.config.schema import Condensing
 from agent.errors import StageError
 from agent.session.api.server_events import Usage
 from agent.session.api.settings import Truncation
@@ -73,8 +74,6 @@ Ollama, LM Studio, TGI, Gemini, Anthropic. Not what they say of a name or limit 
 or large: to drop the history is no remedy for that."""
 
 _log = logging.getLogger(__name__)
-
-Condensing = Literal["summary", "quotes", "off"]
 
 
 @dataclass(frozen=True, slots=True)
