@@ -123,7 +123,7 @@ class Engine:
         self._switched: ChatTemplate | None = None
         """The chat template with thoughts switched the other way."""
         self._sequences = Sequences(
-            self._core.open_sequence,
+            self._open_sequence,
             self._core.close_sequence,
             lambda messages: message_ids(vocabulary.chat_template, messages),
             vocabulary.tokenizer.token_bytes,

@@ -76,7 +76,13 @@ LAYERS = {
         "load contract",
     ),
     "engine_plugins": ("reference", "discovery", "contract"),
-    "latency_budget": ("account host", "enforcement statistics", "capacity storage", "reporting"),
+    "latency_budget": (
+        "account host",
+        "statistics",
+        "enforcement",
+        "capacity storage",
+        "reporting",
+    ),
 }
 """The contract of imports within a package, from the bottom up. A folder stands for the modules
 that lie directly in it; it may import itself and what stands in a line above it."""
@@ -112,8 +118,8 @@ PURE = {
     "agent/session/ports": "playback stage_ports",
     "agent/stages": "openai_tools",
     "agent/stages/remote": (
-        "completion_chunks event_stream optional_fields pcm_reader streamed_speech text_history "
-        "transcription_session"
+        "completion_chunks event_stream optional_fields pcm_reader recovery streamed_speech "
+        "text_history transcription_session"
     ),
     "agent/telephony": "media_output media_session",
     "agent/telephony/carriers": "*",
@@ -137,7 +143,7 @@ PURE = {
     "latency_budget/statistics": "aggregate",
     "latency_budget/storage": "history postgres_url",
     "llm_engine": "config errors",
-    "llm_engine/chat": "call_reader chat_model template thinking tool_calls",
+    "llm_engine/chat": "call_reader chat_model exchanges template thinking tool_calls",
     "llm_engine/core": "output scheduler",
     "llm_engine/cuda": "memory",
     "llm_engine/kv_cache": "block_manager",

@@ -3,7 +3,7 @@
 A voice speaks at its own rate (22.05 or 24 kHz), a phone line hears 8 kHz. Resampling each chunk by
 itself would put a click at every joint, so the filter's state is carried from chunk to chunk, and
 the output does not depend on how the input was split. `soxr` does the work; this class fixes the
-number format, makes equal rates free, and says how much audio is still inside.
+number format, and makes equal rates free.
 """
 
 import numpy as np
@@ -33,11 +33,6 @@ class StreamResampler:
         if self.from_hz == self.to_hz:
             return None
         return soxr.ResampleStream(self.from_hz, self.to_hz, 1, dtype="float32", quality=_QUALITY)
-
-    @property
-    def delay_ms(self) -> float:
-        """Audio held back, milliseconds."""
-        return 0.0 if self._stream is None else 1000.0 * float(self._stream.delay()) / self.to_hz
 
     def push(self, pcm: Pcm) -> Pcm:
         """Take in samples; returns those that are complete, possibly none."""

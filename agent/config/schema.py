@@ -49,6 +49,9 @@ KeyVariable = Annotated[
     str, Matching("([A-Za-z_][A-Za-z0-9_]{0,99})?", "the name of an environment variable")
 ]
 
+Condensing = Literal["summary", "quotes", "off"]
+"""What becomes of a call's oldest turns: see `llm_engine.condense`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
@@ -251,7 +254,7 @@ class LlmSettings:
     context: Annotated[int, Between(256, 1_048_576)] = 4096
     """Context length of the model, in tokens; at most its own. A call's takes up to 0.2 GB of
     memory with a model for a processor, within `cache_mb`."""
-    condense: Literal["summary", "quotes", "off"] = "quotes"
+    condense: Condensing = "quotes"
     """What becomes of a call's oldest turns before the context is full, while nobody waits for the
     model. "quotes": the caller's own sentences with names, numbers and wishes are kept. "summary":
     the model writes a summary, which models below half a billion parameters can't. "off": nothing;

@@ -28,7 +28,7 @@ class _Caller:
     """Duration of its last job."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
     """Place of one job."""
 
@@ -45,7 +45,7 @@ class FairOrder:
     def __init__(self) -> None:
         self._now = 0.0
         """Virtual time."""
-        self._num_open = 0
+        self._open: set[Ticket] = set()
         """Jobs that wait or run."""
         self._callers: dict[Hashable, _Caller] = {}
         self._lock = threading.Lock()
@@ -57,14 +57,15 @@ class FairOrder:
     def queued(self, caller: Hashable) -> Ticket:
         """Place of a new job of this caller."""
         with self._lock:
-            self._num_open += 1
             state = self._callers.get(caller)
             if state is None:
                 self._forget()
                 state = self._callers[caller] = _Caller()
             tag = max(self._now, state.ends)
             state.ends = tag + state.guess_s
-            return Ticket(tag, caller, state.guess_s)
+            ticket = Ticket(tag, caller, state.guess_s)
+            self._open.add(ticket)
+            return ticket
 
     def begun(self, ticket: Ticket) -> None:
         """A job begins."""
@@ -72,14 +73,16 @@ class FairOrder:
             self._now = max(self._now, ticket.tag)
 
     def done(self, ticket: Ticket, took_s: float | None) -> None:
-        """A job is over. `took_s`: None where it did not run."""
+        """A job is over. `took_s`: None where it did not run. Does nothing the second time."""
         with self._lock:
+            if ticket not in self._open:
+                return
+            self._open.remove(ticket)
             state = self._callers.get(ticket.caller)
             if state is not None:
                 state.ends += (took_s or 0.0) - ticket.guess_s
                 state.guess_s = state.guess_s if took_s is None else took_s
-            self._num_open -= 1
-            if not self._num_open:
+            if not self._open:
                 self._callers.clear()  # idle: nobody owes anything
 
     def _forget(self) -> None:

@@ -10,9 +10,10 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
-from typing import Final, Literal, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import llm_engine
+from agent.config.schema import Condensing
 from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
@@ -70,10 +71,6 @@ whether it still takes steps: it may owe none yet."""
 NUM_CONVINCING: Final = 2
 """Further ones, with that question in its queue. Fewer would do; the two together leave a caller
 1 s without an answer, of 2."""
-
-Condensing = Literal["summary", "quotes", "off"]
-"""What becomes of the oldest turns before the context is full: a summary by the model, the caller's
-own sentences, or nothing."""
 
 Result = TypeVar("Result")
 

@@ -10,8 +10,9 @@ nothing to a caller.
 Supervision: a job that raises, or that outlasts its deadline, fails with `StageError` and the stage
 is rebuilt. A thread that hangs inside native code can't be killed; it is abandoned (and ends if it
 ever returns), a new thread builds the model anew and goes on with the queue. A job's deadline runs
-from when it begins, so that a long queue restarts nothing; and a job whose caller was cancelled is
-supervised by the jobs that wait behind it.
+from when it begins, so that a long queue restarts nothing, and it is the job's own: one that may
+take a minute is not ended by the deadline of another that waits for it. Where its caller was
+cancelled, the checks of the thread see to it.
 
 Where a model only computes, a hang is seen long before the deadline: its threads sleep in the
 middle of a job (`idle_threads.py`). Callers then wait for one second and not for ten.
@@ -116,7 +117,17 @@ class StageLostError(HalfsecError):
 
 
 class _Job(Generic[Model, Answer]):
-    __slots__ = ("answer", "call", "generation", "is_awaited", "on_begun", "order", "ticket")
+    __slots__ = (
+        "answer",
+        "call",
+        "due_s",
+        "generation",
+        "is_awaited",
+        "on_begun",
+        "order",
+        "ticket",
+        "timeout_s",
+    )
 
     def __init__(
         self,
@@ -125,34 +136,47 @@ class _Job(Generic[Model, Answer]):
         order: FairOrder,
         ticket: Ticket | None,
         *,
+        timeout_s: float,
         is_awaited: bool,
     ) -> None:
-        """`is_awaited`: a caller waits for its answer."""
+        """`timeout_s`: how long it may take. `is_awaited`: a caller waits for its answer."""
         self.call = call
+        self.timeout_s = timeout_s
+        self.due_s: float | None = None
+        """Deadline of the job that runs, in the loop's time; None while it waits."""
         self.is_awaited = is_awaited
         self.answer = answer
         self.order = order
         self.ticket = ticket
         self.generation: int | None = None
         """Generation of the thread that runs the job; None while it waits."""
-        self.on_begun: Callable[[], None] = lambda: None
-        """Called on the loop when the job begins, unless its caller was cancelled."""
+        self.on_begun: Callable[[float], None] = lambda due_s: None
+        """Called with the deadline on the loop when the job begins, unless its caller was
+        cancelled."""
+
+    @property
+    def is_overdue(self) -> bool:
+        """True if the job has run for longer than it may. On the loop."""
+        return self.due_s is not None and self.answer.get_loop().time() >= self.due_s
 
     def over(self, took_s: float | None) -> None:
-        """Note that the job took so long; None: it did not run."""
+        """Note that the job took so long; None: it did not run, or is given up. Does nothing the
+        second time."""
         if self.ticket is not None:
             self.order.done(self.ticket, took_s)
 
     def begin(self, generation: int) -> None:
         """Mark the job as running. On the owner thread."""
         self.generation = generation
+        loop = self.answer.get_loop()
 
         def notify() -> None:
+            self.due_s = loop.time() + self.timeout_s
             if not self.answer.done():
-                self.on_begun()
+                self.on_begun(self.due_s)
 
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self.answer.get_loop().call_soon_threadsafe(notify)
+            loop.call_soon_threadsafe(notify)
 
 
 @dataclass(slots=True)
@@ -266,11 +290,16 @@ class ModelThread(Generic[Model]):
             self._spawn(None)  # a job waits: do not wait for the timer
         if self.waiting >= MAX_WAITING:
             raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
-        loop, ahead = self._loop, self._running
+        loop = self._loop
         order = self._fair_orders[priority]
         ticket = None if caller is None else order.queued(caller)
         waiting: _Job[Model, Answer] = _Job(
-            job, loop.create_future(), order, ticket, is_awaited=priority < BACKGROUND
+            job,
+            loop.create_future(),
+            order,
+            ticket,
+            timeout_s=timeout_s,
+            is_awaited=priority < BACKGROUND,
         )
         tag = 0.0 if ticket is None else ticket.tag
         self._inbox.put((priority, tag, next(self._order), waiting))
@@ -279,12 +308,12 @@ class ModelThread(Generic[Model]):
             self._next_check = loop.call_later(CHECK_S, self._check)
         try:
             async with asyncio.timeout(timeout_s) as limit:
-                waiting.on_begun = lambda: limit.reschedule(loop.time() + timeout_s)
+                waiting.on_begun = limit.reschedule
                 return await waiting.answer
         except TimeoutError:
-            running = self._running
-            if running is not None and running in (waiting, ahead):
-                self._abandon(running.generation, f"did not answer within {timeout_s:g} s")
+            has_begun = waiting.due_s is not None and limit.when() == waiting.due_s
+            if has_begun and self._running is waiting:
+                self._abandon(waiting.generation, f"did not answer within {timeout_s:g} s")
             raise StageError(self.name, f"The {self.name} stage took too long.") from None
         except (ClientError, StageError):
             raise
@@ -357,6 +386,9 @@ class ModelThread(Generic[Model]):
             self._next_check = loop.call_later(CHECK_S, self._check)
         if job is None:
             return
+        if job.answer.cancelled() and job.is_overdue:  # else its caller sees to it
+            self._abandon(job.generation, f"did not answer within {job.timeout_s:g} s")
+            return
         if watched is None or watched.job is not job:
             watched = _Watched(job, IdleCheck(self._threads) if self.only_computes else None)
         else:
@@ -378,6 +410,9 @@ class ModelThread(Generic[Model]):
         where too many hang."""
         if generation != self._generation or self._loop is None:
             return  # another job saw the same hang first
+        running = self._running
+        if running is not None:
+            running.over(None)  # it may never return
         hung = self._thread
         if model is not None and self._worker is not None:
             hung = self._worker(model)
@@ -449,6 +484,8 @@ class ModelThread(Generic[Model]):
                 self._fail_waiting(error)
                 if built is None:  # at the start, the caller reports the error
                     self._try_again(generation, error, (SystemClock().now_ns() - began_ns) / 1e9)
+                    # The frames hold the model as far as it was built.
+                    error.__traceback__ = error.__context__ = error.__cause__ = None
             return
         if generation == self._generation:
             if self._first_build_s is None:
@@ -479,6 +516,7 @@ class ModelThread(Generic[Model]):
             _log.error(
                 "stage %s can't be built (%s; try %d); next one in %g s",
                 self.name, reason, number, round(wait_s, 1),
+                exc_info=error if number == 1 else None,
             )  # fmt: skip
 
         def spawn() -> None:

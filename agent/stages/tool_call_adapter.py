@@ -113,9 +113,8 @@ class CallCollector:
                 self._begun[-1] = (name, arguments + event.text)
             else:
                 words += event.text
-        num_whole = len(self._begun) - (not self._reader.is_whole)
-        fresh = self._begun[self._num_returned : num_whole]
-        self._num_returned = max(self._num_returned, num_whole)
+        fresh = self._begun[self._num_returned : self._reader.num_whole]
+        self._num_returned = self._reader.num_whole
         return words, tuple(ModelCall(name, arguments) for name, arguments in fresh)
 
 

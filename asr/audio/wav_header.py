@@ -6,6 +6,8 @@ from typing import BinaryIO, Final
 
 from asr.errors import AudioError
 
+from .stated_length import MAX_CHUNKS
+
 _STREAMED: Final = 0xFFFFFFFF
 """Length in the header of a WAV streamed to a pipe. libsndfile reads on to the end."""
 
@@ -49,12 +51,16 @@ class OpenEndedWav(SoundBytes):
 def audio_begins(path: Path, name: str) -> int | None:
     """Offset of audio whose length the header leaves at 0, bytes; None where the header is right.
 
-    Raises AudioError where the header states more than there is: libsndfile shortens that silently.
+    Raises AudioError where the header states more than there is: libsndfile shortens that silently;
+    and where the audio has too many chunks before it.
     """
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(12)
-        while len(header := file.read(8)) == 8:
+        for _ in range(MAX_CHUNKS):
+            header = file.read(8)
+            if len(header) < 8:
+                return None
             length = int.from_bytes(header[4:], "little")
             if header[:4] == b"data":
                 begins = file.tell()
@@ -67,15 +73,18 @@ def audio_begins(path: Path, name: str) -> int | None:
                     )
                 return None
             file.seek(length + length % 2, 1)
-    return None
+    raise AudioError(f"{name}: none of its first {MAX_CHUNKS} chunks is audio")
 
 
 def _only_chunks(file: BinaryIO, size: int) -> bool:
-    """The rest of the file is RIFF chunks, or nothing."""
-    while len(header := file.read(8)) == 8:
+    """The rest of the file is RIFF chunks, `MAX_CHUNKS` at most, or nothing."""
+    for _ in range(MAX_CHUNKS):
+        header = file.read(8)
+        if len(header) < 8:
+            return not header
         if not header[:4].isascii() or not header[:4].decode().isprintable():
             return False
         length = int.from_bytes(header[4:], "little")
         if file.seek(length + length % 2, 1) > size + 1:
             return False
-    return not header
+    return False

@@ -9,7 +9,9 @@ A `Deadline` is absolute: it is passed down the call chain and never restarted.
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
+
+NS_PER_S: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -5,14 +5,13 @@ for each stage: a turn whose reply was not waited for to its end has no value fo
 Pure.
 """
 
-import math
 import statistics
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import fields
 from typing import Final
 
 from latency_budget.account.turn_record import NS_PER_MS
+from latency_budget.statistics.report import percentile
 
 from .stage_latencies import Progress, StageLatencies
 
@@ -20,8 +19,8 @@ WINDOW: Final = 32
 """Turns in the window. With fewer the slow turn that comes now and then drops out; with more the
 policy goes on acting for minutes after a burst."""
 
-LIKELY: Final = 0.8
-"""Quantile that stands for the latency ahead. Higher, and single outliers decide; at the median
+LIKELY: Final = 80
+"""Percentile that stands for the latency ahead. Higher, and single outliers decide; at the median
 every second turn would be late before an action is taken."""
 
 
@@ -49,9 +48,9 @@ class LatencyWindow:
         return sum(self.middle_ms(name) or 0.0 for name in names)
 
     def likely_ms(self, name: str) -> float | None:
-        """The LIKELY quantile of a field. None where no turn has it."""
+        """The LIKELY percentile of a field. None where no turn has it."""
         values = self._values[name]
-        return quantile(values, LIKELY) if values else None
+        return percentile(values, LIKELY) if values else None
 
     def most_ms(self, name: str) -> float | None:
         """The largest value of a field. None where no turn has it."""
@@ -76,9 +75,3 @@ class LatencyWindow:
                 return None
             at_ns = max(at_ns + round(likely_ms * NS_PER_MS), progress.now_ns)
         return at_ns
-
-
-def quantile(values: Iterable[float], share: float) -> float:
-    """Quantile by nearest rank, of at least one value."""
-    ordered = sorted(values)
-    return ordered[math.ceil(share * len(ordered)) - 1]

@@ -41,9 +41,10 @@ from typing import Final
 
 from latency_budget.account.actions import Action, ActionTaken
 from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
+from latency_budget.statistics.report import percentile
 
 from .action_effect import MIN_SAVING_MS, MIN_TURNS, ActionEffect
-from .latency_window import LIKELY, WINDOW, LatencyWindow, quantile
+from .latency_window import LIKELY, WINDOW, LatencyWindow
 from .stage_latencies import Progress, StageLatencies, stage_latencies_of
 
 CAPTIONS_MS: Final = 50.0
@@ -180,7 +181,7 @@ class Policy:
         for the end of the turn. None before MIN_TURNS turns."""
         if len(self._chains) < MIN_TURNS:
             return None
-        return quantile([chain_ms for chain_ms, _ in self._chains], LIKELY)
+        return percentile([chain_ms for chain_ms, _ in self._chains], LIKELY)
 
     # --- within a turn ---
 
@@ -285,7 +286,7 @@ class Policy:
         turns."""
         if len(self._chains) < MIN_TURNS:
             return
-        part = quantile([chain_ms / total_ms for chain_ms, total_ms in self._chains], LIKELY)
+        part = percentile([chain_ms / total_ms for chain_ms, total_ms in self._chains], LIKELY)
         if part > 1.0:
             self._calm_turns = 0
             self._escalate()

@@ -18,6 +18,15 @@ from .intervals import wilson_interval
 
 PERCENTILES = (50, 90, 95, 99)
 
+
+def nearest_rank(num_values: int, percent: int) -> int:
+    """Rank of a percentile among so many values in ascending order, from 1; `percent` in 1..100.
+    Raises ValueError without values or out of range."""
+    if num_values < 1 or not 1 <= percent <= 100:
+        raise ValueError(f"no {percent}th percentile of {num_values} values")
+    return -(-percent * num_values // 100)
+
+
 Json = dict[str, Any]
 Times = Counter[int]
 """Number of turns by time in ns."""
@@ -163,7 +172,7 @@ def percentiles_ms(times: Mapping[int, int]) -> dict[str, float | None]:
     ordered = iter(sorted(times))
     time, passed = 0, 0
     for percent in PERCENTILES:  # ascending, as the times are
-        rank = -(-percent * num_times // 100)
+        rank = nearest_rank(num_times, percent)
         while passed < rank:
             time = next(ordered)
             passed += times[time]

@@ -1,22 +1,21 @@
 """JSON of turns and of their summaries."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from latency_budget.account.actions import ActionTaken
 from latency_budget.account.turn import Span
 from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
 
-from .aggregate import Json, TurnAggregate
+from .aggregate import Json, TurnAggregate, nearest_rank
+
+Number = TypeVar("Number", int, float)
 
 
-def percentile(values: Sequence[int], percent: int) -> int:
+def percentile(values: Sequence[Number], percent: int) -> Number:
     """Percentile by nearest rank, `percent` in 1..100. Raises ValueError without values or out of
     range."""
-    if not values or not 1 <= percent <= 100:
-        raise ValueError(f"no {percent}th percentile of {len(values)} values")
-    rank = -(-percent * len(values) // 100)
-    return sorted(values)[rank - 1]
+    return sorted(values)[nearest_rank(len(values), percent) - 1]
 
 
 def summarize(records: Iterable[TurnRecord]) -> Json:

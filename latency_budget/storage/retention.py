@@ -19,7 +19,9 @@ Times ahead of the clock are ignored: they were stored before the clock was put 
 from collections.abc import Iterable
 from typing import Final
 
-NS_PER_DAY: Final = 86_400 * 10**9
+from latency_budget.account.clock import NS_PER_S
+
+NS_PER_DAY: Final = 86_400 * NS_PER_S
 
 MAX_GAP_NS: Final = 7 * NS_PER_DAY
 """Shorter, and the holidays of an office stretch the limit; longer, and a wrong clock deletes

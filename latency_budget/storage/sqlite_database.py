@@ -13,6 +13,8 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from latency_budget.account.clock import NS_PER_S
+
 from .database import StoreConnection, StoreDatabase, StoreError
 from .private_files import make_private_folder, open_private
 from .store_schema import MigrationError, NewerStoreError, newest_version, statements_from
@@ -22,8 +24,6 @@ BUSY_MS: Final = 2000
 
 SET_ASIDE_EVERY_S: Final = 60
 """The shortest time between two damaged files that are renamed."""
-
-NS_PER_S: Final = 10**9
 
 _PASSING: Final = frozenset(
     {

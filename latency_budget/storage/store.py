@@ -31,10 +31,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from latency_budget.account.clock import Clock, SystemClock, unix_ns
+from latency_budget.account.clock import NS_PER_S, Clock, SystemClock, unix_ns
 
 from .background_writer import BackgroundWriter, BoundedQueue
-from .call_documents import DOCUMENT_ROWS, MAX_QUEUED_DAYS, EndedCall, insert_ended
+from .call_documents import (
+    DOCUMENT_ROWS,
+    MAX_QUEUED_DAYS,
+    EndedCall,
+    WebhookMessage,
+    insert_ended,
+)
 from .call_records import CallRecord, insert_call
 from .database import Place, StoreConnection
 from .open_database import database_at
@@ -59,8 +65,6 @@ take the memory of one short turn."""
 
 Entry = StoredTurn | CallRecord | EndedCall
 """What the store writes."""
-
-NS_PER_S: Final = 10**9
 
 NS_PER_HOUR: Final = 3600 * NS_PER_S
 
@@ -113,8 +117,9 @@ class TurnStore:
         """Webhook messages that found the queue of their endpoint full."""
         self._queue = BoundedQueue[Entry](MAX_WAITING)
         self._connection: StoreConnection | None = None
-        self._unsure: tuple[str, int] | None = None
-        """Number of a transaction whose end is not known, and its entries in the queue."""
+        self._unsure: tuple[str, int, Sequence[WebhookMessage]] | None = None
+        """Number of a transaction whose end is not known, its entries in the queue, and the
+        messages that it has dropped."""
         self._num_writes = 0
         self._writer = BackgroundWriter(
             "latency-store",
@@ -219,18 +224,20 @@ class TurnStore:
         """Take from the queue what a transaction wrote whose answer was lost with the connection.
         Raises an error of the driver."""
         if self._unsure is not None:
-            number, num_entries = self._unsure
+            number, num_entries, dropped = self._unsure
             if self._database.was_committed(connection, number):
                 self._queue.drop_oldest(num_entries)
+                self._tell_of_dropped(dropped)
             self._unsure = None
 
     def _write(self, connection: StoreConnection, batch: Sequence[Entry]) -> None:
         """Write the batch in one transaction; one by one where a table can't hold one of them.
         Raises an error of the driver."""
+        dropped: list[WebhookMessage] = []
         try:
-            with self._transaction(connection, len(batch)):
+            with self._transaction(connection, len(batch), dropped):
                 for stored in batch:
-                    self._insert(connection, stored)
+                    dropped += self._insert(connection, stored)
         except UnstorableError as error:
             if len(batch) > 1:
                 for stored in batch:
@@ -240,20 +247,27 @@ class TurnStore:
             _log.error("a turn or call can't be stored: %s", error)
         self._num_writes += 1
         self._queue.drop_oldest(len(batch))
+        self._tell_of_dropped(dropped)
         if (self._num_writes - 1) % FORGET_EVERY == 0:
             # Not in the same transaction: a deletion that takes too long must not undo the batch.
             with self._transaction(connection, 0):
                 self._forget(connection)
 
     @contextlib.contextmanager
-    def _transaction(self, connection: StoreConnection, num_entries: int) -> Iterator[None]:
-        """Commit at the end; roll back after an error."""
+    def _transaction(
+        self,
+        connection: StoreConnection,
+        num_entries: int,
+        dropped: Sequence[WebhookMessage] = (),
+    ) -> Iterator[None]:
+        """Commit at the end; roll back after an error. `dropped`: messages that are counted as
+        dropped once it is committed; the body adds to them."""
         connection.execute(self._database.begin)
         try:
             yield
             number = self._database.number_of(connection)
             if number is not None:
-                self._unsure = (number, num_entries)
+                self._unsure = (number, num_entries, dropped)
             connection.execute("COMMIT")
             self._unsure = None
         except BaseException:
@@ -261,24 +275,29 @@ class TurnStore:
                 connection.execute("ROLLBACK")
             raise
 
-    def _insert(self, connection: StoreConnection, stored: Entry) -> None:
-        """Raises UnstorableError, and errors of the driver."""
+    def _tell_of_dropped(self, dropped: Sequence[WebhookMessage]) -> None:
+        for message in dropped:
+            self.num_messages_dropped += 1
+            _log.error(
+                "too many messages wait for webhooks.%s: %s was dropped",
+                message.endpoint, message.message_id,
+            )  # fmt: skip
+
+    def _insert(self, connection: StoreConnection, stored: Entry) -> list[WebhookMessage]:
+        """Returns the messages for which the queue of their endpoint has no room. Raises
+        UnstorableError, and errors of the driver."""
         try:
+            if isinstance(stored, EndedCall):
+                return insert_ended(connection, stored)
             if isinstance(stored, CallRecord):
                 insert_call(connection, stored)
-            elif isinstance(stored, EndedCall):
-                for message in insert_ended(connection, stored):
-                    self.num_messages_dropped += 1
-                    _log.error(
-                        "too many messages wait for webhooks.%s: %s was dropped",
-                        message.endpoint, message.message_id,
-                    )  # fmt: skip
             else:
                 insert(connection, stored)
         except Exception as error:
             if self._database.is_unstorable(error):
                 raise UnstorableError(self._database.explain(error)) from None
             raise
+        return []
 
     def _forget(self, connection: StoreConnection) -> None:
         """Delete what is too old or too much. The freed pages are used again: a file keeps its

@@ -23,7 +23,7 @@ SQLite's counts, is `aggregate.percentiles_ms`.
 from dataclasses import replace
 from typing import Final
 
-from latency_budget.account.clock import iso_of
+from latency_budget.account.clock import NS_PER_S, iso_of
 from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import NS_PER_MS
 from latency_budget.statistics.aggregate import Json, Times, TurnAggregate
@@ -35,8 +35,6 @@ from .store_query import TurnFilter, WindowError, connected
 MAX_WINDOWS: Final = 100
 """Most windows of one request: four days of hours, or three months of days. As JSON they are 0.5
 MB, and encoding that holds Python's lock for some 5 ms."""
-
-NS_PER_S: Final = 10**9
 
 STEPS: Final = tuple(
     (below * unit_ns, step * unit_ns)

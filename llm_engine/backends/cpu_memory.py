@@ -53,7 +53,7 @@ def plan_memory(
     is_exact = precision is Precision.FLOAT32
     weights = model.num_layers * layer * _BYTES[precision]
     weights += vocabulary * (4 if is_exact else 2 + _BYTES[Precision.INT8])  # embedding and head
-    if is_rounded:  # the matrices of `onnx_int4.GROUPS`
+    if is_rounded:  # the matrices of `onnx_int4.CPU_GROUPS`
         down = model.num_layers * model.hidden_size * model.intermediate_size
         weights -= (down + vocabulary) * (_BYTES[Precision.INT8] - _ROUNDED_BYTES)
     token = 4 * model.num_layers * pairs

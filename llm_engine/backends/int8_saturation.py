@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from llm_engine.checkpoints.int4 import GROUPS
+from llm_engine.checkpoints.int4 import GROUP_SIZES
 from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.errors import ModelError
 
@@ -19,7 +19,7 @@ from .onnx_graph import BlockFormat
 from .onnx_weights import BLOCK
 
 _NUM_OUTPUTS = 64
-_INT8, _INT4 = BlockFormat(8, BLOCK), tuple(BlockFormat(4, group) for group in GROUPS)
+_INT8, _INT4 = BlockFormat(8, BLOCK), tuple(BlockFormat(4, group) for group in GROUP_SIZES)
 _NUM_ROWS = (1, 2, 8)
 """Numbers of rows tested: kernels for one row and for several differ."""
 

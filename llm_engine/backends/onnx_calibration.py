@@ -3,7 +3,7 @@
 A layer's inputs come from the layers before it after their rounding. One layer is in memory at a
 time, in float32, besides the text's rows and the second moments of one matrix's inputs.
 
-Which matrices become 4-bit is `onnx_int4.GROUPS`.
+Which matrices become 4-bit is `onnx_int4.CPU_GROUPS`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ from llm_engine.models.decoder import (
 from llm_engine.models.int4_rounding import rounded
 from llm_engine.models.tensors import tensor
 
-from .onnx_int4 import GROUPS
+from .onnx_int4 import CPU_GROUPS
 
 Weight: TypeAlias = tuple[Int4Matrix | Tensor, Tensor | None]
 """A matrix, in 4 bits or `[out, in]` float32, and its bias `[out]`."""
@@ -81,7 +81,7 @@ class CpuCalibration:
 
     def head(self, weight: Array) -> Int4Matrix | Array:
         """Round the LM head, behind all layers."""
-        if "head" not in GROUPS:
+        if "head" not in CPU_GROUPS:
             return weight
         rows = self._normed(self._rows, tensor(self._weights.final_norm()))
         matrix, _ = _arrays(self._rounded("head", {"head": (tensor(weight), None)}, rows))
@@ -94,14 +94,14 @@ class CpuCalibration:
         inputs: Sequence[Tensor],
     ) -> Weight:
         weight, bias = matrices[name]
-        if name not in GROUPS:
+        if name not in CPU_GROUPS:
             return weight, bias
         with torch_threads(self._num_threads):
             moments = torch.zeros(weight.shape[1], weight.shape[1])
             for rows in inputs:
                 moments.addmm_(rows.T, rows)
             compensation = Compensation(moments.div_(sum(map(len, inputs))))
-        return rounded(weight, compensation, GROUPS[name]), bias
+        return rounded(weight, compensation, CPU_GROUPS[name]), bias
 
     def _normed(self, rows: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
         width, eps = (self._config.hidden_size,), self._config.norm_eps

@@ -39,7 +39,7 @@ from .cpu_memory import converted_bytes
 from .int8_saturation import check_products
 from .interruption import Interruption
 from .onnx_attention import stored_size
-from .onnx_int4 import GROUPS
+from .onnx_int4 import CPU_GROUPS
 from .onnx_packing import packing, with_packed
 from .onnx_session import DecoderSession, SequenceBuffers, SequenceInput
 from .onnx_weights import INT4_KIND, KIND, NO_GROUPS, convert
@@ -75,7 +75,7 @@ class OnnxBackend:
         is_int4 = config.precision is Precision.INT4
         check_products(int4=is_int4)
         kind, text = INT4_KIND if is_int4 else KIND, None
-        groups = GROUPS if is_int4 and not checkpoint.has_int4_layers else NO_GROUPS
+        groups = CPU_GROUPS if is_int4 and not checkpoint.has_int4_layers else NO_GROUPS
         if groups and config.calibration is not None:
             text = read_text(checkpoint, config.calibration)
             kind += f" {text.digest}"

@@ -6,33 +6,26 @@ without torch, or by calibration (`models/int4_rounding.py`).
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from llm_engine.checkpoints.int4 import LARGEST, SHRINKS, ZERO, Int4Matrix
 from llm_engine.checkpoints.packed_cache import Array
 
-if TYPE_CHECKING:
-    from llm_engine.checkpoints.int4 import Int4Matrix
-
-GROUPS: Final = {"down": 32, "head": 32}
+CPU_GROUPS: Final = {"down": 32, "head": 32}
 """Inputs that share a scale, of each matrix that is rounded to 4 bits; others have 8. Half of a
 half-billion model's weights, chosen by what their rounding costs: perplexity in that of float32,
 Qwen2.5-Coder 0.5B, standard errors 0.003 on dialogue scripts and 0.01 on a licence that it knows by
 heart: 1.016 and 1.058. In blocks of 128, calibrated, 1.017 and 1.23; gate and up in blocks of 32,
 calibrated, 1.025 and 1.17."""
 
-_ZERO: Final = 8
-"""Code of the inputs that fill up the last block."""
-_LARGEST: Final = 15
-_SHRINKS: Final = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
-"""Shares of a block's range that are tried; the one of the least squared error wins."""
 _PIECE: Final = 1 << 18
 """Numbers rounded at a time: they stay in the processor's cache while the shares are tried."""
 
 
-def packed_arrays(name: str, matrix: "Int4Matrix") -> Iterator[tuple[str, Array]]:
+def packed_arrays(name: str, matrix: Int4Matrix) -> Iterator[tuple[str, Array]]:
     """Arrays of a stored or calibrated matrix as the graph wants them."""
     codes, scales, zeros = (each.numpy() for each in (matrix.codes, matrix.scales, matrix.zeros))
     yield from _packed(name, codes, scales, zeros, matrix.group)
@@ -72,9 +65,9 @@ def _grid(blocks: Array) -> tuple[Array, Array]:
     low = np.minimum(blocks.min(axis=2), 0)
     best = np.full(high.shape, np.inf, np.float32)
     scales, zeros = np.ones_like(high), np.zeros_like(high)
-    for share in _SHRINKS:
-        scale = np.maximum((high - low) * np.float32(share / _LARGEST), np.float32(1e-12))
-        zero = np.clip(np.rint(low * np.float32(-share) / scale), 0, _LARGEST)
+    for share in SHRINKS:
+        scale = np.maximum((high - low) * np.float32(share / LARGEST), np.float32(1e-12))
+        zero = np.clip(np.rint(low * np.float32(-share) / scale), 0, LARGEST)
         numbers = _codes(blocks, scale, zero)
         numbers -= zero[..., None]
         numbers *= scale[..., None]
@@ -90,7 +83,7 @@ def _codes(blocks: Array, scale: Array, zero: Array) -> Array:
     codes = blocks / scale[..., None]
     np.rint(codes, out=codes)
     codes += zero[..., None]
-    clipped: Array = np.clip(codes, 0, _LARGEST, out=codes)
+    clipped: Array = np.clip(codes, 0, LARGEST, out=codes)
     return clipped
 
 
@@ -107,6 +100,6 @@ def _packed(
 
 
 def _in_pairs(codes: Array, num_padded: int) -> Array:
-    codes = np.pad(codes, ((0, 0), (0, num_padded)), constant_values=_ZERO)
+    codes = np.pad(codes, ((0, 0), (0, num_padded)), constant_values=ZERO)
     pairs: Array = codes[:, ::2] | codes[:, 1::2] << 4
     return pairs

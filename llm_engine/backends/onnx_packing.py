@@ -10,6 +10,7 @@ keys differ and the session keeps its copy: more memory, the same results.
 A matrix is packed by a model of one node, so that no more than one is in memory and on disk twice.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from llm_engine.errors import ModelError
 
 from .onnx_graph import PREPACKED, block_format, linear_attributes, make_model, packed_name
 
+_log = logging.getLogger(__name__)
+
 _FATAL_ONLY = 4
 
 
@@ -33,18 +36,30 @@ def packing() -> str:
 
 
 def with_packed(arrays: Iterable[tuple[str, Array]]) -> Iterator[tuple[str, Array]]:
-    """Yield the arrays of `onnx_weights.convert`, and behind each matrix its packed bytes."""
+    """Yield the arrays of `onnx_weights.convert`, and behind each matrix its packed bytes. A matrix
+    for which there is no room to pack it goes without them, which is reported in the log."""
     parts: dict[str, Array] = {}
+    num_unpacked, problem = 0, ""
     for name, array in arrays:
         yield name, array
         matrix, _, part = name.rpartition(".")
         if part in ("codes", "nibbles", "zeros"):
             parts[part] = array
         elif part == "scales":  # the last
-            packed = pack(matrix, parts, array)
+            try:
+                packed = pack(matrix, parts, array)
+            except OSError as error:
+                packed, num_unpacked, problem = None, num_unpacked + 1, str(error)
             parts = {}
             if packed is not None:
                 yield packed
+    if num_unpacked:
+        _log.warning(
+            "%d matrices are not packed, and take memory in each session: "
+            "in the temporary directory %s",
+            num_unpacked,
+            problem,
+        )
 
 
 def pack(matrix: str, parts: Mapping[str, Array], scales: Array) -> tuple[str, Array] | None:

@@ -6,7 +6,7 @@ fill is padded with zeros. Heads have the size that attention supports (`onnx_at
 
 With precision int4, a checkpoint that is stored in 4 bits is kept code for code; its other matrices
 become 8-bit, as rounding what its maker has rounded would lose twice. Of any other checkpoint
-`onnx_int4.GROUPS` are rounded to the nearest, or by calibration (`onnx_calibration`).
+`onnx_int4.CPU_GROUPS` are rounded to the nearest, or by calibration (`onnx_calibration`).
 
 No more than two tensors of the checkpoint are in memory at a time, in their stored type, and one
 converted matrix: a model that can be run can be converted. Calibration holds a layer in float32.

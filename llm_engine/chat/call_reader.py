@@ -54,6 +54,9 @@ class CallReader:
         self._step = self._begin if dialect.opening else self._name
         self._object = _ObjectEnd()
         self.num_calls = 0
+        """Calls that have started."""
+        self.num_whole = 0
+        """Calls that are complete: all that have started but the last, or all."""
         self.is_whole = True
         """True unless a call is unfinished."""
 
@@ -148,6 +151,7 @@ class CallReader:
         if self._held.startswith(self._tail):
             self._held = self._held[len(self._tail) :]
             self._step = self._text if self._opening else self._next_bare
+            self.num_whole += 1
             self.is_whole = True
         return []
 

@@ -115,9 +115,10 @@ class ToolPrompts:
 class Sequences:
     """What a conversation needs of its engine to condense itself."""
 
-    open: Callable[[], SequenceId]
-    """Opens a sequence, on the engine's thread. Raises RequestError."""
+    open: Callable[[], Awaitable[SequenceId]]
+    """Opens a sequence, if need be in place of an idle conversation. Raises RequestError."""
     close: Callable[[SequenceId], None]
+    """Closes a sequence, on the engine's thread."""
     encode: Callable[[list[ChatMessage]], list[int]]
     """Token ids of a prompt that asks for a reply to messages, without tools."""
     token_bytes: tuple[bytes, ...]
@@ -366,7 +367,7 @@ class Conversation:
     async def _begin_condensation(self, limits: CondensationLimits) -> Condensation | None:
         if not self._history.oldest(limits.max_kept_tokens):
             return None
-        sequence = await self._thread.call(self._sequences.open, undo=self._sequences.close)
+        sequence = await self._sequences.open()
         old = self._history.oldest(limits.max_kept_tokens)
         if not old or self.is_closed or self._condensation is not None:
             self._close_sequence(sequence)

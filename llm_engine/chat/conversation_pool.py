@@ -60,7 +60,9 @@ class ConversationPool:
         key = ConversationKey(system, tools, thinks)
         conversation = self._take(key, turns) or await self._open(key)
         try:
-            await conversation.reset(turns)
+            # A second system message would be taken for the system prompt.
+            has_second = turns[0].role == "system"
+            await conversation.reset(messages if has_second else turns)
         except BaseException:
             await conversation.close()
             raise

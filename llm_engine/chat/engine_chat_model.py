@@ -52,7 +52,7 @@ class EngineChatModel:
                     text = _read(reader, text, calls, is_last=is_last)
                 if text:
                     yield text
-        for call in calls[: len(calls) - (reader is not None and not reader.is_whole)]:
+        for call in calls[: reader.num_whole] if reader is not None else ():
             yield call
 
     async def close(self) -> None:

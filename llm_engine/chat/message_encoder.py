@@ -52,12 +52,19 @@ class EncodedMessage:
             return len(self.fixed_ids)
         return len(next(iter(self._encoded.values()), ()))
 
-    def spelled(self, token_bytes: Sequence[bytes]) -> str:
-        """The text, decoded where only the ids are known."""
+    def decoded(self, template: ChatTemplate, token_bytes: Sequence[bytes]) -> ChatMessage:
+        """The message as text, with its markers; decoded where only the ids are known."""
         if self.text is not None:
-            return self.text
+            return ChatMessage(self.role, self.text, self._markup)
         detokenizer = Detokenizer(token_bytes)
-        return "".join(map(detokenizer.push, self.fixed_ids or []))
+        pieces: list[str] = []
+        markup: list[tuple[int, int]] = []
+        for token_id in self.fixed_ids or ():
+            pieces.append(detokenizer.push(token_id))
+            if pieces[-1] and template.is_control(pieces[-1]):
+                end = detokenizer.num_chars
+                markup.append((end - len(pieces[-1]), end))
+        return ChatMessage(self.role, "".join(pieces), tuple(markup))
 
 
 class MessageEncoder:
@@ -120,11 +127,12 @@ class MessageEncoder:
         """Encode the newest of these messages that the context can hold, and hardly more: encoding
         the others would be in vain. Equal present ones keep their ids. Raises RequestError.
         """
-        pool: dict[tuple[str, str], deque[EncodedMessage]] = {}
+        pool: dict[ChatMessage, deque[EncodedMessage]] = {}
         for old in present:
-            pool.setdefault((old.role, old.spelled(self._token_bytes)), deque()).append(old)
+            text = old.decoded(self._template, self._token_bytes)
+            pool.setdefault(text, deque()).append(old)
         # In order, so that the first of equal messages stays the first.
-        equal = [pool.get((each.role, each.text)) for each in messages]
+        equal = [pool.get(each) for each in messages]
         reused = [olds.popleft() if olds else None for olds in equal]
         fresh: list[EncodedMessage] = []
         num_tokens = 0

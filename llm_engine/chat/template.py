@@ -130,6 +130,10 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise ModelError(f"the model's chat template fails: {error}") from None
 
+    def is_control(self, text: str) -> bool:
+        """True if the template writes this text as a single token."""
+        return text in self._control_texts
+
     def probe_calls(self) -> str:
         """Render a tool definition and a call of `probe_call` with {"key": "value"}; "" where the
         template has no tools."""
@@ -203,7 +207,7 @@ class ChatTemplate:
         ids: list[int] = []
         done = 0
         for start, end in markup:
-            if text[start:end] in self._control_texts:
+            if self.is_control(text[start:end]):
                 ids += self._encode(text[done:start]) if start > done else []
                 ids += self._encode_template(text[start:end])
                 done = end

@@ -16,12 +16,12 @@ everything after the dropped part has to be computed anew.
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final
 
 from llm_engine.checkpoints.tokenizer import char_starts
 from llm_engine.errors import RequestError
 
+from .exchanges import KEPT_SHARE, begins_with, end_beyond, ends_of_exchanges, num_condensed
 from .message_encoder import EncodedMessage, MessageEncoder, PromptLayout
 from .summary import KEPT, NOTES, TOLD, listed
 from .template import ChatMessage, ChatTemplate, Gap
@@ -30,15 +30,6 @@ from .thinking import WordIds
 _log = logging.getLogger(__name__)
 
 SENTENCE_ENDS: Final = (b".", b"?", b"!")
-
-KEPT_SHARE = 0.75
-"""Share of the context that is filled after turns were dropped. Higher: turns are dropped, and the
-history computed anew, more often. Lower: the model forgets more than it must."""
-
-
-MIN_KEPT_EXCHANGES = 2
-"""Newest exchanges that are never condensed: the last reply may still be cut, and its question be
-taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,19 +250,12 @@ class TokenHistory:
     def oldest(self, max_kept_tokens: int) -> tuple[EncodedMessage, ...]:
         """The whole exchanges from the beginning whose removal leaves at most so many tokens of
         turns; fewer where the newest two alone have more."""
-        ends = ends_of_exchanges(self._turns, is_last_over=False)[: -(MIN_KEPT_EXCHANGES - 1)]
-        ends.insert(0, 0)
-        first = len(self._head) + len(self._summary)
-        gone = [0, *accumulate(self._layout([]).sizes()[first:])]
-        wanted = gone[-1] - max_kept_tokens
-        end = next((end for end in ends if gone[end] >= wanted), ends[-1])
-        return tuple(self._turns[:end])
+        sizes = self._layout([]).sizes()[len(self._head) + len(self._summary) :]
+        return tuple(self._turns[: num_condensed(self._turns, sizes, max_kept_tokens)])
 
     def begins_with(self, messages: Sequence[EncodedMessage]) -> bool:
         """True if the turns still begin with these very messages."""
-        return len(messages) < len(self._turns) and all(
-            old is turn for old, turn in zip(messages, self._turns, strict=False)
-        )
+        return begins_with(self._turns, messages)
 
     def condensed_prompt(
         self, num_messages: int, summary: tuple[str, ...]
@@ -302,8 +286,9 @@ class TokenHistory:
         return self._encoder.written("user", text).num_tokens if text else 0
 
     def written(self, messages: Sequence[EncodedMessage]) -> list[ChatMessage]:
-        """Messages of this history as text."""
-        return [ChatMessage(each.role, each.spelled(self._token_bytes)) for each in messages]
+        """Messages of this history as text, with the markers of tool calls: another conversation
+        reads them as this one did."""
+        return [each.decoded(self._template, self._token_bytes) for each in messages]
 
     def _told(self, summary: tuple[str, ...]) -> list[EncodedMessage]:
         """Messages that tell the model a summary."""
@@ -392,10 +377,9 @@ class TokenHistory:
             if not ends:
                 break
             has_dropped = True
-            surplus = num_tokens - kept
             first = len(self._head) + len(self._summary)
-            dropped = [0, *accumulate(layout.sizes()[first:][: len(self._turns)])]
-            del self._turns[: next((end for end in ends if dropped[end] >= surplus), ends[-1])]
+            sizes = layout.sizes()[first:][: len(self._turns)]
+            del self._turns[: end_beyond(ends, sizes, num_tokens - kept)]
         self._count_dropped(num_before - len(self._turns))
         is_refused = self.truncation.keeps_all and num_tokens > most
         if num_tokens >= self.context_length or is_refused:
@@ -435,10 +419,3 @@ def _warn_of_dropped(num_dropped: int, context_length: int) -> None:
             context_length,
             num_dropped,
         )
-
-
-def ends_of_exchanges(turns: Sequence[EncodedMessage], *, is_last_over: bool) -> list[int]:
-    """Number of messages up to the end of each exchange that may be dropped: all but the last,
-    which asks for a reply, unless it is complete (`is_last_over`)."""
-    ends = [index for index, message in enumerate(turns) if index and message.role == "user"]
-    return [*ends, len(turns)] if is_last_over and turns else ends

@@ -24,10 +24,13 @@ ZERO = 8
 """Zero point of symmetric codes."""
 LARGEST = 15
 
+SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
+"""Shares of a group's range that rounding tries; the one of the least squared error wins."""
+
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Output of each four bits of an int32 in AWQ's `gemm`, from the lowest."""
 _IN_INT32 = 8
-GROUPS = (128, 64, 32)
+GROUP_SIZES = (128, 64, 32)
 """Groups that kernels support. Larger ones are cut into these, with equal scales."""
 
 
@@ -148,7 +151,7 @@ class UnpackedInt4:
         import torch
 
         own = torch.arange(self.codes.shape[1]) // self.group
-        part = next((size for size in GROUPS if self.group % size == 0), None)
+        part = next((size for size in GROUP_SIZES if self.group % size == 0), None)
         if part is None or not torch.equal(self.groups, own) or bool((self.zeros > LARGEST).any()):
             return None
         scales, zeros = (

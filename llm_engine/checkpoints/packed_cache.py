@@ -1,19 +1,18 @@
 """On-disk cache of converted weights: conversion takes seconds, mapping a file does not.
 
 A file holds named arrays that a session can map, so that their memory is the file's, and the system
-may reclaim it. It is named after its model, written to a temporary name and renamed, and verified
-in full against its checksum before it is first used and whenever it has changed since
-(`verified_files`): one that is damaged or of another version is treated as absent and replaced, so
-that a model has one file.
+may reclaim it. It is named after its model and conversion, so that processes with other settings or
+versions don't replace a file that is about to be mapped. It is written to a temporary name and
+renamed, and verified in full against its checksum before it is first used and whenever it has
+changed since (`verified_files`): one that is damaged is treated as absent and replaced.
 
 Layout: the arrays, aligned; a JSON header with key, and name, dtype, shape and first byte of each;
 8 bytes length of the header; SHA-256 of all that; `_MAGIC`. The header stands last, as it is known
 only after the conversion, so that one array at a time is in memory.
 
-The directory is bounded: it keeps the files of the `MAX_MODELS` models that were loaded last, by
-their time of access, and
-partial files of killed processes are removed after a while. Removal is safe: a process that has
-mapped a file keeps it, and one that needs it again converts again.
+The directory is bounded: it keeps the `MAX_FILES` files that were used last, by their time of
+access, and partial files of killed processes are removed after a while. Removal is safe: a process
+that has mapped a file keeps it, and one that needs it again converts again.
 
 Without a directory, or where it can't be written to or has too little room, the same file is made
 in the system's temporary one, or in memory (`/dev/shm`), and removed once it is mapped.
@@ -36,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from latency_budget.account.clock import unix_ns
+from llm_engine.errors import ModelError
 
 from .verified_files import VerifiedFiles, file_state
 
@@ -54,16 +54,16 @@ _MODEL_FILES = ("*.safetensors", "*.json")
 _SUFFIX = ".weights"
 _PART_SUFFIX = ".weights.part"
 _NAME_DIGITS = 32
-"""Digits of the model's fingerprint in a file's name."""
+"""Digits of the key's hash in a file's name."""
 
 _WEIGHTS = re.compile(rf"[0-9a-f]{{{_NAME_DIGITS}}}{re.escape(_SUFFIX)}")
 
 _IN_MEMORY = Path("/dev/shm")
 """A file system in memory, where the platform has one."""
 
-MAX_MODELS = 4
-"""Models whose files are kept. Lower: switching between some models waits for conversions. Higher:
-weights of unused models fill the disk, several GB each."""
+MAX_FILES = 4
+"""Files that are kept. Lower: switching between some models or precisions waits for conversions.
+Higher: weights of unused models fill the disk, several GB each."""
 ABANDONED_NS = 3_600_000_000_000
 """Age after which a partial file is removed: between two arrays lie seconds, a minute for the
 largest on a slow machine. A writer that was suspended that long only fails to keep its work."""
@@ -115,19 +115,20 @@ def stored_weights(
     `kind` names the conversion and its version; another kind's file is never taken. The file may
     be gone after the context: map it inside. A directory that can't be written to, or has no room
     for the `expected_bytes` of a new file, is reported in the log, and costs only the next start's
-    time. Raises OSError where there is no room elsewhere either.
+    time. Raises OSError where there is no room elsewhere either, and ModelError where `convert`
+    raises one.
     """
     key = kind
     if directory is not None:
         verified = VerifiedFiles(directory)
         model = _known_fingerprint(source, verified)
         key = f"{kind} {model}"
-        path = directory / f"{model[:_NAME_DIGITS]}{_SUFFIX}"
+        path = directory / file_name(key)
         file = _known_file(path, key, verified)
         if file is None:
             try:
                 _require_room(directory, expected_bytes)
-                file = write(path, key, convert())
+                file = write(path, key, _converted(source, convert))
             except OSError as error:
                 _LOG.warning(
                     "converted weights cannot be kept in %s: %s; the next start converts anew",
@@ -140,7 +141,20 @@ def stored_weights(
             yield file
             return
     with scratch_directory(expected_bytes) as temporary:
-        yield write(temporary / "model.weights", key, convert())
+        yield write(temporary / "model.weights", key, _converted(source, convert))
+
+
+def file_name(key: str) -> str:
+    """Name of the file of a model and conversion."""
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:_NAME_DIGITS]}{_SUFFIX}"
+
+
+def _converted(source: Path, convert: Convert) -> Iterator[tuple[str, Array]]:
+    """The arrays, with errors of the conversion apart from those of the file that they go to."""
+    try:
+        yield from convert()
+    except OSError as error:
+        raise ModelError(f"the weights of {source} cannot be converted: {error}") from error
 
 
 @contextmanager
@@ -221,6 +235,8 @@ def write(path: Path, key: str, arrays: Iterable[tuple[str, Array]]) -> WeightFi
             stored = _write(part, key, arrays)
             part.flush()
             os.fsync(part.fileno())
+            now_ns = unix_ns()  # used now, for `tidy`, and not when the conversion began
+            os.utime(part.name, ns=(now_ns, now_ns))
             os.replace(part.name, path)
         except BaseException:
             with suppress(OSError):
@@ -230,7 +246,7 @@ def write(path: Path, key: str, arrays: Iterable[tuple[str, Array]]) -> WeightFi
 
 
 def tidy(directory: Path) -> None:
-    """Remove the files of all models but those used last, and abandoned partial files. Touches no
+    """Remove all files of weights but those used last, and abandoned partial files. Touches no
     other files; what can't be removed stays."""
     used_ns: list[tuple[int, Path]] = []
     for path in directory.iterdir():
@@ -240,10 +256,10 @@ def tidy(directory: Path) -> None:
                 used_ns.append((found.st_atime_ns, path))
             elif path.name.endswith(_PART_SUFFIX) and unix_ns() - found.st_mtime_ns > ABANDONED_NS:
                 path.unlink()
-    for _, path in sorted(used_ns, reverse=True)[MAX_MODELS:]:
+    for _, path in sorted(used_ns, reverse=True)[MAX_FILES:]:
         with suppress(OSError):
             path.unlink()
-            _LOG.info("removed %s: its model has not been loaded for long", path)
+            _LOG.info("removed %s: it has not been used for long", path)
 
 
 def _write(

@@ -5,7 +5,7 @@ one, and the device no more than the model and one matrix besides, or one layer 
 shard of each. 8-bit floats of a checkpoint are kept bit for bit (`quantize.join` names the
 exceptions), and so are matrices stored in 4 bits. With those, the others of a checkpoint keep more
 bits: rounding what its maker has not would lose quality. A checkpoint that has none gets 4 bits in
-the matrices of `int4_rounding.BLOCKS`, as on a CPU.
+the matrices of `int4_rounding.GPU_GROUPS`, as on a CPU.
 
 Norms, biases and scales are float32; they are small. The embedding is a table of the activations'
 type, as only single rows of it are read; where it is the LM head as well, the head may still be
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.fp8 import Fp8Matrix
-from llm_engine.checkpoints.int4 import GROUPS, ZERO, Int4Matrix
+from llm_engine.checkpoints.int4 import GROUP_SIZES, ZERO, Int4Matrix
 from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.checkpoints.packed_weights import FusedMatrix, FusedWeights, joined_bias
 from llm_engine.config import ModelConfig, Precision
@@ -32,7 +32,7 @@ from llm_engine.cuda.quantization.calibrate import CudaCalibration
 from llm_engine.cuda.quantization.quantize import ONE_A_ROW, check, join
 from llm_engine.cuda.tensor_parallel.sharding import Shard
 from llm_engine.errors import ModelError
-from llm_engine.models.int4_rounding import BLOCKS, nearest
+from llm_engine.models.int4_rounding import GPU_GROUPS, nearest
 from llm_engine.models.rope import rotary_tables
 from llm_engine.models.tensors import tensor
 
@@ -71,7 +71,7 @@ class WeightFormat:
     def made(self, name: str) -> Precision:
         """Format that a matrix gets, by its name in `FusedWeights` or `head`, if it has none."""
         precision = self.head_precision if name == "head" else self.body
-        if precision is not Precision.INT4 or name in BLOCKS:
+        if precision is not Precision.INT4 or name in GPU_GROUPS:
             return precision
         return self.rest
 
@@ -129,9 +129,9 @@ def int4_storage(checkpoint: Checkpoint, weight_format: WeightFormat) -> Int4Sto
     tells. Raises ModelError."""
     config = checkpoint.config
     if not checkpoint.has_int4_layers:
-        layer = frozenset(BLOCKS.keys() & set(MATRICES))
+        layer = frozenset(GPU_GROUPS.keys() & set(MATRICES))
         has_head = weight_format.made("head") is Precision.INT4
-        return Int4Storage((layer,) * config.num_layers, has_head, min(BLOCKS.values()))
+        return Int4Storage((layer,) * config.num_layers, has_head, min(GPU_GROUPS.values()))
     weights = FusedWeights(checkpoint)
     candidates = [list(weights.matrices(index)) for index in range(config.num_layers)]
     kept: dict[str, Int4Matrix | None] = {}
@@ -150,7 +150,7 @@ def int4_storage(checkpoint: Checkpoint, weight_format: WeightFormat) -> Int4Sto
     return Int4Storage(
         tuple(layers),
         has_head=weight_format.head is None and head.may_be_int4,
-        group=min((matrix.group for matrix in found), default=GROUPS[0]),
+        group=min((matrix.group for matrix in found), default=GROUP_SIZES[0]),
         group_bytes=max((_group_bytes(matrix) for matrix in found), default=0),
     )
 
@@ -286,7 +286,7 @@ class _Loading:
         values = _joined(floats)
         if self.is_calibrated:
             return Matrix(values, bias=bias)
-        return pack(nearest(values, BLOCKS[name], torch.float16), bias)
+        return pack(nearest(values, GPU_GROUPS[name], torch.float16), bias)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from llm_engine.checkpoints.int4 import LARGEST, Int4Matrix
+from llm_engine.checkpoints.int4 import LARGEST, SHRINKS, Int4Matrix
 
 from .compensated_rounding import Compensation
 
-BLOCKS = {"down": 128, "head": 128}
+GPU_GROUPS = {"down": 128, "head": 128}
 """Inputs that share a scale, of each matrix that a GPU rounds to 4 bits; others have 8. Half of a
-half-billion model's weights. `backends.onnx_int4.GROUPS` says what their rounding costs, in smaller
-groups, which kernels on a GPU read more slowly."""
+half-billion model's weights. `backends.onnx_int4.CPU_GROUPS` says what their rounding costs, in
+smaller groups, which kernels on a GPU read more slowly."""
 
-_SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
-"""Shares of a group's range that are tried."""
 _PIECE = 4096
 """Rows whose scales are searched at a time."""
 
@@ -81,7 +79,7 @@ def _grid(
     smallest = max(1e-12, torch.finfo(scale_type).tiny)
     best = torch.full_like(high, torch.inf)
     scales, zeros = torch.ones_like(high), torch.zeros_like(high)
-    for share in _SHRINKS:
+    for share in SHRINKS:
         scale = ((high - low) * (share / LARGEST)).clamp_(min=smallest).to(scale_type).float()
         zero = (-low * share / scale).round_().clamp_(0, LARGEST)
         codes = (blocks / scale[..., None]).round_().add_(zero[..., None]).clamp_(0, LARGEST)

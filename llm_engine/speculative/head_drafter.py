@@ -90,7 +90,8 @@ def load_head_drafter(
         return BackendDrafter(backend)
     if not isinstance(backend, HiddenStates):
         raise ModelError(
-            f"{path}: draft heads need a backend that shows hidden states: any precision but int8"
+            f"{path}: draft heads need a backend that shows hidden states: on a CPU any precision "
+            "but int8 and int4"
         )
     heads = load_heads(path, checkpoint)
     return HeadDrafter(backend, heads, shared_parts(checkpoint, heads.tokens))

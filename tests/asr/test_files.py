@@ -12,6 +12,8 @@ import soundfile
 
 from asr.audio.files import FileLimits, read_blocks, read_file
 from asr.audio.samples import RATE_HZ
+from asr.audio.stated_length import MAX_CHUNKS
+from asr.audio.wav_header import audio_begins
 from asr.errors import AudioError
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -98,6 +100,24 @@ def test_a_chunk_of_odd_length_before_the_audio(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(AudioError, match="31000 of 32000 bytes"):
         read_file(path)
+
+
+def test_chunks_are_not_walked_for_ever(tmp_path: Path) -> None:
+    """A file of 25 MB has room for three million without contents."""
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(16000, 1, 1), 16000)
+    data, empty = path.read_bytes(), b"note\0\0\0\0"
+    at = data.index(b"data")
+
+    def begins(rest: bytes) -> int | None:
+        path.write_bytes(data[:at] + rest)
+        return audio_begins(path, "a")
+
+    assert begins(20 * empty + data[at:]) is None
+    with pytest.raises(AudioError, match=f"none of its first {MAX_CHUNKS} chunks is audio"):
+        begins(MAX_CHUNKS * empty + data[at:])
+    assert begins(b"data\0\0\0\0" + 20 * empty) is None
+    assert begins(b"data\0\0\0\0" + MAX_CHUNKS * empty) == at + 8
 
 
 def test_a_stream_header_may_not_know_its_length(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from latency_budget.account.ledger import records_of
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.account.turn_record import TurnRecord
-from latency_budget.storage import sqlite_database, store_schema
+from latency_budget.storage import call_documents, sqlite_database, store_schema
+from latency_budget.storage.call_documents import EndedCall, WebhookMessage
 from latency_budget.storage.database import Place, StoreConnection, StoreError
 from latency_budget.storage.history import TurnEntry
 from latency_budget.storage.open_database import database_at
@@ -269,6 +270,32 @@ def test_a_full_disk_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch)
     assert store.flush()
     store.close()
     assert [each.entry.record.turn for each in read_turns(path)] == list(range(1, 101))
+
+
+def test_a_message_that_is_dropped_counts_once_where_the_write_is_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(call_documents, "MAX_QUEUED", 0)
+    fault = sqlite3.OperationalError("database or disk is full")
+    fault.sqlite_errorcode = sqlite3.SQLITE_FULL
+    faults = [fault]
+
+    def insert(connection: StoreConnection, turn: StoredTurn) -> None:
+        if faults:
+            raise faults.pop()
+        store_schema.insert(connection, turn)
+
+    monkeypatch.setattr("latency_budget.storage.store.insert", insert)
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    message = WebhookMessage("crm", "msg_sess_a", "{}")
+    store.add(EndedCall("sess_a", NOW_NS, "{}", (message,)))  # in one transaction with the turn
+    store.add(stored())
+    store.start()
+    assert store.flush()
+    store.close()
+    assert not faults
+    assert store.num_messages_dropped == 1
+    assert sum("msg_sess_a was dropped" in line for line in caplog.messages) == 1
 
 
 def test_older_files_are_brought_up_to_date(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latency_budget import budget_profile, summarize
+from latency_budget.account.clock import NS_PER_S
 from latency_budget.account.turn import SessionId, Stage
 from latency_budget.account.turn_record import StageTime, TurnRecord
 from latency_budget.storage.database import Place, StoreError
@@ -18,7 +19,7 @@ from latency_budget.storage.history import TurnEntry, aggregate_of
 from latency_budget.storage.open_database import database_at
 from latency_budget.storage.store_query import TurnFilter, read_turns
 from latency_budget.storage.store_schema import StoredTurn, insert
-from latency_budget.storage.store_summary import MAX_WINDOWS, NS_PER_S, STEPS, summarize_store
+from latency_budget.storage.store_summary import MAX_WINDOWS, STEPS, summarize_store
 from tests.latency_budget.test_store import record, rows, stored
 from tests.support.postgres import PostgresServer
 

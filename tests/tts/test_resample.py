@@ -57,15 +57,11 @@ def test_what_8_khz_cannot_hold_is_gone() -> None:
 
 
 @pytest.mark.parametrize(("from_hz", "to_hz"), _RATES)
-def test_the_delay_is_what_is_missing(from_hz: int, to_hz: int) -> None:
+def test_little_is_held_back(from_hz: int, to_hz: int) -> None:
     resampler = StreamResampler(from_hz, to_hz)
     pcm = tone(440, from_hz, 0.3)
     out = len(resampler.push(pcm))
-    missing_ms = 1000 * (len(pcm) / from_hz - out / to_hz)
-    assert resampler.delay_ms == pytest.approx(missing_ms, abs=0.2)
-    assert resampler.delay_ms <= 80
-    resampler.flush()
-    assert resampler.delay_ms == 0
+    assert 1000 * (len(pcm) / from_hz - out / to_hz) <= 80
 
 
 def test_a_reset_forgets() -> None:

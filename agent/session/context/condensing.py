@@ -22,7 +22,7 @@ turn), in each of which 0.4 s of idling are enough; at 0.9 some 3. Also, the tim
 grows with the context that it reads: half a billion parameters take 91 ms at 520 tokens and some
 115 at 1,400."""
 
-KEPT_SHARE: Final = 0.25
+RECENT_SHARE: Final = 0.25
 """Share of the room for recent turns that stay word for word. Lower: references to what was just
 said ("the second one") are lost. Higher: there is more to compute in idle times, and the next time
 comes sooner: at 0.35 of 1,600 tokens every 7 turns, and with pauses of 0.8 s on two busy cores it
@@ -67,7 +67,7 @@ def goal_of(use: ContextUse) -> CondensingGoal | None:
     if room < MIN_ROOM_TOKENS or use.num_turns < START_SHARE * room:
         return None
     summary = min(max(int(SUMMARY_SHARE * room), MIN_SUMMARY_TOKENS), MAX_SUMMARY_TOKENS)
-    return CondensingGoal(int(KEPT_SHARE * room), summary)
+    return CondensingGoal(int(RECENT_SHARE * room), summary)
 
 
 class CondensingAttempts:

@@ -28,6 +28,7 @@ from agent.stages.stall_timeout import stall_timeout
 
 from .completion_chunks import error_text, read_object
 from .event_stream import MAX_EVENT_BYTES, MalformedStreamError
+from .recovery import recovery_wait_s
 from .server_error import ErrorKind, ServerError
 
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -46,13 +47,8 @@ MAX_RETRY_AFTER_S: Final = 1.0
 """Longest wait that a full server may ask for. Longer: the caller hears an apology sooner."""
 
 PROBE_S: Final = 15.0
-"""Interval between requests that check a server which works."""
-
-RECOVERY_S: Final = 2.0
-"""Wait before the first request to a server that does not; each later one is twice as long, up to
-`PROBE_S`. Shorter: a provider that rejects a key is asked too often."""
-
-MAX_DOUBLINGS: Final = 3
+"""Interval between requests that check a server which works, and the longest wait (`recovery.py`)
+between those that check one which does not."""
 
 PROBE_TIMEOUT_S: Final = 20.0
 """Time for a check of the server. llama.cpp took 8 s for the short prompt that is measured, on two
@@ -294,10 +290,10 @@ class ApiServer:
         """Check the server until cancelled."""
         num_failed = 0
         while True:
-            wait_s = PROBE_S if self._problem is None else RECOVERY_S * 2**num_failed
+            wait_s = PROBE_S if self._problem is None else recovery_wait_s(num_failed)
             await asyncio.sleep(min(wait_s, PROBE_S))
             await self.probed(probe)
-            num_failed = 0 if self._problem is None else min(num_failed + 1, MAX_DOUBLINGS)
+            num_failed = 0 if self._problem is None else num_failed + 1
 
 
 def kind_of_status(status: int) -> ErrorKind:

@@ -32,6 +32,11 @@ _QUOTED_INPUT: Final = re.compile(r"""(['"])input\1\s*:""")
 name any field."""
 
 
+def before_quoted_input(refusal: str) -> str:
+    """What a server says of a request, without what it quotes of it."""
+    return _QUOTED_INPUT.split(refusal, maxsplit=1)[0]
+
+
 def _without(name: str) -> Callable[[Body], None]:
     def leave_out(body: Body) -> None:
         body.pop(name, None)
@@ -151,7 +156,7 @@ class FittedRequest:
     def give_up(self, reason: str) -> str | None:
         """Leave out the field that the refusal of this request names, the first one if there are
         several; returns its name. None: it names none, or none that can be given up."""
-        reason = _QUOTED_INPUT.split(reason, maxsplit=1)[0]
+        reason = before_quoted_input(reason)
         # What did not change the refusal was not its cause.
         self._lasting = {name: said for name, said in self._lasting.items() if said != reason}
         found = []

@@ -20,12 +20,8 @@ from engine_plugins.discovery import said
 from llm_engine.chat.chat_model import ChatModel, ChatModelOptions, ReplyRequest, checked_reply
 
 from .completion_chunks import CallPiece, Chunk
+from .recovery import recovery_wait_s
 from .server_error import ServerError
-
-RECOVERY_S: Final = 2.0
-"""Wait before the first try of a model that has failed; each later one is twice as long."""
-
-MAX_DOUBLINGS: Final = 3
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """Time for a reply that is broken off to clean up. Longer: a caller who interrupts waits for it."""
@@ -82,10 +78,10 @@ class PluginModel:
         """Try a model that has failed until it replies again, until cancelled."""
         num_failed = 0
         while True:
-            await asyncio.sleep(RECOVERY_S * 2**num_failed)
+            await asyncio.sleep(recovery_wait_s(num_failed))
             if self._problem is not None:
                 await self._probe()
-            num_failed = 0 if self._problem is None else min(num_failed + 1, MAX_DOUBLINGS)
+            num_failed = 0 if self._problem is None else num_failed + 1
 
     async def close(self) -> None:
         """Close the model. What it raises is logged."""

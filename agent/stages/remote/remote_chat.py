@@ -15,13 +15,15 @@ apology, and the history holds what was said.
 import asyncio
 import contextlib
 import json
+import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import llm_engine
+from agent.config.schema import Condensing
 from agent.errors import StageError
 from agent.session.api.server_events import Usage
 from agent.session.api.settings import Truncation
@@ -45,6 +47,7 @@ from llm_engine.chat.thinking import ThoughtReader
 
 from .completion_chunks import CallAssembler, Chunk
 from .event_stream import MalformedStreamError
+from .optional_fields import before_quoted_input
 from .reply_source import ReplySource
 from .server_error import ServerError
 from .text_history import TextHistory
@@ -61,10 +64,16 @@ as long for a prompt that was not sent ahead."""
 MAX_TOKENS: Final = 256
 """Longest reply where neither the settings nor the client limit it."""
 
-_TOO_LONG: Final = re.compile("context|too long|maximum|max_model_len|length", re.IGNORECASE)
-"""What servers say of a prompt that is longer than their context."""
+_TOO_LONG: Final = re.compile(
+    r"context[ _]?(length|size|window)|max_model_len|maximum (model|allowed|prompt) length"
+    r"|\b(prompt|input)\b[^.]{0,40}\bis too long|input token count|`inputs` tokens",
+    re.IGNORECASE,
+)
+"""What servers say of a prompt that is longer than their context: OpenAI, vLLM, SGLang, llama.cpp,
+Ollama, LM Studio, TGI, Gemini, Anthropic. Not what they say of a name or limit that is too long
+or large: to drop the history is no remedy for that."""
 
-Condensing = Literal["summary", "quotes", "off"]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +116,7 @@ class RemoteChat:
         """Tool rounds since the caller's last words."""
 
     async def check(self, message: ChatMessage) -> None:
+        _require_text(message)
         num_tokens = self._history.count(message.text)
         room = self._history.context_tokens - self._max_tokens(None)
         if num_tokens > room:
@@ -152,6 +162,8 @@ class RemoteChat:
         self._history.take_back()
 
     async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
+        for message in messages:
+            _require_text(message)
         self._history.reset(messages, summary)
         self._num_rounds = _num_rounds(messages)
 
@@ -279,6 +291,7 @@ class RemoteChat:
                 refused=True,
             )
         history.drop_to_fit(reserved)
+        before = history.turns()
         while True:
             tokens = self._tried(deadline_ns, max_tokens, on_mark, tools, small)
             try:
@@ -287,10 +300,15 @@ class RemoteChat:
                         yield token
                 return
             except ServerError as error:  # one that rejects a prompt has said nothing
-                is_long = error.kind == "rejected" and _TOO_LONG.search(error.reason)
-                may_drop = is_long and not self._history.truncation.is_disabled
-                if not (may_drop and self._history.drop_half()):
+                may_drop = _is_too_long(error) and not history.truncation.is_disabled
+                num_gone = history.drop_half() if may_drop else 0
+                if not num_gone:
+                    history.put_back(before)
                     raise
+                _log.warning(
+                    "%s is asked again without the oldest %d messages: it %s",
+                    *(self._server.subject, num_gone, error.reason),
+                )
 
     async def _tried(
         self,
@@ -414,6 +432,25 @@ class RemoteChat:
         if token.calls and not recorder.has_called:
             self._num_rounds += 1
         recorder.add(token)
+
+
+def _is_too_long(error: ServerError) -> bool:
+    """True if a server rejects a prompt because it is longer than its context."""
+    said = before_quoted_input(error.said)
+    return error.kind == "rejected" and _TOO_LONG.search(said) is not None
+
+
+def _require_text(message: ChatMessage) -> None:
+    """Raise StageError for what can't be sent: a tool of this service may return any string."""
+    try:
+        message.text.encode()
+    except UnicodeEncodeError as error:
+        raise StageError(
+            "llm",
+            f"The language model can't take this: character {error.start} is half of a surrogate "
+            "pair, not text.",
+            refused=True,
+        ) from None
 
 
 class _Recorder:

@@ -26,7 +26,8 @@ from agent.errors import StageError
 from agent.stages.stall_timeout import stall_timeout
 from asr.recognition.final_reuse import covers_same_words
 
-from .api_server import MAX_DOUBLINGS, PROBE_S, RECOVERY_S
+from .api_server import PROBE_S
+from .recovery import recovery_wait_s
 from .server_error import ServerError
 from .transcription_server import TranscriptionServer
 from .transcription_session import Pass, TranscriptionSession
@@ -188,10 +189,10 @@ class CallSession:
                         if language == self._language:  # else it changed meanwhile
                             await self._listen(_Open(socket, session))
                 except ServerError:
-                    num_failed = min(num_failed + 1, MAX_DOUBLINGS)
+                    num_failed += 1
                 if language != self._language:
                     continue
-            wait_s = RECOVERY_S * 2 ** (num_failed - 1) if num_failed else PROBE_S
+            wait_s = recovery_wait_s(num_failed - 1) if num_failed else PROBE_S
             await asyncio.sleep(min(wait_s, PROBE_S))
 
     async def _listen(self, used: "_Open") -> None:

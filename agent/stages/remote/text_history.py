@@ -1,19 +1,27 @@
 """History of a conversation as text, for a model whose tokens are counted elsewhere. Pure.
 
 How many tokens a text has is estimated from its characters, by the server's own counts once it has
-sent some. Where the context (`llm_engine.context`) is full, the oldest exchanges are dropped, many
-at a time: the server's prefix cache then fits again for a while. An exchange is a message of the
-user with all that follows it up to the next one, so no tool's result is left without its call.
+sent some. Where the context (`llm_engine.context`) is full, the oldest exchanges are dropped
+(`llm_engine/chat/exchanges.py`), many at a time: the server's prefix cache then fits again for a
+while.
 """
 
 import json
 from collections.abc import Sequence
-from itertools import accumulate
+from dataclasses import dataclass
+from operator import is_
 from typing import Any, Final
 
 from agent.session.api.conversation import ModelCall
 from agent.session.api.settings import AUTO_TRUNCATION
 from agent.session.ports.stage_ports import ChatMessage
+from llm_engine.chat.exchanges import (
+    KEPT_SHARE,
+    begins_with,
+    end_beyond,
+    ends_of_exchanges,
+    num_condensed,
+)
 from llm_engine.chat.summary import KEPT, TOLD
 
 FIRST_CHARS_PER_TOKEN: Final = 3.0
@@ -28,13 +36,14 @@ limit off."""
 MESSAGE_CHARS: Final = 16
 """Characters that a message counts beside its text: its role and the marks around it."""
 
-KEPT_SHARE: Final = 0.75
-"""Share of the context that is filled after exchanges were dropped. Higher: they are dropped, and
-the whole history is read anew by the server, more often. Lower: the model forgets more."""
 
-MIN_KEPT_EXCHANGES: Final = 2
-"""Newest exchanges that are never condensed: the last reply may still be cut, and its question be
-taken back."""
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Turns of a conversation, and what stands for older ones."""
+
+    messages: tuple[ChatMessage, ...]
+    summary: tuple[str, ...]
+    num_left_out: int
 
 
 class TextHistory:
@@ -151,8 +160,21 @@ class TextHistory:
         many messages went."""
         return self._drop(max(1, self.num_turns() // 2))
 
+    def turns(self) -> Turns:
+        """The turns as they are now, for `put_back`."""
+        return Turns(tuple(self.messages), self.summary, self.num_left_out)
+
+    def put_back(self, before: Turns) -> None:
+        """Put back what was dropped since. Does nothing where the turns have changed otherwise."""
+        num_gone = len(before.messages) - len(self.messages)
+        rest = before.messages[num_gone:] if num_gone >= 0 else ()
+        is_rest = len(rest) == len(self.messages) and all(map(is_, rest, self.messages))
+        if is_rest and self.summary in ((), before.summary):
+            self.messages, self.summary = list(before.messages), before.summary
+            self.num_left_out = before.num_left_out
+
     def _drop(self, surplus: int) -> int:
-        ends = _ends_of_exchanges(self.messages)
+        ends = ends_of_exchanges(self.messages, is_last_over=False)
         if self.summary and (self.truncation != AUTO_TRUNCATION or not ends):
             # By a client's rule the oldest goes first; by our own the summary is all that is left
             # of what went before.
@@ -162,8 +184,7 @@ class TextHistory:
                 return 0
         if not ends:
             return 0
-        sizes = [0, *accumulate(self._tokens(_size(each)) for each in self.messages)]
-        num_gone = next((end for end in ends if sizes[end] >= surplus), ends[-1])
+        num_gone = end_beyond(ends, self._sizes(), surplus)
         del self.messages[:num_gone]
         self.num_left_out += num_gone
         return num_gone
@@ -173,17 +194,11 @@ class TextHistory:
     def oldest(self, max_kept_tokens: int) -> tuple[ChatMessage, ...]:
         """The whole exchanges from the beginning whose removal leaves at most so many tokens of
         turns; fewer where the newest two alone have more."""
-        ends = [0, *_ends_of_exchanges(self.messages)[: -(MIN_KEPT_EXCHANGES - 1)]]
-        sizes = [0, *accumulate(self._tokens(_size(each)) for each in self.messages)]
-        wanted = sizes[-1] - max_kept_tokens
-        end = next((end for end in ends if sizes[end] >= wanted), ends[-1])
-        return tuple(self.messages[:end])
+        return tuple(self.messages[: num_condensed(self.messages, self._sizes(), max_kept_tokens)])
 
     def begins_with(self, messages: Sequence[ChatMessage]) -> bool:
         """True if the turns still begin with these very messages."""
-        return len(messages) < len(self.messages) and all(
-            old is turn for old, turn in zip(messages, self.messages, strict=False)
-        )
+        return begins_with(self.messages, messages)
 
     def condense(self, num_messages: int, summary: tuple[str, ...]) -> None:
         """Replace the oldest messages, and the summary before them, by this summary."""
@@ -236,16 +251,15 @@ class TextHistory:
         shown = sum(map(_size, self._shown_examples()))
         return len(self.instructions) + MESSAGE_CHARS + tools + shown
 
+    def _sizes(self) -> list[int]:
+        """Tokens of each turn."""
+        return [self._tokens(_size(each)) for each in self.messages]
+
     def _tokens(self, num_chars: int) -> int:
         return int(num_chars / self._chars_per_token) + 1
 
     def _last_reply(self) -> ChatMessage | None:
         return next((each for each in reversed(self.messages) if each.role == "assistant"), None)
-
-
-def _ends_of_exchanges(messages: Sequence[ChatMessage]) -> list[int]:
-    """Number of messages up to the end of each exchange but the last."""
-    return [index for index, message in enumerate(messages) if index and message.role == "user"]
 
 
 def _size(message: ChatMessage) -> int:

@@ -19,7 +19,7 @@ from llm_engine.cuda.model import DeviceLayer
 from llm_engine.cuda.ops.int4_layout import pack
 from llm_engine.cuda.ops.interface import Int4Weight, Matrix, Norm, Rope, Weight
 from llm_engine.models.compensated_rounding import Compensation
-from llm_engine.models.int4_rounding import BLOCKS, rounded
+from llm_engine.models.int4_rounding import GPU_GROUPS, rounded
 
 from .emulation import Emulation
 from .quantize import LARGEST, quantize
@@ -80,7 +80,7 @@ class CudaCalibration:
         assert isinstance(moments, Tensor)
         moments /= sum(map(len, inputs))
         if precision is Precision.INT4:
-            fours = rounded(weight.values, Compensation(moments), BLOCKS[name], torch.float16)
+            fours = rounded(weight.values, Compensation(moments), GPU_GROUPS[name], torch.float16)
             return pack(fours, weight.bias)
         eights = compensated(weight.values, moments, self._block)
         return Matrix(eights.values, eights.scales, eights.block, weight.bias)

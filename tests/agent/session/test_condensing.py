@@ -15,10 +15,10 @@ from agent.session.api.conversation import ConversationItems, ItemId, Message, R
 from agent.session.context.chat_context import ChatContext, _same_speakers
 from agent.session.context.condensing import (
     IDLE_MS,
-    KEPT_SHARE,
     MAX_SUMMARY_TOKENS,
     MIN_ROOM_TOKENS,
     MIN_SUMMARY_TOKENS,
+    RECENT_SHARE,
     RETRY_MS,
     START_SHARE,
     CondensingAttempts,
@@ -50,7 +50,7 @@ def test_it_is_due_at_a_share_of_the_room() -> None:
     start = int(START_SHARE * room) + 1
     assert goal_of(replace(FULL, num_turns=start - 2)) is None
     goal = goal_of(replace(FULL, num_turns=start))
-    assert goal == CondensingGoal(int(KEPT_SHARE * room), MAX_SUMMARY_TOKENS)
+    assert goal == CondensingGoal(int(RECENT_SHARE * room), MAX_SUMMARY_TOKENS)
 
 
 @given(

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from agent.config.schema import Condensing
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.conversation import Message
 from agent.session.context import condensing as condensing_decision
 from agent.session.context.chat_messages import told
 from agent.session.context.condensing import goal_of
-from agent.stages.llm_chat import Condensing
 from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.engine import Engine
 from tests.support.fakes import stages

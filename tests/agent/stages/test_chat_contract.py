@@ -263,6 +263,20 @@ async def test_a_message_too_long_is_refused(open_chat: ChatFactory) -> None:
     await chat.close()
 
 
+@pytest.mark.parametrize("open_chat", ["engine", "remote", "plugin"], indirect=True)
+async def test_half_of_a_surrogate_pair_is_refused(open_chat: ChatFactory) -> None:
+    """A tool of this service may return one, as in the name of a file. The chat goes on."""
+    chat = open_chat("Be brief.", ())
+    half = ChatMessage("tool", "rep\udcf6rt.txt")
+    await chat.commit(HELLO)
+    for refused in (chat.check(half), chat.commit(half), chat.reset([HELLO, half])):
+        with pytest.raises(StageError, match="half of a surrogate pair") as caught:
+            await refused
+        assert caught.value.refused
+    assert await reply(chat)
+    await chat.close()
+
+
 async def test_no_smaller_model(open_chat: ChatFactory) -> None:
     chat = open_chat("Be brief.", ())
     assert not chat.use_small_model(small=True)

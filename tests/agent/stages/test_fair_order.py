@@ -49,7 +49,19 @@ def test_a_job_that_did_not_run_costs_nothing() -> None:
     dropped = [fair.queued("a") for _ in range(10)]
     for each in dropped:
         fair.done(each, None)
-    assert fair.queued("a") == Ticket(0.0, "a", FIRST_GUESS_S)
+    again = fair.queued("a")
+    assert (again.tag, again.guess_s) == (0.0, FIRST_GUESS_S)
+
+
+def test_a_job_that_is_over_twice_counts_once() -> None:
+    """It hung and was given up, and came back later."""
+    fair = FairOrder()
+    hung, behind = fair.queued("a"), fair.queued("b")
+    for took_s in (None, 60.0):
+        fair.done(hung, took_s)
+    assert len(fair) == 2, "not idle: one job waits"
+    assert fair.queued("a").tag == 0.0
+    fair.done(behind, 0.1)
 
 
 def test_callers_without_debt_are_forgotten() -> None:

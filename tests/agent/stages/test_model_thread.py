@@ -1,8 +1,10 @@
 """Owner threads: order, faults, hangs and recovery."""
 
 import asyncio
+import gc
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -44,7 +46,7 @@ async def stage() -> AsyncIterator[ModelThread[Model]]:
 
 
 async def hold(
-    stage: ModelThread[Model], priority: int = NORMAL
+    stage: ModelThread[Model], priority: int = NORMAL, caller: str | None = None
 ) -> tuple[threading.Event, "asyncio.Task[None]"]:
     """Keep the thread busy until the event is set."""
     begun, release = threading.Event(), threading.Event()
@@ -53,7 +55,9 @@ async def hold(
         begun.set()
         release.wait(30)
 
-    task = asyncio.get_running_loop().create_task(stage.call(job, timeout_s=30, priority=priority))
+    task = asyncio.get_running_loop().create_task(
+        stage.call(job, timeout_s=30, priority=priority, caller=caller)
+    )
     await asyncio.to_thread(begun.wait, 30)
     return release, task
 
@@ -177,6 +181,56 @@ async def test_a_stage_that_hangs_is_replaced_and_its_queue_goes_on(
         await hanging
     assert await behind == 2
     release.set()
+
+
+async def test_a_job_that_waits_too_long_ends_no_job_of_anothers(stage: ModelThread[Model]) -> None:
+    """As a detector's of 5 s behind a piece of a file, which may take a minute."""
+    release, busy = await hold(stage, OFFLINE)
+    with pytest.raises(StageError, match="too long"):
+        await stage.call(lambda model: model.number, timeout_s=0.01)
+    release.set()
+    await busy
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 1
+    assert stage.restarts == 0
+
+
+async def test_a_job_that_hangs_is_given_up_without_its_caller(
+    monkeypatch: pytest.MonkeyPatch, stage: ModelThread[Model]
+) -> None:
+    monkeypatch.setattr(model_thread, "CHECK_S", 0.01)
+    begun, release = threading.Event(), threading.Event()
+
+    def hang(_: Model) -> None:
+        begun.set()
+        release.wait(30)
+
+    hanging = asyncio.get_running_loop().create_task(stage.call(hang, timeout_s=0.2))
+    await asyncio.to_thread(begun.wait, 30)
+    hanging.cancel()
+    assert await stage.call(lambda model: model.number, timeout_s=3600) == 2
+    release.set()
+
+
+async def test_a_job_that_hangs_is_not_waited_for_in_the_fair_order(
+    stage: ModelThread[Model],
+) -> None:
+    """It would be debt for ever: what a caller used is forgotten when no job is left."""
+    release, hanging = await hold(stage, caller="a")
+    thread = stage._thread
+    assert stage._running is not None
+    assert thread is not None
+    order = stage._fair_orders[NORMAL]
+    assert len(order) == 1
+    stage._hangs(stage._running)
+    with pytest.raises(StageError, match="too long"):
+        await hanging
+    assert len(order) == 0
+    held, busy = await hold(stage, caller="b")
+    release.set()
+    await asyncio.to_thread(thread.join, 30)
+    assert len(order) == 1, "the job that came back is not over a second time"
+    held.set()
+    await busy
 
 
 async def hang_once(stage: ModelThread[Model]) -> tuple[threading.Event, threading.Thread | None]:
@@ -507,6 +561,36 @@ async def test_a_model_that_cannot_be_rebuilt_is_tried_again_without_being_asked
             break
         await asyncio.sleep(0.01)
     assert await stage.call(lambda model: model.number, timeout_s=30) == 4
+    await stage.close()
+
+
+async def test_a_rebuild_that_failed_leaves_no_model_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("CHEAP_RETRY_S", "RETRY_S"):  # no other try
+        monkeypatch.setattr(model_thread, name, 3600.0 if name == "CHEAP_RETRY_S" else (3600.0,))
+    monkeypatch.setattr(model_thread._log, "disabled", True)  # pytest keeps what is logged
+    half_built: list[weakref.ref[Model]] = []
+
+    def build() -> Model:
+        model = Model()
+        if Model.built == 1:
+            return model
+        half_built.append(weakref.ref(model))
+        try:
+            raise ValueError("weights.bin is truncated")
+        except ValueError as error:
+            raise OSError("no such file") from error
+
+    Model.built = 0
+    stage: ModelThread[Model] = ModelThread("llm", build)
+    await stage.start()
+    stage.restart(await stage.call(lambda model: model, timeout_s=30), "hangs")
+    assert stage._thread is not None
+    await asyncio.to_thread(stage._thread.join, 30)
+    assert "no such file" in str(stage.broken)
+    gc.collect()
+    assert [model() for model in half_built] == [None]
     await stage.close()
 
 

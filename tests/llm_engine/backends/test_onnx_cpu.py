@@ -3,13 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from torch import Tensor
 
-from llm_engine.backends import batch_invariance, int8_saturation, onnx_cpu, onnx_graph
+from llm_engine.backends import (
+    batch_invariance,
+    int8_saturation,
+    onnx_cpu,
+    onnx_graph,
+    onnx_packing,
+)
 from llm_engine.backends.base import Backend, Plan, ScoredRow, SequenceRows, Slot, SubBatch
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.backends.factory import make_backend
@@ -343,6 +349,26 @@ def test_converted_weights_are_kept(checkpoint: Checkpoint, tmp_path: Path) -> N
     assert not shares
     file.unlink()  # mapped, or packed and let go: not needed any more
     assert torch.equal(in_pieces(first, PROMPT, 50), in_pieces(second, PROMPT, 50))
+
+
+def test_weights_are_kept_as_they_are_without_room_to_pack_them(
+    checkpoint: Checkpoint,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected = in_pieces(OnnxBackend(checkpoint, INT8, CONTEXT), PROMPT, 50)
+
+    def full(num_bytes: int) -> NoReturn:
+        raise OSError(f"they take about {num_bytes} bytes, and none are free")
+
+    monkeypatch.setattr(onnx_packing, "scratch_directory", full)
+    config, shares = replace(INT8, cache_dir=tmp_path), list[float]()
+    for _ in ("converted", "mapped"):
+        backend = OnnxBackend(checkpoint, config, CONTEXT, on_progress=shares.append)
+        assert torch.equal(in_pieces(backend, PROMPT, 50), expected)
+    assert shares == sorted(set(shares)), "converted once"
+    assert sum("matrices are not packed" in line for line in caplog.messages) == 1
 
 
 def test_a_model_that_lacks_a_tensor_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from llm_engine.backends.onnx_graph import (
     linear_attributes,
     make_model,
 )
-from llm_engine.backends.onnx_int4 import GROUPS, nearest, packed_arrays, rounded_arrays
+from llm_engine.backends.onnx_int4 import CPU_GROUPS, nearest, packed_arrays, rounded_arrays
 from llm_engine.backends.onnx_weights import convert
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.int4 import Int4Matrix
@@ -218,17 +218,17 @@ def test_which_matrices_have_four_bits(is_calibrated: bool, tmp_path: Path) -> N
     arrays = (
         arrays_of(checkpoint)
         if is_calibrated
-        else dict(convert(checkpoint, lambda share: None, int4_groups=GROUPS))
+        else dict(convert(checkpoint, lambda share: None, int4_groups=CPU_GROUPS))
     )
     names = {name.removeprefix("layers.0.").rpartition(".")[0] for name in arrays}
     names &= {"qkv", "out", "gate_up", "down", "head"}
     for name in names:
         prefix = name if name == "head" else f"layers.0.{name}"
-        kind = "nibbles" if name in GROUPS else "codes"
+        kind = "nibbles" if name in CPU_GROUPS else "codes"
         assert f"{prefix}.{kind}" in arrays
         assert (f"{prefix}.zeros" in arrays) == (kind == "nibbles")
         if kind == "nibbles":
-            assert arrays[f"{prefix}.nibbles"].shape[2] * 2 == GROUPS[name]
+            assert arrays[f"{prefix}.nibbles"].shape[2] * 2 == CPU_GROUPS[name]
 
 
 def test_only_matrices_of_large_blocks_multiply_rows_in_pairs(tmp_path: Path) -> None:
@@ -270,15 +270,13 @@ def test_another_text_makes_other_weights(tmp_path: Path) -> None:
     text = tmp_path / "said.txt"
     text.write_text("what time is it? the cat sat on the mat. " * 40)
     config = replace(INT4, cache_dir=tmp_path / "converted")
-    contents = []
+    num_files = []
     for calibration in (None, text, text, None):
         OnnxBackend(checkpoint, replace(config, calibration=calibration), 64)
-        (file,) = (tmp_path / "converted").glob("*.weights")
-        contents.append(file.read_bytes())
-    assert contents[0] == contents[3] != contents[1] == contents[2]
+        num_files.append(len(list((tmp_path / "converted").glob("*.weights"))))
+    assert num_files == [1, 2, 2, 2]
     OnnxBackend(checkpoint, replace(config, precision=Precision.INT8), 64)
-    (file,) = (tmp_path / "converted").glob("*.weights")
-    assert file.read_bytes() not in contents
+    assert len(list((tmp_path / "converted").glob("*.weights"))) == 3
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,18 @@ async def test_without_a_second_sequence_the_call_goes_on(small: Callable[[int],
     await said(talk, "hello", 9)
 
 
+async def test_an_idle_conversation_gives_its_sequence(small: Callable[[int], Engine]) -> None:
+    """Of a request without a conversation of its own, as at the HTTP endpoint."""
+    engine = small(2)
+    talk = await talked(engine)
+    async for _ in engine.chat([ChatMessage("user", "hello there")], GREEDY):
+        pass
+    assert await num_sequences(engine) == 2
+    assert await talk.condense(QUOTES) is not None
+    assert await num_sequences(engine) == 1
+    await said(talk, "hello", 9)
+
+
 async def test_where_nothing_is_condensed_the_oldest_are_dropped(
     small: Callable[[int], Engine],
 ) -> None:

@@ -72,6 +72,17 @@ async def test_a_reply_that_the_client_changed_is_read_anew(engine: Engine, mode
     assert cold_usage.cached_tokens == 0
 
 
+async def test_a_second_system_message_does_not_replace_the_system_prompt(engine: Engine) -> None:
+    other = ChatMessage("system", "You are another one, and long.")
+    for messages in ((SYSTEM, other, said("hello there")), (SYSTEM, said("hello there"))):
+        expected = [chunk async for chunk in engine.generate(messages, GREEDY)]
+        for _ in range(2):  # opened, and taken from the pool
+            reply, usage = await ask(engine, *messages)
+            assert reply == "".join(chunk.text for chunk in expected)
+            assert expected[-1].usage is not None
+            assert usage.prompt_tokens == expected[-1].usage.prompt_tokens
+
+
 async def test_two_at_once_do_not_share_a_dialogue(engine: Engine) -> None:
     messages = (SYSTEM, said("hello there"))
     alone, _ = await ask(engine, *messages)

@@ -97,6 +97,22 @@ async def test_a_call_its_result_and_what_is_said_then(engine: Engine) -> None:
     assert usage.cached_tokens >= before.prompt_tokens + before.output_tokens - 1
 
 
+async def test_a_conversation_that_moves_to_another_engine_keeps_its_calls(
+    engine: Engine, model: Path
+) -> None:
+    talk = await engine.open_conversation("Be brief.", sampling=SAMPLING)
+    await talk.set_tools(use().shown)
+    await talk.commit("What time is it?")
+    await talk.commit("", "assistant", [ToolCall("clock", '{"zone": "UTC"}')])
+    await talk.commit("noon", "tool")
+    other = await asyncio.to_thread(Engine.load, model, EngineConfig(num_threads=1))
+    moved = await other.open_conversation("Be brief.", sampling=SAMPLING)
+    await moved.set_tools(use().shown)
+    await moved.reset(talk.messages)
+    assert moved._history.prompt(1) == talk._history.prompt(1)
+    other.close()
+
+
 async def test_a_client_tells_of_a_call_that_was_made_elsewhere(engine: Engine) -> None:
     tools = use()
     told, reset = [await engine.open_conversation("Be brief.", sampling=SAMPLING) for _ in range(2)]

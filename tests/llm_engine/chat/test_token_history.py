@@ -1,13 +1,15 @@
 """Token history: generated ids are kept, unheard ones cut, oversized messages refused."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_engine.chat.exchanges import KEPT_SHARE
 from llm_engine.chat.template import ChatMessage, ChatTemplate, Gap
-from llm_engine.chat.token_history import KEPT_SHARE, HistoryTruncation, TokenHistory
+from llm_engine.chat.token_history import HistoryTruncation, TokenHistory
 from llm_engine.errors import RequestError
 from tests.support.fakes.llm_models import CHATML
 
@@ -113,6 +115,38 @@ def test_examples_are_replaced_with_the_system_prompt_and_the_history_keeps_its_
     assert text_of(talk.prompt(10)) == head + told + OPEN
     talk.set_system("S", examples=[ChatMessage("user", "q"), ChatMessage("assistant", "a")])
     assert talk.prompt(10) == before
+
+
+MARKER: Final = "<tool_call>"
+
+
+def encode_marked(text: str) -> list[int]:
+    parts = [encode(part) for part in text.split(MARKER)]
+    return [token_id for part in parts for token_id in (256, *part)][1:]
+
+
+def test_markers_of_calls_are_tokens_in_another_history_too() -> None:
+    """A conversation moves to a new engine where its own hangs. Only the model's own markers are:
+    a caller may spell one."""
+
+    def fresh() -> TokenHistory:
+        template = ChatTemplate(
+            CHATML, encode_marked, encode, bos="", eos="", control_texts=[MARKER]
+        )
+        return TokenHistory(template, (*CODES, MARKER.encode()), 4000, "S", ())
+
+    talk, moved = fresh(), fresh()
+    talk.append("user", f"What is {MARKER}?")
+    reply(talk, f"The marker {MARKER} of")
+    message = talk.begin_reply()
+    assert message.fixed_ids is not None
+    message.fixed_ids.extend([*encode("Let me sé"), 0xC3, 256, *encode(" {} "), 256])
+    talk.append("assistant", f"Ah {MARKER}", ((3, 3 + len(MARKER)),))
+    talk.append("user", "And now?")
+    moved.reset(talk.messages())
+    assert moved.prompt(10).count(256) == talk.prompt(10).count(256) == 3
+    assert moved.messages() == talk.messages()
+    assert [each.markup for each in moved.messages()] == [each.markup for each in talk.messages()]
 
 
 def test_only_the_last_reply_is_cut() -> None:

@@ -266,6 +266,20 @@ def test_a_call_that_was_cut_off_is_not_whole(call: ToolCall, cut: int) -> None:
         assert not reader.num_calls or not reader.is_whole
 
 
+def test_a_call_stays_whole_where_the_next_one_is_cut_off() -> None:
+    """Also right behind its opening, before it counts as one."""
+    calls = (ToolCall("clock", '{"a": 1}'), ToolCall("clock", "{}"))
+    tagged = HERMES.written(CallingMessage("", calls)).text
+    first = HERMES.written(CallingMessage("", calls[:1])).text
+    bare = [f'{{"name": "clock", "arguments": {call.arguments}}}' for call in calls]
+    for text, whole in ((tagged, first), ("\n".join(bare), bare[0])):
+        for cut in range(len(text) + 1):
+            reader = CallReader(HERMES, [tool("clock")])
+            read(reader, [text[:cut]])
+            num_whole = 2 if cut == len(text) else int(cut >= len(whole))
+            assert reader.num_whole == num_whole, text[:cut]
+
+
 def test_a_bare_call_is_the_whole_reply() -> None:
     reader = CallReader(LLAMA, [tool("clock")])
     assert read(reader, list('{"name": "clock", "parameters": {"a": {}}}')) == [

@@ -14,7 +14,7 @@ from latency_budget.account.clock import unix_ns
 from llm_engine.checkpoints import packed_cache
 from llm_engine.checkpoints.packed_cache import (
     ABANDONED_NS,
-    MAX_MODELS,
+    MAX_FILES,
     Array,
     WeightFile,
     fingerprint,
@@ -22,6 +22,7 @@ from llm_engine.checkpoints.packed_cache import (
     stored_weights,
     write,
 )
+from llm_engine.errors import ModelError
 
 ARRAYS: dict[str, Array] = {
     "codes": np.arange(70, dtype=np.uint8).reshape(2, 7, 5),
@@ -126,7 +127,6 @@ def test_a_model_is_converted_once(tmp_path: Path, model: Path) -> None:
     with stored_weights(directory, model, "int8 2", convert) as file:
         assert_holds(file)
     assert convert.num_runs == 2
-    assert files_of(directory) == {file.path}
     model.write_bytes(b"other weights")
     with stored_weights(directory, model, "int8 2", convert) as file:
         assert_holds(file)
@@ -151,8 +151,8 @@ def test_an_unchanged_file_is_read_whole_only_once(
             assert_holds(file)
         return list(map(os.path.basename, read_whole))
 
-    name = f"{fingerprint(model)[:32]}.weights"
     assert start() == ["model.gguf"]
+    (name,) = (path.name for path in files_of(directory))
     assert start() == [name]
     assert start() == []
     os.utime(model)
@@ -195,16 +195,50 @@ def counted(run: Callable[..., None], names: list[str]) -> Callable[..., None]:
     return call
 
 
-def test_models_not_used_for_long_are_forgotten(tmp_path: Path) -> None:
+def test_another_kind_does_not_replace_a_file_that_is_about_to_be_mapped(
+    tmp_path: Path, model: Path
+) -> None:
+    """As two processes with other settings or versions do at once."""
+    directory, convert = tmp_path / "cache", Conversion()
+    with (
+        stored_weights(directory, model, "int8 1", convert) as first,
+        stored_weights(
+            directory, model, "int4 1", lambda: {"other": ARRAYS["codes"]}.items()
+        ) as other,
+        stored_weights(directory, model, "int8 1", convert) as again,
+    ):
+        assert_holds(first)
+        assert_holds(again)
+        assert_holds(other, {"other": ARRAYS["codes"]})
+    assert convert.num_runs == 1
+    assert files_of(directory) == {first.path, other.path}
+
+
+def test_a_new_file_counts_as_used_when_it_is_whole(tmp_path: Path, model: Path) -> None:
+    """Others may have been used while it was converted."""
+    directory, others = tmp_path / "cache", []
+
+    def convert() -> Iterator[tuple[str, Array]]:
+        yield from ARRAYS.items()
+        for number in range(MAX_FILES):
+            others.append(write(directory / f"{number:032x}.weights", "key", ARRAYS.items()).path)
+            os.utime(others[-1], ns=(unix_ns(), 0))
+
+    with stored_weights(directory, model, "int8 1", convert) as file:
+        assert_holds(file)
+    assert files_of(directory) == {file.path, *others[1:]}
+
+
+def test_files_not_used_for_long_are_removed(tmp_path: Path) -> None:
     directory, models = tmp_path / "cache", []
-    for number in range(MAX_MODELS + 2):
+    for number in range(MAX_FILES + 2):
         models.append(tmp_path / f"{number}.gguf")
         models[-1].write_bytes(b"weights %d" % number)
     (tmp_path / "cache").mkdir()
     foreign = directory / "my.weights"
     foreign.write_text("not ours")
     names: dict[Path, str] = {}
-    for age, model in enumerate([*models[:MAX_MODELS], models[0], *models[MAX_MODELS:]]):
+    for age, model in enumerate([*models[:MAX_FILES], models[0], *models[MAX_FILES:]]):
         with stored_weights(directory, model, "int8 1", Conversion()) as file:
             names[model] = file.path.name
             assert file.path.exists()
@@ -241,6 +275,29 @@ def test_a_part_that_was_taken_away_costs_only_the_keeping(
         assert_holds(file)
     assert "cannot be kept" in caplog.text
     assert not files_of(directory)
+
+
+def test_a_conversion_that_cannot_read_is_not_a_directory_that_cannot_be_written(
+    tmp_path: Path, model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    num_runs = 0
+
+    def fail() -> Iterator[tuple[str, Array]]:
+        nonlocal num_runs
+        num_runs += 1
+        yield "codes", ARRAYS["codes"]
+        raise OSError("input/output error")
+
+    for directory in (tmp_path / "cache", None):
+        refused = stored_weights(directory, model, "int8 1", fail)
+        with (
+            pytest.raises(ModelError, match=r"model\.gguf cannot be converted: input/output"),
+            refused,
+        ):
+            pass
+    assert num_runs == 2
+    assert not caplog.messages
+    assert not files_of(tmp_path / "cache")
 
 
 def test_without_a_directory_nothing_stays(model: Path) -> None:

@@ -26,7 +26,7 @@ from llm_engine.cuda.steps import draft_heads
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
-from llm_engine.models.int4_rounding import BLOCKS
+from llm_engine.models.int4_rounding import GPU_GROUPS
 from tests.support.fakes.int4_models import AWQ, GPTQ, LAYOUTS, configure, save_int4_model
 from tests.support.fakes.llm_cuda import H200, on_cpu
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
@@ -174,10 +174,10 @@ def test_other_checkpoints_get_4_bits_where_the_cpu_makes_them(floats: Checkpoin
         model = loaded(floats, WITH_FP8, text)
         for index in range(2):
             bits = {name: weight.bits for name, weight in matrices(model, index).items()}
-            assert bits == {name: 4 if name in BLOCKS else 8 for name in MATRICES}
+            assert bits == {name: 4 if name in GPU_GROUPS else 8 for name in MATRICES}
         down = matrices(model)["down"]
         assert isinstance(down, Int4Weight)
-        assert down.group == BLOCKS["down"]
+        assert down.group == GPU_GROUPS["down"]
         assert down.scales.dtype == torch.float16, "chosen so that these hold them"
         assert model.head.bits == 4
     without = loaded(floats, INT4)

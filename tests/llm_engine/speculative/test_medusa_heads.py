@@ -14,7 +14,7 @@ from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import HiddenStates, PageId, Plan, SequenceRows, SubBatch
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.checkpoints.load import load_checkpoint
-from llm_engine.config import EngineConfig, SamplingParams
+from llm_engine.config import EngineConfig, Precision, SamplingParams
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.engine import Engine
 from llm_engine.errors import ModelError
@@ -224,10 +224,13 @@ async def test_right_and_wrong_drafts_change_nothing(
     assert counts.num_accepted == (counts.num_drafted if knows else 0)
 
 
-async def test_heads_need_a_backend_that_shows_its_rows(tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.INT4])
+async def test_heads_need_a_backend_that_shows_its_rows(
+    precision: Precision, tiny: Path, tmp_path: Path
+) -> None:
     save_heads(tmp_path, random_heads(shape_for(load_checkpoint(tiny))))
-    config = EngineConfig(precision="int8", num_threads=1, draft_heads=tmp_path)  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match="need a backend that shows hidden states"):
+    config = EngineConfig(precision=precision, num_threads=1, draft_heads=tmp_path)
+    with pytest.raises(ModelError, match="on a CPU any precision but int8 and int4"):
         Engine.load(tiny, config)
 
 

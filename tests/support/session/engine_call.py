@@ -6,12 +6,13 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, cast
 from unittest.mock import patch
 
+from agent.config.schema import Condensing
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.conversation import Modality
 from agent.session.api.settings import ServerVad
 from agent.session.ports.stage_ports import OnMark, ReplyToken, Tools
-from agent.stages.llm_chat import Condensing, EngineChat
+from agent.stages.llm_chat import EngineChat
 from agent.stages.model_thread import ModelThread
 from agent.turn_taking import barge_in, transitions
 from latency_budget.account.clock import SystemClock

@@ -11,7 +11,7 @@ import llm_engine
 from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools
-from agent.stages.remote import plugin_model
+from agent.stages.remote import plugin_model, recovery
 from agent.stages.remote.plugin_model import PluginModel
 from agent.stages.remote.remote_chat import SmallModel, remote_chat_factory
 from agent.stages.tool_call_adapter import NO_LIMITS
@@ -160,7 +160,7 @@ async def test_the_smaller_model_answers_for_one_that_fails() -> None:
 
 
 async def test_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_model, "RECOVERY_S", 0.01)
+    monkeypatch.setattr(recovery, "RECOVERY_S", 0.01)
     async with talking((OSError(),), (OSError(),), ("Hello",)) as (chat, model, source):
         await failure(chat)
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:

@@ -18,7 +18,7 @@ from agent.session.ports.stage_ports import (
     ScoresMessageEnd,
     Tools,
 )
-from agent.stages.remote import api_server, remote_chat
+from agent.stages.remote import api_server, recovery, remote_chat
 from agent.stages.remote import model_server as model_server_module
 from agent.stages.remote.event_stream import MAX_EVENT_BYTES
 from agent.stages.remote.model_server import ModelServer
@@ -639,6 +639,70 @@ async def test_a_prompt_that_the_server_calls_too_long_is_shortened(too_long: An
         assert server.problem is None
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        TOO_LONG,
+        "Your input exceeds the context window of this model. Please adjust your input.",
+        "This model's maximum context length is 2048 tokens. However, your request has 8 input "
+        "tokens plus 2045 'max_tokens'. Please reduce one or the other.",
+        "The decoder prompt (length 9000) is longer than the maximum model length of 4096.",
+        "The input (61709 tokens) is longer than the model's context length (40960 tokens).",
+        "Input length (160062 tokens) exceeds the maximum allowed length (59862 tokens).",
+        "the request exceeds the available context size, try increasing it",
+        "Requested tokens (2285) exceed context window of 2048",
+        "Context size has been exceeded.",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "The input token count (40000) exceeds the maximum number of tokens allowed (32768).",
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096.",
+        "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+        "litellm.ContextWindowExceededError: litellm.BadRequestError",
+    ],
+)
+async def test_servers_call_a_prompt_too_long_in_their_own_words(said: str) -> None:
+    async with talking(HELLO, error(400, said), HELLO) as (chat, scripted, _):
+        for _ in range(2):
+            await reply(chat)
+            await chat.commit(HI)
+        longer, shorter = (body["messages"] for body in scripted.bodies[1:])
+        assert (len(longer), len(shorter)) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "tools.0.function.name: string too long. Expected a string with maximum length 64.",
+        "max_tokens is too large: 4096. This model supports at most 2048 completion tokens.",
+        "Invalid 'stop': array too long. Expected an array with maximum length 4.",
+        "[{'loc': ('body', 'top_k'), 'msg': 'bad', 'input': {'text': 'maximum context length'}}]",
+    ],
+)
+async def test_a_request_that_is_rejected_for_another_reason_keeps_the_history(said: str) -> None:
+    async with talking(HELLO, HELLO, error(400, said), HELLO) as (chat, scripted, _):
+        for _ in range(2):
+            await reply(chat)
+            await chat.commit(HI)
+        await failure(chat)
+        await reply(chat)
+        assert [len(body["messages"]) for body in scripted.bodies] == [2, 4, 6, 6]
+
+
+async def test_turns_that_were_dropped_in_vain_are_put_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    too_long = error(400, TOO_LONG)
+    async with talking(*[HELLO] * 3, *[too_long] * 3, HELLO) as (chat, scripted, _):
+        for _ in range(3):
+            await reply(chat)
+            await chat.commit(HI)
+        assert TOO_LONG in (await failure(chat)).message
+        assert text_of(await reply(chat)) == "Hello"
+        assert [len(body["messages"]) for body in scripted.bodies] == [2, 4, 6, 8, 4, 2, 8]
+        assert scripted.bodies[-1] == scripted.bodies[3]
+    lines = [each for each in caplog.messages if "asked again without the oldest" in each]
+    assert len(lines) == 2
+
+
 # --- health and secrets ---
 
 
@@ -708,7 +772,7 @@ async def test_requests_of_one_token_are_no_longer_by_the_operators_limit() -> N
 
 
 async def test_it_recovers_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_server, "RECOVERY_S", 0.01)
+    monkeypatch.setattr(recovery, "RECOVERY_S", 0.01)
     monkeypatch.setattr(api_server, "PROBE_S", 0.01)
     async with talking(one_token(0), one_token(999), HELLO) as (_, scripted, server):
         scripted.is_down = True

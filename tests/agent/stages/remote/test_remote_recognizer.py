@@ -11,7 +11,7 @@ import pytest
 import asr
 from agent.config.remote_models import RemoteModel
 from agent.errors import StageError
-from agent.stages.remote import api_server, remote_recognizer
+from agent.stages.remote import api_server, recovery, remote_recognizer
 from agent.stages.remote.api_server import ServerOptions
 from agent.stages.remote.remote_recognizer import LocalRecognizer, RemoteRecognizer
 from agent.stages.remote.server_error import ServerError
@@ -180,7 +180,7 @@ async def test_another_language_is_asked_for_in_a_session_of_its_own() -> None:
 async def test_an_upload_answers_where_the_session_does_not(
     mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_recognizer, "RECOVERY_S", 0.01)
+    monkeypatch.setattr(recovery, "RECOVERY_S", 0.01)
     monkeypatch.setattr(remote_recognizer, "SESSION_SHARE", 0.02)
     async with recognizing(mode=mode, timeout_s=20.0) as made:
         await made.ready()
@@ -277,8 +277,8 @@ async def test_a_full_server_is_asked_again_when_it_says_so_soon() -> None:
 
 
 async def test_nobody_listens_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RECOVERY_S", "PROBE_S"):
-        monkeypatch.setattr(api_server, name, 0.01)
+    monkeypatch.setattr(recovery, "RECOVERY_S", 0.01)
+    monkeypatch.setattr(api_server, "PROBE_S", 0.01)
     async with recognizing(transport="upload") as made:
         made.peer.http.is_down = True
         assert "broke the connection off" in (await made.failure()).message

@@ -13,7 +13,7 @@ from agent.http.auth.keys import KeyFile
 from agent.session.ports.stage_ports import APOLOGY, ChatMessage
 from agent.stages.llm_chat import chat_factory
 from agent.stages.model_thread import ModelThread
-from agent.stages.remote import api_server
+from agent.stages.remote import recovery
 from agent.stages.remote.remote_chat import SmallModel, remote_chat_factory
 from agent.stages.tool_call_adapter import NO_LIMITS
 from latency_budget.account.clock import SystemClock
@@ -49,7 +49,7 @@ async def remote(
     network: TcpProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[LiveServer]:
     """A service without a language model of its own."""
-    monkeypatch.setattr(api_server, "RECOVERY_S", 0.05)
+    monkeypatch.setattr(recovery, "RECOVERY_S", 0.05)
     monkeypatch.setenv("MODEL_KEY", SECRET)
     config = load_config(
         {

@@ -15,7 +15,7 @@ from agent.config.layers import load_config
 from agent.config.remote_models import RemoteModel
 from agent.http.auth.keys import KeyFile
 from agent.session.ports.stage_ports import APOLOGY
-from agent.stages.remote import api_server, remote_recognizer
+from agent.stages.remote import recovery
 from agent.stages.remote.api_server import ServerOptions
 from agent.stages.remote.remote_recognizer import RemoteRecognizer
 from agent.stages.remote.remote_voice import RemoteVoice
@@ -70,8 +70,7 @@ async def remote(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[LiveServer]:
     """A service whose only models of its own detect speech, and speak in an emergency."""
-    for module in (api_server, remote_recognizer):
-        monkeypatch.setattr(module, "RECOVERY_S", 0.05)
+    monkeypatch.setattr(recovery, "RECOVERY_S", 0.05)
     monkeypatch.setenv("MODEL_KEY", SECRET)
     elsewhere = f"openai:http://127.0.0.1:{network.port}/v1"
     config = load_config(

@@ -18,7 +18,7 @@ import tts
 from agent.config.remote_models import RemoteModel
 from agent.errors import StageError
 from agent.session.ports.stage_ports import APOLOGY, Speech
-from agent.stages.remote import api_server
+from agent.stages.remote import api_server, recovery
 from agent.stages.remote import remote_voice as remote_voice_module
 from agent.stages.remote.api_server import ServerOptions
 from agent.stages.remote.remote_voice import LocalVoice, RemoteVoice
@@ -272,7 +272,7 @@ async def test_kept_texts_are_in_this_voice_or_in_the_other() -> None:
 async def test_a_server_that_comes_back_speaks_again(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (api_server, remote_voice_module):
         monkeypatch.setattr(module, "PROBE_S", 0.01)
-    monkeypatch.setattr(api_server, "RECOVERY_S", 0.01)
+    monkeypatch.setattr(recovery, "RECOVERY_S", 0.01)
     async with speaking(error(500, "x"), local=True) as (voice, scripted):
         await voice.start()
         async with asyncio.TaskGroup() as group:

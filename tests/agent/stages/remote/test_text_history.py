@@ -77,6 +77,21 @@ def test_whole_exchanges_are_dropped_and_the_last_one_stays() -> None:
     assert (found.drop_half(), found.messages) == (0, [user("And now?")])
 
 
+def test_what_was_dropped_is_put_back_unless_the_turns_have_changed() -> None:
+    turns = [*[user("x" * 100), agent("y" * 100)] * 3, user("And now?" + "z" * 92)]
+    found = history(*turns)
+    found.summary = ("My name is Ada.",)
+    before = found.turns()
+    assert (found.drop_half(), found.drop_half(), found.drop_half()) == (4, 2, 0)
+    assert (found.messages, found.summary) == (turns[-1:], ())
+    found.put_back(before)
+    assert (found.turns(), found.num_left_out) == (before, 0)
+    found.drop_half()
+    found.append(agent("Six"))
+    found.put_back(before)
+    assert found.messages == [*turns[4:], agent("Six")]
+
+
 def test_the_servers_counts_replace_the_estimate() -> None:
     found = history(user("x" * 100))
     before = found.num_turns()
