@@ -97,6 +97,8 @@ class RealtimeTransport:
         self._news = asyncio.Event()
         """Set when there is a next socket, or the call is given up."""
         self._given_up: str | None = None
+        self._is_evicted = False
+        """Given up for the sake of others: the call may go on at another server."""
         self._is_over = False
         self._received = 0
         """Frames of the client that were processed."""
@@ -177,6 +179,7 @@ class RealtimeTransport:
         """Stop waiting for the client."""
         if self._next is None:
             self._given_up = why
+            self._is_evicted = True
             self._news.set()
             self._reservation.leave()
 
@@ -186,7 +189,7 @@ class RealtimeTransport:
         self._is_over = True  # also of a call that never came to `serve`
         if self._resuming is not None:
             self._resuming.tokens.forget(self)
-        is_left = code in (errors.CLOSE_DRAINING, errors.CLOSE_OVERLOADED)
+        is_left = code in (errors.CLOSE_DRAINING, errors.CLOSE_OVERLOADED) or self._is_evicted
         is_left = is_left or (self._calls.draining and not self._hung_up)
         if self._writer is not None and is_left:
             await self._writer.close(keeps=True)  # before its client looks for it elsewhere
