@@ -218,12 +218,17 @@ def test_evicted_call_is_left_to_the_other_servers(is_evicted: bool) -> None:
         store = MemoryStateStore(clock)
         start = SessionStart("default", AgentProfile(), SessionSettings(), "m")
         writer = FleetCalls(store, WAIT_S).begin(SESSION, start, Place.key_id, 3600)
-        first = Peer(clock)
+        first, late = Peer(clock), Peer(clock)
         async with scene(clock, first, writer=writer) as call:
             first.leave(1006)
             await asyncio.sleep(1)
             if is_evicted:
                 assert call.calls.waiting.give_way()
+        await late.socket.accept()
+        call.voice.come_back(late.socket)
+        await late.socket.attend()
+        code = errors.CLOSE_OVERLOADED if is_evicted else errors.CLOSE_NOT_RESUMED
+        assert late.code == code, "the client tries again, or opens another call"
         record = await store.read_record(f"call:{SESSION}")
         assert (record is not None and not record.is_over) == is_evicted
 
