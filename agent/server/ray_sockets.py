@@ -20,17 +20,43 @@ END_S: Final = 1.0
 next call to a replica that still ends the last one, and has no line yet. Longer: a client that
 resumes waits for its own place, where all others are taken."""
 
+LAST_S: Final = 3.0
+"""Time that handlers have for their end when the replica ends: some report a call to its carrier.
+Longer: Ray kills the process before the rest has ended (`STOP_MARGIN_S` of `ray_options.py`)."""
+
 _log = logging.getLogger(__name__)
 
 
-class ConnectionRequests:
-    """ASGI application whose requests end with their connection. Belongs to the event loop."""
+class LeftHandlers:
+    """Handlers that have outlasted their connection. Belongs to the event loop."""
 
-    def __init__(self, app: ASGIApp, end_s: float = END_S) -> None:
+    def __init__(self) -> None:
+        self._handlers: set[asyncio.Task[None]] = set()
+
+    def add(self, handler: asyncio.Task[None]) -> None:
+        """Let a handler go on. Its errors are logged."""
+        self._handlers.add(handler)
+        handler.add_done_callback(self._ended)
+
+    async def close(self, last_s: float = LAST_S) -> None:
+        """Wait for those that are left, and end the others. The calls are over by now."""
+        if self._handlers:
+            await asyncio.wait(self._handlers, timeout=last_s)
+        await _cancel(set(self._handlers))
+
+    def _ended(self, handler: asyncio.Task[None]) -> None:
+        self._handlers.discard(handler)
+        if not handler.cancelled() and (error := handler.exception()) is not None:
+            _log.error("the handler of a connection failed", exc_info=error)
+
+
+class ConnectionRequests:
+    """Middleware that ends requests with their connection."""
+
+    def __init__(self, app: ASGIApp, left: LeftHandlers, end_s: float = END_S) -> None:
         self._app = app
+        self._left = left
         self._end_s = end_s
-        self._left: set[asyncio.Task[None]] = set()
-        """Handlers that have outlasted their connection."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
@@ -61,16 +87,6 @@ class ConnectionRequests:
         if handler.done():
             return handler.result()
         self._left.add(handler)
-        handler.add_done_callback(self._ended)
-
-    async def close(self) -> None:
-        """End the handlers that are left. The calls are over by now."""
-        await _cancel(set(self._left))
-
-    def _ended(self, handler: asyncio.Task[None]) -> None:
-        self._left.discard(handler)
-        if not handler.cancelled() and (error := handler.exception()) is not None:
-            _log.error("the handler of a connection failed", exc_info=error)
 
 
 async def _cancel(tasks: set[asyncio.Task[None]]) -> None:

@@ -6,7 +6,7 @@ import logging
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from agent.server.ray_sockets import ConnectionRequests
+from agent.server.ray_sockets import ConnectionRequests, LeftHandlers
 
 CONNECT: Message = {"type": "websocket.connect"}
 LOST: Message = {"type": "websocket.disconnect", "code": 1006}
@@ -59,7 +59,7 @@ class Call:
 
 async def test_a_request_ends_with_its_connection_and_the_call_goes_on() -> None:
     call, connection = Call(), Connection(CONNECT, LOST)
-    requests = ConnectionRequests(call, end_s=0)
+    requests = ConnectionRequests(call, LeftHandlers(), end_s=0)
     await requests({"type": "websocket"}, connection.receive, connection.send)
     assert not call.has_ended.is_set()
     assert call.received == [CONNECT["type"], LOST["type"]]
@@ -72,7 +72,7 @@ async def test_a_request_ends_with_its_connection_and_the_call_goes_on() -> None
 async def test_a_call_that_ends_in_time_ends_within_its_request() -> None:
     call, connection = Call(), Connection(CONNECT, LOST)
     call.may_end.set()
-    requests = ConnectionRequests(call)
+    requests = ConnectionRequests(call, LeftHandlers())
     await requests({"type": "websocket"}, connection.receive, connection.send)
     assert call.has_ended.is_set()
     assert not call.is_cancelled
@@ -83,33 +83,39 @@ async def test_a_call_that_the_server_ends_ends_its_request() -> None:
         await send(ACCEPT)
         await send(CLOSE)
 
-    requests, connection = ConnectionRequests(app), Connection()
+    requests, connection = ConnectionRequests(app, LeftHandlers()), Connection()
     await requests({"type": "websocket"}, connection.receive, connection.send)
     assert connection.sent == [ACCEPT, CLOSE]
 
 
 async def test_a_request_that_ray_cancels_ends_the_handler() -> None:
     call, connection = Call(), Connection(CONNECT)
-    requests = ConnectionRequests(call)
+    requests = ConnectionRequests(call, LeftHandlers())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await requests({"type": "websocket"}, connection.receive, connection.send)
     assert call.is_cancelled
 
 
-async def test_what_is_left_ends_with_the_replica() -> None:
-    call, connection = Call(), Connection(CONNECT, LOST)
-    requests = ConnectionRequests(call, end_s=0)
+@pytest.mark.parametrize("may_end", [True, False])
+async def test_what_is_left_ends_with_the_replica(may_end: bool) -> None:
+    call, connection, left = Call(), Connection(CONNECT, LOST), LeftHandlers()
+    requests = ConnectionRequests(call, left, end_s=0)
     await requests({"type": "websocket"}, connection.receive, connection.send)
-    await requests.close()
-    assert call.is_cancelled
-    await requests.close()  # nothing is left
+    if may_end:
+        call.may_end.set()
+        await left.close()
+    else:
+        await left.close(last_s=0)
+    assert call.has_ended.is_set()
+    assert call.is_cancelled == (not may_end)
+    await left.close()  # there is none any more
 
 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_fault_is_raised_or_logged(is_late: bool, caplog: pytest.LogCaptureFixture) -> None:
     call, connection = Call(fails=True), Connection(CONNECT, LOST)
-    requests = ConnectionRequests(call, end_s=0 if is_late else 1)
+    requests = ConnectionRequests(call, LeftHandlers(), end_s=0 if is_late else 1)
     serving = requests({"type": "websocket"}, connection.receive, connection.send)
     if is_late:
         await serving
@@ -132,5 +138,5 @@ async def test_http_passes_as_it_is() -> None:
 
     connection = Connection()
     scope, receive, send = {"type": "http"}, connection.receive, connection.send
-    await ConnectionRequests(app)(scope, receive, send)
+    await ConnectionRequests(app, LeftHandlers())(scope, receive, send)
     assert seen == [scope, receive, send]
