@@ -3,7 +3,8 @@
 # make test-all  every test: also browsers, GPU kernels in an interpreter, whole processes, benches
 # make test-clients  stock clients of others against the service, each in its own environment
 # make test-wheel  the wheel from the package index in an empty environment: install, serve, talk
-# make test-ray  the service on a Ray cluster of three nodes on this machine, in its own environment
+# make test-ray  the service on a Ray cluster of three nodes on this machine, in its own environment;
+#                where there is a redis-server, with a Redis as well
 # make soak    callers for half an hour; fails where anything grows  (MINUTES=30 CALLERS=3 LOAD=0.6)
 # make check   formatting, lint, types, licences
 # make fuzz    fuzz what reads foreign bytes, every target in turn  (MINUTES=30)
@@ -75,11 +76,11 @@ test-wheel:
 	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -s tests/run_wheel.py $(ARGS)
 
 test-ray:
-	@$(PYTHON) -m agent.cli.setup.bootstrap $(RAY_VENV) --extra ray
+	@$(PYTHON) -m agent.cli.setup.bootstrap $(RAY_VENV) --extra ray --extra redis
 	@$(RAY_VENV)/bin/python -m pip install --quiet -c constraints.txt \
 		pytest pytest-asyncio pytest-timeout
 	HF_HUB_OFFLINE=1 $(RAY_VENV)/bin/python -m pytest -s -W default --disable-warnings \
-		tests/ray/run_ray.py $(ARGS)
+		tests/ray/run_ray.py tests/ray/run_ray_redis.py $(ARGS)
 
 soak:
 	@$(BOOTSTRAP) --serve

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 TAKEN_OVER: Final = "the call goes on at another connection"
 NOTHING_TO_RESUME: Final = "there is no call to come back to; open a new one"
+LEFT: Final = "the call goes on at another server; try again"
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +98,8 @@ class RealtimeTransport:
         self._news = asyncio.Event()
         """Set when there is a next socket, or the call is given up."""
         self._given_up: str | None = None
+        self._is_left = False
+        """The call may go on at another server, where there are any."""
         self._is_over = False
         self._received = 0
         """Frames of the client that were processed."""
@@ -166,7 +169,7 @@ class RealtimeTransport:
     def come_back(self, socket: CallSocket) -> None:
         """Continue the call on another socket of the client."""
         if self._is_over or self._given_up is not None:
-            socket.release(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+            self._release_late(socket)
             return
         if self._next is not None:
             self._next.release(errors.CLOSE_TAKEN_OVER, TAKEN_OVER)
@@ -180,6 +183,7 @@ class RealtimeTransport:
         """Stop waiting for the client."""
         if self._next is None:
             self._given_up = why
+            self._is_left = True
             self._news.set()
             self._reservation.leave()
 
@@ -189,12 +193,13 @@ class RealtimeTransport:
         self._is_over = True  # also of a call that never came to `serve`
         if self._resuming is not None:
             self._resuming.tokens.forget(self)
-        is_left = code in (errors.CLOSE_DRAINING, errors.CLOSE_OVERLOADED)
-        is_left = is_left or (self._calls.draining and not self._hung_up)
-        if self._writer is not None and is_left:
+        is_stopped = code in (errors.CLOSE_DRAINING, errors.CLOSE_OVERLOADED)
+        if is_stopped or (self._calls.draining and not self._hung_up):
+            self._is_left = True
+        if self._writer is not None and self._is_left:
             await self._writer.close(keeps=True)  # before its client looks for it elsewhere
         if self._next is not None:
-            self._next.release(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
+            self._release_late(self._next)
         if self._socket is not None:
             frames = [frame for notice in last for frame in self._protocol.send(notice)]
             await self._socket.send_last(frames)
@@ -202,6 +207,13 @@ class RealtimeTransport:
         self._first.release(code, reason)  # unless it has been, for another one
         if self._writer is not None:
             await self._writer.close(keeps=False)
+
+    def _release_late(self, socket: CallSocket) -> None:
+        """Release a socket that has come when the call was over here."""
+        if self._is_left and self._writer is not None:
+            socket.release(errors.CLOSE_OVERLOADED, LEFT)
+        else:
+            socket.release(errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME)
 
     async def _take(self, session: Session, frame: str | bytes) -> Sequence[Request]:
         """Parse one frame. Returns its requests."""

@@ -62,6 +62,7 @@ from .ray_options import (
     is_removed,
     lack_of_room,
 )
+from .ray_sockets import ConnectionRequests, LeftHandlers
 from .service import Service, drain, make_service, verify_state_store
 
 LOOK_EVERY_S: Final = 1.0
@@ -104,6 +105,8 @@ class VoiceReplica:
         self._watch = DrainWatch(config.agent.drain_s)
         self._service = self.make(config, self._clock)
         self._service.app.webrtc.close(NO_WEBRTC)
+        self._left = LeftHandlers()
+        self._service.app.asgi.add_middleware(ConnectionRequests, left=self._left)
         await verify_state_store(self._service.state_store)
         self._gauges = MetricsExport(_gauge)
         stages = self._service.stages
@@ -115,7 +118,7 @@ class VoiceReplica:
         self._service.calls.ready_after_s = (self._clock.now_ns() - began_ns) / 1e9
 
     def __serve_build_asgi_app__(self) -> Starlette:
-        """The application; Ray calls this after `__init__`."""
+        """The application, whose routes Ray reads; Ray calls this after `__init__`."""
         return self._service.app.asgi
 
     async def __del__(self) -> None:
@@ -123,6 +126,7 @@ class VoiceReplica:
         if not hasattr(self, "_beside"):  # `__init__` has failed
             return
         await drain(self._service.calls, 0)
+        await self._left.close()
         self._beside.cancel()
         await asyncio.wait({self._beside})
         await self._service.close()

@@ -3,17 +3,16 @@
 Not collected by the ordinary suite: it needs the extra `ray` and several hundred megabytes. Ray,
 its proxy and the service are real; the engines are doubles (`doubles.py`), whose replies name the
 replica and the version of the settings, so that a test knows which replica holds a call.
+`run_ray_redis.py` has the calls that lose their replica.
 """
 
 import asyncio
 import contextlib
 import json
-import os
 import random
-import socket
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -21,132 +20,25 @@ from typing import Final
 
 import pytest
 import ray
-from ray import serve
-from ray.cluster_utils import Cluster
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.http11 import Response
 
 from agent.errors import CLOSE_DRAINING, ConfigError
-from agent.server import ray_proxy
-from agent.server.ray_options import DEPLOYMENT, MAX_QUEUED
+from agent.server.ray_options import MAX_QUEUED
 from agent.server.ray_serve import ServeArguments, application
 from latency_budget.account.clock import SystemClock
 from latency_budget.capacity.fleet import FleetSimulation, ReplicaFigures, ScalingRules
 from latency_budget.capacity.load import CallLoad
+from tests.ray.cluster import LINES, LOOK_S, RULES, WAIT_S, RayCluster, until
 from tests.ray.doubles import ModelFreeReplica
 
-NAME: Final = "halfsec"
-PROXY_CALLBACK: Final = f"{ray_proxy.__name__}:{ray_proxy.middlewares.__name__}"
-LINES: Final = 2
-"""Calls that a replica holds."""
-WAIT_S: Final = 90.0
-"""Until something has happened that takes seconds on an idle machine."""
-LOOK_S: Final = 0.2
 LOAD_S: Final = 120.0
 """Length of the load that is compared with the simulation."""
 SEED: Final = 5
-RULES: Final = ScalingRules(1, 6, 0.99, downscale_delay_s=2.0)
-"""Of the autoscaler, unless a test has others: up at the first call of a replica, down soon."""
 
+pytest_plugins = ["tests.ray.ray_fixtures"]
 pytestmark = pytest.mark.asyncio
-
-
-@dataclass
-class RayCluster:
-    """Three nodes with two processors each, as far as Ray knows."""
-
-    port: int
-    drain_s: int = 30
-
-    @property
-    def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/v1/realtime"
-
-    def deploy(
-        self,
-        rules: ScalingRules = RULES,
-        *,
-        version: str = "v1",
-        drain_s: int = 30,
-        wait: bool = True,
-    ) -> None:
-        settings = {
-            "agent.max_sessions": LINES,
-            "agent.drain_s": drain_s,
-            "agent.resume_s": 0,
-            "agents.default.instructions": version,
-            "access.require_key": "never",
-            "latency_budget.admission": False,
-        }
-        arguments = ServeArguments(settings=settings, num_cpus=1)
-        app = application(arguments, ModelFreeReplica, rules)
-        if wait:
-            serve.run(app, name=NAME, route_prefix="/")
-        else:
-            target = serve.RunTarget(app, name=NAME, route_prefix="/")
-            serve.run_many([target], wait_for_applications_running=False)
-
-    def get(self, path: str, host: str = "localhost") -> tuple[int, bytes]:
-        """Status and body of a request through the proxy."""
-        url = f"http://127.0.0.1:{self.port}{path}"
-        try:
-            with urllib.request.urlopen(urllib.request.Request(url, headers={"Host": host})) as got:
-                return got.status, got.read()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read()
-
-    def states(self) -> dict[str, int]:
-        """Number of replicas in each state."""
-        found = serve.status().applications[NAME].deployments[DEPLOYMENT].replica_states
-        return {str(state): number for state, number in found.items()}
-
-    def has_running(self, number: int) -> bool:
-        """True if so many replicas run, or more."""
-        return self.replicas("RUNNING") >= number
-
-    def replicas(self, *states: str) -> int:
-        """Number of replicas in these states."""
-        found = self.states()
-        return sum(found.get(each, 0) for each in states)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[RayCluster]:
-    os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = PROXY_CALLBACK
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=2)
-        ray.init(address=cluster.address, log_to_driver=False)
-        port = free_port()
-        serve.start(
-            proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port}
-        )  # the other nodes have this machine's address as well, where the port is taken
-        yield RayCluster(port)
-        serve.shutdown()
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-
-
-@pytest.fixture
-def cluster(nodes: RayCluster) -> Iterator[RayCluster]:
-    yield nodes
-    serve.delete(NAME)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    async with asyncio.timeout(WAIT_S):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_S)
 
 
 @dataclass
@@ -165,7 +57,7 @@ class Caller:
             if event["type"] == "response.output_audio_transcript.done":
                 text = event["transcript"]
             if event["type"] == "response.done":
-                replica, _, version = text.partition(" ")
+                replica, version, _ = text.split()
                 return replica, version
 
     async def close_code(self) -> int:

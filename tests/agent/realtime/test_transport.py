@@ -13,8 +13,11 @@ from starlette.websockets import WebSocket
 from agent import errors
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallOver
+from agent.calls.session_start import SessionStart
+from agent.calls.state_store.memory import MemoryStateStore
+from agent.calls.state_writer import CallStateWriter, FleetCalls
 from agent.config.access import AccessSettings
-from agent.config.schema import Config
+from agent.config.schema import AgentProfile, Config
 from agent.errors import SlowReader
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.realtime.resume_tokens import ResumeTokens
@@ -29,6 +32,7 @@ from tests.support.session import virtual_time
 from tests.support.session.session_call import call_with
 
 WAIT_S = 60
+SESSION = SessionId("sess_test")
 
 
 class Peer:
@@ -86,13 +90,14 @@ async def scene(
     first: Peer,
     *,
     resumes: bool = True,
+    writer: CallStateWriter | None = None,
     hangs_up_on: type[Exception] = CallOver,
 ) -> AsyncIterator[Scene]:
     """A call that is served, until it ends with this error."""
     made = Scene(clock)
-    call = made.calls.admit(SessionId("sess_test"), "default")
+    call = made.calls.admit(SESSION, "default")
     protocol = RealtimeProtocol(SessionSettings(), model="m", extensions=True)
-    resuming = Resuming(made.tokens, WAIT_S) if resumes else None
+    resuming = Resuming(made.tokens, WAIT_S, writer) if resumes else None
     voice = made.voice = RealtimeTransport(
         call, cast(Any, made.place), made.calls, protocol, resuming, first.socket, clock
     )
@@ -205,6 +210,31 @@ def test_evicted_call_frees_its_line_at_once() -> None:
             call.voice.come_back(late.socket)
             await late.socket.attend()
             assert late.code == errors.CLOSE_NOT_RESUMED
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_evicted", [True, False])
+def test_evicted_call_is_left_to_the_other_servers(is_evicted: bool) -> None:
+    """One whose client does not come back is over."""
+
+    async def story(clock: ManualClock) -> None:
+        store = MemoryStateStore(clock)
+        start = SessionStart("default", AgentProfile(), SessionSettings(), "m")
+        writer = FleetCalls(store, WAIT_S).begin(SESSION, start, Place.key_id, 3600)
+        first, late = Peer(clock), Peer(clock)
+        async with scene(clock, first, writer=writer) as call:
+            first.leave(1006)
+            await asyncio.sleep(1)
+            if is_evicted:
+                assert call.calls.waiting.give_way()
+        await late.socket.accept()
+        call.voice.come_back(late.socket)
+        await late.socket.attend()
+        code = errors.CLOSE_OVERLOADED if is_evicted else errors.CLOSE_NOT_RESUMED
+        assert late.code == code, "the client tries again, or opens another call"
+        record = await store.read_record(f"call:{SESSION}")
+        assert (record is not None and not record.is_over) == is_evicted
 
     play(story)
 

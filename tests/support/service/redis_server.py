@@ -60,6 +60,15 @@ class RedisServer:
             self._process.wait(PATIENCE_S)
             self._process = None
 
+    def suspend(self) -> None:
+        """Let it answer nothing, and forget nothing, until `proceed`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def proceed(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def command(self, *words: str) -> bytes:
         """Send one command. Returns the answer's first bytes."""
         text = f"*{len(words)}\r\n" + "".join(f"${len(w.encode())}\r\n{w}\r\n" for w in words)
