@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "bench": "llm",
         "machine": machine(),
         "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
-        "command": f"halfsec bench llm --rounds {options.rounds} --steps {options.steps}",
+        "command": _command(options),
         "model": path.name,
         "threads": options.threads,
         "first_load_s": round(first_load_s, 2),
@@ -100,6 +100,15 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "not_measured": missing,
     }
     return result, all(gate.is_held for gate in judged)
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The command that measures this again, where the model lies in the current directory."""
+    given = [] if options.model is None else [f"--model {options.model.name}"]
+    given += [f"--{name} {getattr(options, name)}" for name in ("threads", "rounds", "steps")]
+    flags = ("alone", "int4", "same_file")
+    given += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
+    return " ".join(["halfsec bench llm", *given])
 
 
 def _first_load_s(path: Path, config: EngineConfig) -> float:
