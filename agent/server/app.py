@@ -40,6 +40,7 @@ from agent.observability.trace_export import TraceExporter
 from agent.realtime.endpoint import RealtimeSocket
 from agent.stages.registry import Stages
 from agent.telephony.audiosocket_listener import AudioSockets
+from agent.telephony.outbound.twilio_account import TwilioAccount
 from agent.telephony.routes import phone_routes
 from agent.tools.server_tools import ServerTools
 from agent.webrtc.endpoint import WebRtcCalls
@@ -72,6 +73,8 @@ class Application:
     metrics: Metrics
     webrtc: WebRtcCalls
     """WebRTC calls, which go on after the request that opened them."""
+    twilio: TwilioAccount
+    """Account for outbound calls and transfers; closed at the service's end."""
     reloader: Reloader
 
 
@@ -111,10 +114,11 @@ def create_app(  # noqa: PLR0913
     parts = (calls, call_service, secrets, models)
     reloader = Reloader(config, read, tools, calls, parts)
     webrtc = WebRtcCalls(config, calls, clock, call_service, visitors, check)
+    twilio = TwilioAccount(config.telephony)
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),
         Route("/v1/realtime", voice.answer),
-        *phone_routes(config, calls, clock, call_service),
+        *phone_routes(config, calls, clock, call_service, twilio),
         *webrtc.routes(),
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
@@ -149,7 +153,7 @@ def create_app(  # noqa: PLR0913
         ],
     )
     audio_sockets = AudioSockets(config, calls, clock, call_service)
-    return Application(asgi, calls, audio_sockets, metrics, webrtc, reloader)
+    return Application(asgi, calls, audio_sockets, metrics, webrtc, twilio, reloader)
 
 
 async def _no_socket(websocket: WebSocket) -> None:

@@ -9,7 +9,9 @@ hears depends on the carrier's instructions after the stream.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from starlette.types import Scope
@@ -30,7 +32,7 @@ from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.media_stream import StreamError, StreamStarted
 from agent.telephony.carriers.phone_numbers import shown_number
 from agent.telephony.media.amd import AnsweringMachineDetector
-from agent.telephony.outbound.transfer import transfers_by_carrier
+from agent.telephony.outbound.transfer import TransferFunction
 from agent.tools.server_tool import one_line
 from latency_budget.account.clock import Clock
 
@@ -77,14 +79,16 @@ class PhoneSocket:
         service: CallService,
         tokens: CallTokens,
         signatures: PhoneSignatures,
+        transfers: Mapping[str, TransferFunction] = MappingProxyType({}),
     ) -> None:
+        """`transfers`: means of transfer by the carrier's name."""
         self._calls = calls
         self._clock = clock
         self._service = service
         self._tokens = tokens
         self._signatures = signatures
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
-        self._transfers = transfers_by_carrier(config.telephony)
+        self._transfers = transfers
         self._opening = PendingStreams()
         self._streamed: dict[_Stream, AnsweringMachineDetector | None] = {}
         """Calls that have a stream, with their answering machine detectors."""

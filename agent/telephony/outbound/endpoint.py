@@ -11,7 +11,6 @@ A line is reserved for a ringing call, which may be answered at any moment, unti
 that it was not answered (`agent/telephony/webhooks.py`), or it has rung for too long.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -156,7 +155,7 @@ class OutboundCalls:
             telephony.on_machine,
         )
         try:
-            placed = await asyncio.to_thread(self._dialer.place, order)
+            placed = await self._dialer.place(order)
         except DialError as error:
             if not error.may_ring:
                 self._tokens.drop(token)
