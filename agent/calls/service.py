@@ -329,7 +329,7 @@ class CallService:
         head = taken_over.state.head
         limit_s = max(1, head.expires_at_unix_s - unix_ns() // 10**9)
         start = resumed_start(self.config, taken_over.state)
-        call = self._calls.admit(SessionId(head.session_id), start.agent)
+        call = self._calls.admit(SessionId(head.session_id), start.agent, is_taken_over=True)
         by_address = self._by_address if _is_stranger(principal) else None
         reservation = LineReservation(
             call, principal.key_id, scope, self._calls, self._num_held, by_address

@@ -137,8 +137,7 @@ class Endpoints:
             return error_response(
                 404, "Calls are not recorded here: agent.record_dir is not set in the settings."
             )
-        session = request.path_params["session_id"]
-        found = await asyncio.to_thread(recorder.find, session)
+        found = await asyncio.to_thread(recorder.find, request.path_params["session_id"])
         if found is None:
             return error_response(
                 404,
@@ -147,7 +146,7 @@ class Endpoints:
             )
         path, status = found
         headers = {"content-disposition": f'inline; filename="{path.name}"'}
-        if recorder.is_open(session) and "range" not in request.headers:
+        if recorder.is_open(path) and "range" not in request.headers:
             length = {**headers, "content-length": str(status.st_size)}
             part = _beginning(path, status.st_size)
             return StreamingResponse(part, media_type=RECORDING_TYPE, headers=length)
