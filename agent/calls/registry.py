@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -358,14 +358,14 @@ async def save_trace(call: ActiveCall, directory: str | None) -> None:
         return
     path = Path(directory, f"{call.file_stem}.jsonl")
     try:
-        await asyncio.to_thread(_write, path, "".join(call.trace.lines()))
+        await asyncio.to_thread(_write, path, call.trace.lines())
     except OSError as error:
         _log.error("the trace %s can't be written: %s", path, error.strerror)
 
 
-def _write(path: Path, text: str) -> None:
-    """Readable by the owner alone: a trace may hold what was said. Raises OSError; then there is no
-    file."""
+def _write(path: Path, lines: Iterable[str]) -> None:
+    """Encode and write a trace, readable by the owner alone: it may hold what was said. Raises
+    OSError; then there is no file."""
     path = path.expanduser()
     make_private_folder(path.parent)
-    write_private_file(path, text.encode())
+    write_private_file(path, "".join(lines).encode())

@@ -1,6 +1,7 @@
 """Registry of open calls, and the records kept of ended ones."""
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from latency_budget.account.clock import ManualClock
 from latency_budget.account.ledger import TurnLedger
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.reporting import trace
 from latency_budget.reporting.trace import read_trace
 from latency_budget.storage.history import TurnEntry
 from tests.support.full_disk import files_limited_to
@@ -70,6 +72,22 @@ async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) 
     assert (folder / "sess_a.jsonl").stat().st_mode & 0o777 == 0o600
     lines = (folder / "sess_a.jsonl").read_text().splitlines()
     assert [record.type for record in read_trace(lines).records] == ["released"]
+
+
+async def test_a_trace_is_encoded_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    encode = trace._line
+
+    def encoded(entry: dict[str, object]) -> str:
+        threads.append(threading.current_thread())
+        return encode(entry)
+
+    monkeypatch.setattr(trace, "_line", encoded)
+    await save_trace(calls().admit(SessionId("sess_a"), "default"), str(tmp_path))
+    assert len(threads) == 1, "the header"
+    assert threading.current_thread() not in threads
 
 
 @pytest.mark.parametrize("umask", [0, 0o777])
