@@ -185,12 +185,12 @@ class LineReservation:
         self,
         call: ActiveCall,
         key_id: str,
-        scope: Scope,
+        scope: Scope | None,
         calls: CallRegistry,
         num_held: Counter[str],
-        by_address: CallsByAddress | None,
+        by_address: CallsByAddress,
     ) -> None:
-        """`by_address`: None for a call that counts for no address."""
+        """`scope`: None for a call that counts for no address."""
         self.key_id = key_id
         self._call = call
         self._scope = scope
@@ -199,7 +199,7 @@ class LineReservation:
         self._by_address = by_address
         self._is_left = False
         num_held[key_id] += 1
-        if by_address is not None:
+        if scope is not None:
             by_address.begun(scope)
 
     def leave(self) -> None:
@@ -208,7 +208,7 @@ class LineReservation:
             self._is_left = True
             self._calls.leave(self._call)
             self._num_held -= Counter([self.key_id])  # which forgets those at zero
-            if self._by_address is not None:
+            if self._scope is not None:
                 self._by_address.ended(self._scope)
 
 
@@ -271,11 +271,18 @@ class CallService:
         return self._stages.status == "ready"
 
     def refusal(
-        self, principal: Principal, scope: Scope, give_way: GiveWay, *, may_be_due: bool = False
+        self,
+        principal: Principal,
+        scope: Scope | None,
+        give_way: GiveWay,
+        *,
+        may_be_due: bool = False,
     ) -> HttpRefusal | None:
         """Admission control: the reason why there is no line for this principal, or None. As many
         calls as needed give way among those that wait for their client; reserved telephone calls do
-        not. `may_be_due`: the call may be a reserved one.
+        not. `scope`: of the client's request; None on telephone lines, where an address stands for
+        many callers, whosever key orders or brings their calls. `may_be_due`: the call may be a
+        reserved one.
         """
         if self._stages.status != "ready":
             return BROKEN if self._stages.status == "broken" else WARMING
@@ -283,7 +290,7 @@ class CallService:
         lacking = self._num_lacking_of_key(principal, kept and self.tokens.num_of(principal.key_id))
         if lacking and not give_way(principal.key_id, lacking):
             return LINES_OF_KEY
-        if _is_stranger(principal) and self._by_address.are_all_held(scope):
+        if scope is not None and self._by_address.are_all_held(scope):
             return LINES_OF_ADDRESS
         lacking = self._calls.num_lacking(kept)
         if lacking and not give_way(None, lacking):
@@ -298,18 +305,17 @@ class CallService:
             self._calls.refuse(refusal.code)
 
     def admit(
-        self, principal: Principal, scope: Scope, start: SessionStart, rules: CallPolicy
+        self, principal: Principal, scope: Scope | None, start: SessionStart, rules: CallPolicy
     ) -> AdmittedCall:
-        """Take a line, before any await. The caller of this has checked `refusal`, and releases the
-        lines with `reservation.leave`."""
+        """Take a line, before any await. The caller of this has checked `refusal`, with the same
+        `scope`, and releases the lines with `reservation.leave`."""
         settings = start.settings
         start = replace(
             start, settings=settings.changed(budget_ms=settings.budget_ms + rules.leg_ms)
         )
         call = self._calls.admit(new_session_id(), start.agent, is_recorded=rules.records)
-        by_address = self._by_address if _is_stranger(principal) else None
         reservation = LineReservation(
-            call, principal.key_id, scope, self._calls, self._num_held, by_address
+            call, principal.key_id, scope, self._calls, self._num_held, self._by_address
         )
         return AdmittedCall(
             call,
@@ -330,9 +336,8 @@ class CallService:
         limit_s = max(1, head.expires_at_unix_s - unix_ns() // 10**9)
         start = resumed_start(self.config, taken_over.state)
         call = self._calls.admit(SessionId(head.session_id), start.agent, is_taken_over=True)
-        by_address = self._by_address if _is_stranger(principal) else None
         reservation = LineReservation(
-            call, principal.key_id, scope, self._calls, self._num_held, by_address
+            call, principal.key_id, scope, self._calls, self._num_held, self._by_address
         )
         rules = replace(self.socket_rules, limit_s=limit_s)
         recording = call.recording or NO_RECORDING
@@ -538,11 +543,6 @@ def _policies(config: Config) -> tuple[CallPolicy, CallPolicy]:
             records=phone.record != "no",
         ),
     )
-
-
-def _is_stranger(principal: Principal) -> bool:
-    """True if the limit of an address applies. A carrier's address stands for many callers."""
-    return principal.kind != "carrier"
 
 
 def close_for(group_error: ExceptionGroup[Exception], call: ActiveCall) -> tuple[int, str]:

@@ -129,15 +129,15 @@ class PhoneSocket:
             return STOPPING
         # No waiting call is ended for a stream that may be no call.
         give_way = self._calls.waiting.can_give_way
-        refusal = self._service.refusal(principal, scope, give_way, may_be_due=True)
+        refusal = self._service.refusal(principal, None, give_way, may_be_due=True)
         return refusal or principal
 
-    def _no_line(self, principal: Principal, scope: Scope) -> HttpRefusal | None:
+    def _no_line(self, principal: Principal) -> HttpRefusal | None:
         """Refusal of an authenticated call without a free line. Calls that wait for their client
         are ended for it."""
         if self._calls.draining:
             return STOPPING
-        refusal = self._service.refusal(principal, scope, self._calls.waiting.give_way)
+        refusal = self._service.refusal(principal, None, self._calls.waiting.give_way)
         if refusal is not None:
             self._service.count_load_refusal(refusal)
         return refusal
@@ -200,12 +200,12 @@ class PhoneSocket:
         stream = _Stream(principal.key_id, line.carrier, started.call_id)
         if started.call_id and stream in self._streamed:
             raise StreamError(f"call {shown(started.call_id)} has a stream already")
-        if (refusal := self._no_line(principal, scope)) is not None:
+        if (refusal := self._no_line(principal)) is not None:
             raise StreamError(refusal.message)
         start = self._start(expected, started)
         if isinstance(start, HttpRefusal):
             raise StreamError(start.message)
-        held = self._service.admit(principal, scope, start, self._service.phone_rules)
+        held = self._service.admit(principal, None, start, self._service.phone_rules)
         with contextlib.ExitStack() as resources:
             resources.callback(held.reservation.leave)
             self._streamed[stream] = None

@@ -283,6 +283,28 @@ async def test_calls_that_ring_count_as_lines(server: ServerUnderTest, twilio: T
     assert (await ordered(server)).json()["error"]["code"] == "draining"
 
 
+async def test_outbound_calls_do_not_count_for_the_address_of_the_carrier(
+    start_server: Any, twilio: TwilioApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_server(SETTINGS + "[access]\ncalls_per_address = 1\n") as server:
+        for _ in range(2):
+            assert (await ordered(server)).status_code == 201
+        streams = {
+            call_id: start(callSid=call_id, customParameters={"token": token_of(order)})
+            for call_id, order in zip(("CA1", "CA2"), twilio.orders, strict=True)
+        }
+        kinds: list[str] = []
+
+        async def hold(service: CallService, held: AdmittedCall, phone: PhoneCall) -> None:
+            kinds.append(held.principal.kind)
+            if len(kinds) == 1:
+                await server.stream("twilio", streams["CA2"])
+
+        monkeypatch.setattr(CallService, "hold", hold)
+        await server.stream("twilio", streams["CA1"])
+        assert kinds == ["local", "local"], "two at once, from one address"
+
+
 # --- the command ---
 
 
