@@ -49,6 +49,7 @@ SENT_AGAIN: Final = frozenset(
         "conversation.item.delete",
         "conversation.item.retrieve",
         "conversation.item.truncate",
+        "input_audio_buffer.commit",
         "response.create",
     }
 )
