@@ -81,6 +81,9 @@ def test_compose_names_what_exists() -> None:
     check_command(service["command"])
     check_settings(service["environment"])
     assert service["ports"] == [f"127.0.0.1:{PORT}:{PORT}"]
+    (network,) = COMPOSE["networks"]["default"]["ipam"]["config"]
+    proxies = json.loads(service["environment"]["HALFSEC_ACCESS__TRUSTED_PROXIES"])
+    assert proxies == [network["subnet"]], "where a proxy on the host comes from"
     build = service["build"]
     assert (COMPOSE_DIRECTORY / build["context"]).resolve() == ROOT
     assert ROOT / build["dockerfile"] == DEPLOY / "Containerfile"
