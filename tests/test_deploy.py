@@ -72,6 +72,11 @@ def test_the_image_serves() -> None:
     check_settings(dict(re.findall(r"(HALFSEC_\w+)=(\S+)", CONTAINERFILE)))
     assert f"EXPOSE {PORT}" in CONTAINERFILE
     assert any(f"http://localhost:{PORT}{path}'" in CONTAINERFILE for path in PROBES)
+    first_start = re.findall(r"--start-period=(\d+)m", CONTAINERFILE)
+    probe = container()["startupProbe"]
+    assert [60 * int(each) for each in first_start] == [
+        probe["periodSeconds"] * probe["failureThreshold"]
+    ], "the same time for models to be fetched"
     users = re.findall(r"^USER (\d+):\d+$", CONTAINERFILE, flags=re.MULTILINE)
     assert users == ["10001", "10001", "10001"]
 
