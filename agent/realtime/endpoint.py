@@ -34,9 +34,6 @@ from .transport import NOTHING_TO_RESUME, RealtimeTransport, Resuming
 
 STORE_FAILS: Final = "the state of calls can't be reached now; try again"
 
-MAX_REASON_BYTES: Final = 123
-"""Longest reason of a close that fits into its frame."""
-
 SOCKET_WANTED: Final = HttpRefusal(
     426, "A line is free. Calls are WebSockets: ask for an upgrade.", "upgrade_required"
 )
@@ -170,8 +167,7 @@ class RealtimeSocket:
                 code, reason = errors.CLOSE_OVERLOADED, STORE_FAILS
             except UnreadableStateError as error:
                 _log.warning("a call can't be resumed: %s", error)
-                whole = f"the call can't be resumed here: {error}".encode()
-                reason = whole[:MAX_REASON_BYTES].decode(errors="ignore")
+                reason = f"the call can't be resumed here: {error}"
         await socket.accept(*PROTOCOLS)
         if voice is None:
             _log.info("refused to resume a call: %d %s", code, reason)

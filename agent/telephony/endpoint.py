@@ -42,7 +42,7 @@ from .media_session import HungUp, PhoneLine
 from .pending_streams import PendingStreams
 from .signatures import PhoneSignatures
 from .stream_auth import completed, offered_tokens, proven
-from .transport import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
+from .transport import STREAM_CLOSED, PhoneCall
 
 OPEN_S: Final = 5.0
 """Time limit from the handshake to the message that describes the call; carriers send it at
@@ -163,7 +163,7 @@ class PhoneSocket:
             reason = one_line(error) or "the stream does not say what call it is"
             _log.warning("%s: refused a stream: %s", carrier.name, reason)
         finally:
-            socket.release(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+            socket.release(code, reason)
 
     async def _opened(
         self, socket: CallSocket, principal: Principal, scope: Scope, line: PhoneLine
