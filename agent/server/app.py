@@ -31,6 +31,7 @@ from agent.http.endpoints.openapi import openapi_json
 from agent.http.endpoints.reload import ReloadEndpoint
 from agent.http.hardening.header_limits import HeadCheck
 from agent.http.hardening.shutdown_middleware import LastAnswers
+from agent.http.json_body import JsonBodies
 from agent.http.not_found import with_refusals
 from agent.http.openai.models import ModelList
 from agent.http.openai.routes import openai_routes
@@ -105,7 +106,8 @@ def create_app(  # noqa: PLR0913
         stages, calls, access, tools, config.answering_model(), state_store, webhooks
     )
     check = partial(check_session, stages)
-    secrets = SecretEndpoint(config, access.secrets, clock, check, access.publish_secret)
+    bodies = JsonBodies()
+    secrets = SecretEndpoint(config, access.secrets, clock, check, access.publish_secret, bodies)
     visitors = OriginCheck(config.agent, config.telephony.public_host)
     call_service = CallService(config, stages, calls, clock, access, tools, state_store)
     voice = RealtimeSocket(config, calls, clock, call_service)
@@ -118,7 +120,7 @@ def create_app(  # noqa: PLR0913
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),
         Route("/v1/realtime", voice.answer),
-        *phone_routes(config, calls, clock, call_service, twilio),
+        *phone_routes(config, calls, clock, call_service, twilio, bodies),
         *webrtc.routes(),
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
@@ -127,7 +129,7 @@ def create_app(  # noqa: PLR0913
         Route("/health", endpoints.readyz),  # the path of vLLM and llama.cpp
         Route("/openapi.json", openapi_json),
         Route(RELOAD_PATH, ReloadEndpoint(reloader.reload).serve, methods=["POST"]),
-        *openai_routes(config, stages, models),
+        *openai_routes(config, stages, models, bodies),
         Route("/v1/sessions", endpoints.sessions),
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/sessions/{session_id}/recording", endpoints.recording),

@@ -8,6 +8,7 @@ from agent.calls.registry import CallRegistry
 from agent.calls.service import CallService
 from agent.config.schema import Config
 from agent.http.auth.telephony_credentials import CALLS_PATH, PREFIX
+from agent.http.json_body import JsonBodies
 from agent.telephony.carriers.table import CARRIERS
 from agent.telephony.outbound.endpoint import OutboundCalls
 from agent.telephony.outbound.transfer import transfers_by_carrier
@@ -26,13 +27,14 @@ def phone_routes(
     clock: Clock,
     service: CallService,
     twilio: TwilioAccount,
+    bodies: JsonBodies,
 ) -> list[BaseRoute]:
     """Routes of all carriers' streams and webhooks, and of outbound calls."""
     tokens, signatures = service.tokens, PhoneSignatures(config.telephony)
     transfers = transfers_by_carrier(config.telephony, twilio)
     phones = PhoneSocket(config, calls, clock, service, tokens, signatures, transfers)
     hooks = PhoneWebhooks(config, calls, service, tokens, signatures, phones.answered)
-    outbound = OutboundCalls(config, calls, service, tokens, TwilioDialer(twilio))
+    outbound = OutboundCalls(config, calls, service, tokens, TwilioDialer(twilio), bodies)
     routes: list[BaseRoute] = [Route(CALLS_PATH, outbound.serve, methods=["POST"])]
     for carrier in CARRIERS.values():
         path = f"{PREFIX}{carrier.key}"

@@ -30,8 +30,9 @@ from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.config.schema import Config
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.auth.telephony_credentials import PREFIX
+from agent.http.json_body import RefusedError, read_body
 from agent.http.refusal import STOPPING, HttpRefusal, shown
-from agent.stages.stall_timeout import stall_timeout
+from agent.http.responses import CLIENT_GONE
 from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.webhook import (
     Answer,
@@ -50,8 +51,6 @@ MAX_BODY_BYTES: Final = 64 << 10
 
 BODY_TIMEOUT_S: Final = 10.0
 """Time limit of the body. Carriers wait no longer for an answer."""
-
-CLIENT_GONE: Final = 499
 
 BUSY_CODES: Final = ("busy", "rate_limit_exceeded", "over_budget")
 BUSY_WORDS: Final = "All lines are busy. Please call again later."
@@ -279,17 +278,11 @@ class PhoneWebhooks:
 
 async def _body(request: Request) -> bytes | HttpRefusal:
     """Read the body within its limits. Raises ClientDisconnect."""
-    received = bytearray()
     try:
-        async with stall_timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                received += piece
-                if len(received) > MAX_BODY_BYTES:
-                    problem = f"The body is larger than {MAX_BODY_BYTES >> 10} KiB."
-                    return HttpRefusal(413, problem, "body_too_large")
-    except TimeoutError:
-        return HttpRefusal(408, f"The body did not come within {BODY_TIMEOUT_S:g} s.", "timeout")
-    return bytes(received)
+        return await read_body(request, MAX_BODY_BYTES, BODY_TIMEOUT_S)
+    except RefusedError as error:
+        code = "timeout" if error.status == 408 else "body_too_large"
+        return HttpRefusal(error.status, f"The body {error.problem}.", code)
 
 
 def _name_of(digest: bytes) -> str:

@@ -91,12 +91,13 @@ class OutboundCalls:
         service: CallService,
         tokens: CallTokens,
         dialer: Dialer,
+        bodies: JsonBodies,
     ) -> None:
         self._calls = calls
         self._service = service
         self._tokens = tokens
         self._dialer = dialer
-        self._bodies = JsonBodies()
+        self._bodies = bodies
         self._ringing: dict[str, str] = {}
         """Tokens of unanswered calls, with the ids of the keys that placed them."""
 
