@@ -345,7 +345,7 @@ class CallService:
             call, reservation, principal, start, rules, recording, self._tools.loaded, taken_over
         )
 
-    async def hold(self, held: AdmittedCall, carrier: CallTransport) -> None:
+    async def hold(self, held: AdmittedCall, transport: CallTransport) -> None:
         """Run the session to the end of the call."""
         call = held.call
         last: tuple[Notice, ...] = ()
@@ -354,12 +354,12 @@ class CallService:
             if not await self._fleet_lines.take(held.principal, call.session_id):
                 code, reason = errors.CLOSE_OVERLOADED, LINES_OF_KEY.message
                 return
-            session = await self._session(held, carrier)
+            session = await self._session(held, transport)
             if held.taken_over is not None:
                 session.restore(held.taken_over.state.session)
             call.conversation = session.heard_items
             async with asyncio.timeout(held.rules.limit_s):
-                await self._serve(held, session, carrier)
+                await self._serve(held, session, transport)
         except errors.ClientError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
             last = (Problem(error.message, error.code, error.error_type, error.param),)
@@ -383,16 +383,16 @@ class CallService:
                 self._report_end(call, code, reason)
             held.reservation.leave()
             _log_end(call, code, reason)
-            await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
+            await transport.end(code, "" if reason == CLIENT_LEFT else reason, *last)
             if code != errors.CLOSE_TAKEN_OVER:  # then it is the other server's
                 await self._fleet_lines.release(held.principal, call.session_id)
 
-    async def _serve(self, held: AdmittedCall, session: Session, carrier: CallTransport) -> None:
+    async def _serve(self, held: AdmittedCall, session: Session, transport: CallTransport) -> None:
         """Run a session with its transport, until one of them ends or the call has to. Raises
         ExceptionGroup."""
         async with asyncio.TaskGroup() as group:
             group.create_task(session.run())
-            group.create_task(carrier.serve(session))
+            group.create_task(transport.serve(session))
             group.create_task(self._end_when_revoked(held.principal))
             group.create_task(self._end_when_stopping())
             if self._fleet_lines.counts(held.principal):
@@ -419,11 +419,11 @@ class CallService:
         await self._calls.stopping.wait()
         raise errors.StoppingError
 
-    async def _session(self, held: AdmittedCall, carrier: CallTransport) -> Session:
+    async def _session(self, held: AdmittedCall, transport: CallTransport) -> Session:
         call, settings = held.call, held.start.settings
-        config, carried = held.tools.config, held.rules
+        config, rules = held.tools.config, held.rules
         own = config.agent
-        tools = await self._tools_of(held, carrier, call.agent, settings)
+        tools = await self._tools_of(held, transport, call.agent, settings)
         settings = await with_spoken_voice(self._stages.prepare_language, settings)
         stages = SessionStages(
             ears=await self._stages.new_ears(settings.turn_detection),
@@ -433,23 +433,23 @@ class CallService:
             speaking_voice=self._stages.speaking_voice,
             is_troubled=lambda: self._stages.is_troubled,
             prepare_language=self._stages.prepare_language,
-            switch_agent=partial(self._switched, held, carrier),
+            switch_agent=partial(self._switched, held, transport),
         )
         options = SessionOptions(
-            lead_ms=carried.lead_ms,
-            budget=carried.budget,
+            lead_ms=rules.lead_ms,
+            budget=rules.budget,
             preemptive=own.guess,
             previews=own.preview,
-            ducks=carrier.is_extended,
+            ducks=transport.is_extended,
             chunking=cutting(by_clause=own.first_clause),
             sentences=config.sentences,
-            idle=carried.idle,
+            idle=rules.idle,
             instructions_in=lambda language: instructions_in(config, call.agent, language),
-            expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,
+            expires_at_unix_s=unix_ns() // 10**9 + rules.limit_s,
         )
         outputs = SessionOutputs(
-            notify=carrier.notify,
-            log=self._turn_log(call, carrier),
+            notify=transport.notify,
+            log=self._turn_log(call, transport),
             recording=held.recording,
             on_agent=partial(self._calls.handed_off, call),
             on_state=partial(self._calls.changed, call),
@@ -466,7 +466,7 @@ class CallService:
         )
 
     async def _tools_of(
-        self, held: AdmittedCall, carrier: CallTransport, agent: str, settings: SessionSettings
+        self, held: AdmittedCall, transport: CallTransport, agent: str, settings: SessionSettings
     ) -> ToolsPort:
         """Server tools of an agent in this call, with these settings."""
         return await self._tools.for_call(
@@ -474,15 +474,15 @@ class CallService:
             held.call.session_id,
             {str(each.get("name")) for each in settings.tools},
             partial(check_tools, self._stages, settings.instructions),
-            carrier.notify,
-            carrier.tools,
+            transport.notify,
+            transport.tools,
             held.tools,
         )
 
     async def _switched(
         self,
         held: AdmittedCall,
-        carrier: CallTransport,
+        transport: CallTransport,
         agent: str,
         settings: SessionSettings,
         old: AgentProfile,
@@ -504,20 +504,20 @@ class CallService:
         )
         self._stages.open_voice(spoken.voice, settings.output_rate_hz)  # raises for an unknown one
         then = switch.applied(settings, old)
-        return replace(switch, tools=await self._tools_of(held, carrier, agent, then))
+        return replace(switch, tools=await self._tools_of(held, transport, agent, then))
 
-    def _turn_log(self, call: ActiveCall, carrier: CallTransport) -> TurnRecorder:
+    def _turn_log(self, call: ActiveCall, transport: CallTransport) -> TurnRecorder:
         """Turn recorder of a call."""
 
         def on_turn(entry: TurnEntry) -> None:
             entry = self._calls.turn_over(call, entry)
             turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
             fields = {"turn": turn, "response_id": entry.response_id}
-            carrier.notify(Extension("halfsec.turn", fields))
+            transport.notify(Extension("halfsec.turn", fields))
 
         told = None
-        if carrier.is_extended:
-            told = LiveMarks(carrier.notify, self._clock, call.began.now_ns)
+        if transport.is_extended:
+            told = LiveMarks(transport.notify, self._clock, call.began.now_ns)
         marked = partial(self._calls.marked, call)
         return TurnRecorder(call.session_id, call.trace, on_turn, marked, told)
 
