@@ -80,8 +80,8 @@ class ActiveCall:
         """How it ended; None while it is in progress, and where it goes on at another server."""
         self.company = 1
         """Calls in progress when its last response was requested, itself included."""
-        self._waits_ms: list[float] = []
-        """Latency from the caller's last word to the answer, one for each answered turn."""
+        self._waits_ms: Final[deque[float]] = deque(maxlen=MAX_TURNS)
+        """Latency from the caller's last word to the answer, of the newest answered turns."""
         self._state: State = "listening"
         self._stage: Stage | None = None
         self._since_ns = began.now_ns
@@ -147,12 +147,12 @@ class ActiveCall:
 
     @property
     def p50_ms(self) -> float | None:
-        """Median latency; None where nothing was answered."""
+        """Median latency of the newest answered turns; None where nothing was answered."""
         return statistics.median(self._waits_ms) if self._waits_ms else None
 
     @property
     def p95_ms(self) -> float | None:
-        """95th percentile of latency; None where nothing was answered."""
+        """95th percentile of the same latencies; None where nothing was answered."""
         ordered = sorted(round(wait_ms * 1e6) for wait_ms in self._waits_ms)
         return percentile(ordered, 95) / 1e6 if ordered else None
 

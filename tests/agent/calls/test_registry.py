@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.calls.call import MAX_TURNS
 from agent.calls.registry import MAX_TRACES, CallRegistry, save_trace
 from agent.config.schema import Config
 from latency_budget.account.actions import Action
@@ -138,8 +139,12 @@ def test_call_counts_turns_and_the_median_latency() -> None:
             ledger.add(Mark(TurnId(1), MarkName.CALLER_LAST_VOICED, 1_000_000_000))
             heard_ns = 1_000_000_000 + wait_ms * 1_000_000
             ledger.add(Mark(TurnId(1), MarkName.RELEASED, heard_ns))
-        call.turn(TurnEntry(SessionId("sess_a"), ledger.record()))
-    assert (call.num_turns, call.p50_ms) == (4, 400)
+        call_turn = TurnEntry(SessionId("sess_a"), ledger.record())
+        call.turn(call_turn)
+    assert (call.num_turns, call.p50_ms, call.p95_ms) == (4, 400, 900)
+    for _ in range(MAX_TURNS):
+        call.turn(call_turn)
+    assert (call.num_turns, call.p95_ms) == (4 + MAX_TURNS, 400), "the newest count"
 
 
 @pytest.mark.parametrize(("total_ms", "is_late"), [(100, True), (500, False)])
