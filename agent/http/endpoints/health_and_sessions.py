@@ -169,7 +169,8 @@ async def _encoded(lines: Iterator[str]) -> AsyncIterator[str]:
 
 
 def _chunk(lines: Iterator[str]) -> str:
-    taken, num_chars = [], 0
+    taken: list[str] = []
+    num_chars = 0
     while num_chars < CHUNK_BYTES and (line := next(lines, "")):
         taken.append(line)
         num_chars += len(line)
