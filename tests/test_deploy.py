@@ -72,6 +72,11 @@ def test_the_image_serves() -> None:
     check_settings(dict(re.findall(r"(HALFSEC_\w+)=(\S+)", CONTAINERFILE)))
     assert f"EXPOSE {PORT}" in CONTAINERFILE
     assert any(f"http://localhost:{PORT}{path}'" in CONTAINERFILE for path in PROBES)
+    first_start = re.findall(r"--start-period=(\d+)m", CONTAINERFILE)
+    probe = container()["startupProbe"]
+    assert [60 * int(each) for each in first_start] == [
+        probe["periodSeconds"] * probe["failureThreshold"]
+    ], "the same time for models to be fetched"
     users = re.findall(r"^USER (\d+):\d+$", CONTAINERFILE, flags=re.MULTILINE)
     assert users == ["10001", "10001", "10001"]
 
@@ -81,6 +86,9 @@ def test_compose_names_what_exists() -> None:
     check_command(service["command"])
     check_settings(service["environment"])
     assert service["ports"] == [f"127.0.0.1:{PORT}:{PORT}"]
+    (network,) = COMPOSE["networks"]["default"]["ipam"]["config"]
+    proxies = json.loads(service["environment"]["HALFSEC_ACCESS__TRUSTED_PROXIES"])
+    assert proxies == [network["subnet"]], "where a proxy on the host comes from"
     build = service["build"]
     assert (COMPOSE_DIRECTORY / build["context"]).resolve() == ROOT
     assert ROOT / build["dockerfile"] == DEPLOY / "Containerfile"

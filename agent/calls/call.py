@@ -4,6 +4,7 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from agent.observability.agent_state import State
@@ -57,9 +58,13 @@ class ActiveCall:
         trace: TraceWriter,
         began: Beginning,
         recording: CallRecording | None = None,
+        file_stem: str | None = None,
     ) -> None:
-        """`recording`: None for a call that is not recorded."""
+        """`recording`: None for a call that is not recorded. `file_stem`: as `file_stem_of` has it;
+        None for a call that began here."""
         self.session_id = session_id
+        self.file_stem: Final = file_stem or session_id
+        """Name of its files, without suffix."""
         self.recording: Final = recording
         self.agent = agent
         self.trace = trace
@@ -75,8 +80,8 @@ class ActiveCall:
         """How it ended; None while it is in progress, and where it goes on at another server."""
         self.company = 1
         """Calls in progress when its last response was requested, itself included."""
-        self._waits_ms: list[float] = []
-        """Latency from the caller's last word to the answer, one for each answered turn."""
+        self._waits_ms: Final[deque[float]] = deque(maxlen=MAX_TURNS)
+        """Latency from the caller's last word to the answer, of the newest answered turns."""
         self._state: State = "listening"
         self._stage: Stage | None = None
         self._since_ns = began.now_ns
@@ -142,14 +147,24 @@ class ActiveCall:
 
     @property
     def p50_ms(self) -> float | None:
-        """Median latency; None where nothing was answered."""
+        """Median latency of the newest answered turns; None where nothing was answered."""
         return statistics.median(self._waits_ms) if self._waits_ms else None
 
     @property
     def p95_ms(self) -> float | None:
-        """95th percentile of latency; None where nothing was answered."""
+        """95th percentile of the same latencies; None where nothing was answered."""
         ordered = sorted(round(wait_ms * 1e6) for wait_ms in self._waits_ms)
         return percentile(ordered, 95) / 1e6 if ordered else None
+
+
+def file_stem_of(session_id: SessionId, taken_over_unix_ns: int | None) -> str:
+    """Name of a call's files, without suffix: the session, and the time at which the call was taken
+    over from another server. That server may share the disk, or be an earlier life of this one.
+    None: the call begins here."""
+    if taken_over_unix_ns is None:
+        return session_id
+    taken_over = datetime.fromtimestamp(taken_over_unix_ns // 10**9, UTC)
+    return f"{session_id}.{taken_over:%Y%m%dT%H%M%SZ}"
 
 
 def stretch_ns(entry: TurnEntry) -> tuple[int, int] | None:

@@ -66,6 +66,8 @@ MAX_REPLIES: Final = 16
 _SUFFIX: Final = ".wav"
 _SESSION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """No dot and no slash, so that a requested name stays in the directory."""
+_STEM: Final = re.compile(rf"({_SESSION.pattern})(?:\.\d{{8}}T\d{{6}}Z)?")
+"""Name of a file without its suffix: a session, and the time at which the call was taken over."""
 
 _log = logging.getLogger(__name__)
 
@@ -304,7 +306,7 @@ class Recorder:
         self._max_age_ns = max_days * NS_PER_DAY
         self._max_bytes = max_mb * 1_000_000
         self._wall_ns = wall_ns
-        self._open: dict[str, CallRecording] = {}
+        self._open: dict[Path, CallRecording] = {}
         self._num_passes = 0
         self._peak_waiting_s = 0.0
         self._writer = BackgroundWriter(
@@ -333,26 +335,34 @@ class Recorder:
         peaks_s = [each.peak_waiting_s for each in list(self._open.values())]
         return max(self._peak_waiting_s, *peaks_s, 0.0)
 
-    def begin(self, session: str) -> CallRecording:
-        """Begin the recording of a call."""
-        recording = CallRecording(self._path(session), self._max_bytes, self._writer.wake)
-        self._open[session] = recording
+    def begin(self, stem: str) -> CallRecording:
+        """Begin the recording of a call. `stem`: name of its file without suffix, as
+        `file_stem_of` has it."""
+        path = self.directory / f"{stem}{_SUFFIX}"
+        recording = CallRecording(path, self._max_bytes, self._writer.wake)
+        self._open[path] = recording
         return recording
 
     def find(self, session: str) -> tuple[Path, os.stat_result] | None:
-        """The file of a call, in progress or over; None where there is none. Blocks."""
+        """The file of a call, in progress or over: of one that servers took over from each other
+        the newest part. None where there is none. Blocks."""
         if _SESSION.fullmatch(session) is None:
             return None
-        path = self._path(session)
-        try:
-            status = path.stat()
-        except OSError:
-            return None
-        return (path, status) if stat.S_ISREG(status.st_mode) and status.st_size else None
+        parts = [
+            path
+            for path in self.directory.glob(f"{session}*{_SUFFIX}")
+            if (found := _STEM.fullmatch(path.stem)) is not None and found[1] == session
+        ]
+        for path in sorted(parts, key=lambda each: each.stem, reverse=True):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode) and status.st_size:
+                    return path, status
+        return None
 
-    def is_open(self, session: str) -> bool:
+    def is_open(self, path: Path) -> bool:
         """True while the recording's file can grow."""
-        return session in self._open
+        return path in self._open
 
     def start(self) -> None:
         """Begin to write. Once."""
@@ -365,7 +375,7 @@ class Recorder:
     def step(self) -> None:
         """Write what there is to write by now, and forget what is too old."""
         now_ns = self._clock.now_ns()
-        for session, recording in list(self._open.items()):
+        for path, recording in list(self._open.items()):
             try:
                 if recording.write(now_ns):
                     self._writer.report(None)
@@ -373,10 +383,10 @@ class Recorder:
                 with contextlib.suppress(OSError):
                     recording.close()
                 why = getattr(error, "strerror", None) or repr(error)
-                self._writer.report(f"{recording.path} can't be written: {why}; it ends there")
+                self._writer.report(f"{path} can't be written: {why}; it ends there")
             if recording.is_over:
                 self._peak_waiting_s = max(self._peak_waiting_s, recording.peak_waiting_s)
-                del self._open[session]
+                del self._open[path]
         if self._writer.problem is not None and self._num_passes % PROBE_EVERY == 0:
             self._probe()
         if self._num_passes % FORGET_EVERY == 0:
@@ -390,9 +400,6 @@ class Recorder:
                 recording.end(self._clock.now_ns())
         self.step()
         return None if is_closing else WRITE_EVERY_S
-
-    def _path(self, session: str) -> Path:
-        return self.directory / f"{session}{_SUFFIX}"
 
     def _probe(self) -> None:
         """Check that a file can be written to the directory."""
@@ -415,7 +422,7 @@ class Recorder:
         """Recordings that are too old. Other files of the directory are not ours."""
         written_ns: dict[Path, int] = {}
         for path in self.directory.glob(f"sess_*{_SUFFIX}"):
-            if path.stem not in self._open and _SESSION.fullmatch(path.stem) is not None:
+            if path not in self._open and _STEM.fullmatch(path.stem) is not None:
                 with contextlib.suppress(FileNotFoundError):
                     written_ns[path] = path.stat().st_mtime_ns
         oldest_ns = oldest_kept_ns(

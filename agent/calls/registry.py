@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +31,7 @@ from latency_budget.storage.private_files import make_private_folder, write_priv
 from latency_budget.storage.store import TurnStore
 from latency_budget.storage.store_schema import StoredTurn
 
-from .call import ActiveCall, Beginning
+from .call import ActiveCall, Beginning, file_stem_of
 from .call_report import call_document, ended_call
 from .recording import Recorder
 from .rejections import Rejections
@@ -151,9 +151,16 @@ class CallRegistry:
         kept for calls on their way."""
         return max(0, len(self._active) + num_kept + 1 - self._config.agent.max_sessions)
 
-    def admit(self, session_id: SessionId, agent: str, *, is_recorded: bool = True) -> ActiveCall:
+    def admit(
+        self,
+        session_id: SessionId,
+        agent: str,
+        *,
+        is_recorded: bool = True,
+        is_taken_over: bool = False,
+    ) -> ActiveCall:
         """Count a call in. The caller has checked `num_lacking` and `draining`. `is_recorded`: if
-        any is."""
+        any is. `is_taken_over`: another server had the call, which may have files of its own."""
         began = Beginning(self._clock.now_ns(), unix_ns())
         trace = TraceWriter(
             session_id,
@@ -162,8 +169,9 @@ class CallRegistry:
             origin_ns=began.now_ns,
         )
         recorder = self.recorder if is_recorded else None
-        recording = None if recorder is None else recorder.begin(session_id)
-        call = ActiveCall(session_id, agent, trace, began, recording)
+        file_stem = file_stem_of(session_id, began.unix_ns if is_taken_over else None)
+        recording = None if recorder is None else recorder.begin(file_stem)
+        call = ActiveCall(session_id, agent, trace, began, recording, file_stem)
         self._active[session_id] = call
         self._note_usage()
         self._empty.clear()
@@ -348,16 +356,16 @@ async def save_trace(call: ActiveCall, directory: str | None) -> None:
     """Write the trace of a call that is over; None: nowhere."""
     if directory is None:
         return
-    path = Path(directory, f"{call.session_id}.jsonl")
+    path = Path(directory, f"{call.file_stem}.jsonl")
     try:
-        await asyncio.to_thread(_write, path, "".join(call.trace.lines()))
+        await asyncio.to_thread(_write, path, call.trace.lines())
     except OSError as error:
         _log.error("the trace %s can't be written: %s", path, error.strerror)
 
 
-def _write(path: Path, text: str) -> None:
-    """Readable by the owner alone: a trace may hold what was said. Raises OSError; then there is no
-    file."""
+def _write(path: Path, lines: Iterable[str]) -> None:
+    """Encode and write a trace, readable by the owner alone: it may hold what was said. Raises
+    OSError; then there is no file."""
     path = path.expanduser()
     make_private_folder(path.parent)
-    write_private_file(path, text.encode())
+    write_private_file(path, "".join(lines).encode())

@@ -185,12 +185,12 @@ class LineReservation:
         self,
         call: ActiveCall,
         key_id: str,
-        scope: Scope,
+        scope: Scope | None,
         calls: CallRegistry,
         num_held: Counter[str],
-        by_address: CallsByAddress | None,
+        by_address: CallsByAddress,
     ) -> None:
-        """`by_address`: None for a call that counts for no address."""
+        """`scope`: None for a call that counts for no address."""
         self.key_id = key_id
         self._call = call
         self._scope = scope
@@ -199,7 +199,7 @@ class LineReservation:
         self._by_address = by_address
         self._is_left = False
         num_held[key_id] += 1
-        if by_address is not None:
+        if scope is not None:
             by_address.begun(scope)
 
     def leave(self) -> None:
@@ -208,7 +208,7 @@ class LineReservation:
             self._is_left = True
             self._calls.leave(self._call)
             self._num_held -= Counter([self.key_id])  # which forgets those at zero
-            if self._by_address is not None:
+            if self._scope is not None:
                 self._by_address.ended(self._scope)
 
 
@@ -271,11 +271,18 @@ class CallService:
         return self._stages.status == "ready"
 
     def refusal(
-        self, principal: Principal, scope: Scope, give_way: GiveWay, *, may_be_due: bool = False
+        self,
+        principal: Principal,
+        scope: Scope | None,
+        give_way: GiveWay,
+        *,
+        may_be_due: bool = False,
     ) -> HttpRefusal | None:
         """Admission control: the reason why there is no line for this principal, or None. As many
         calls as needed give way among those that wait for their client; reserved telephone calls do
-        not. `may_be_due`: the call may be a reserved one.
+        not. `scope`: of the client's request; None on telephone lines, where an address stands for
+        many callers, whosever key orders or brings their calls. `may_be_due`: the call may be a
+        reserved one.
         """
         if self._stages.status != "ready":
             return BROKEN if self._stages.status == "broken" else WARMING
@@ -283,7 +290,7 @@ class CallService:
         lacking = self._num_lacking_of_key(principal, kept and self.tokens.num_of(principal.key_id))
         if lacking and not give_way(principal.key_id, lacking):
             return LINES_OF_KEY
-        if _is_stranger(principal) and self._by_address.are_all_held(scope):
+        if scope is not None and self._by_address.are_all_held(scope):
             return LINES_OF_ADDRESS
         lacking = self._calls.num_lacking(kept)
         if lacking and not give_way(None, lacking):
@@ -298,18 +305,17 @@ class CallService:
             self._calls.refuse(refusal.code)
 
     def admit(
-        self, principal: Principal, scope: Scope, start: SessionStart, rules: CallPolicy
+        self, principal: Principal, scope: Scope | None, start: SessionStart, rules: CallPolicy
     ) -> AdmittedCall:
-        """Take a line, before any await. The caller of this has checked `refusal`, and releases the
-        lines with `reservation.leave`."""
+        """Take a line, before any await. The caller of this has checked `refusal`, with the same
+        `scope`, and releases the lines with `reservation.leave`."""
         settings = start.settings
         start = replace(
             start, settings=settings.changed(budget_ms=settings.budget_ms + rules.leg_ms)
         )
         call = self._calls.admit(new_session_id(), start.agent, is_recorded=rules.records)
-        by_address = self._by_address if _is_stranger(principal) else None
         reservation = LineReservation(
-            call, principal.key_id, scope, self._calls, self._num_held, by_address
+            call, principal.key_id, scope, self._calls, self._num_held, self._by_address
         )
         return AdmittedCall(
             call,
@@ -329,10 +335,9 @@ class CallService:
         head = taken_over.state.head
         limit_s = max(1, head.expires_at_unix_s - unix_ns() // 10**9)
         start = resumed_start(self.config, taken_over.state)
-        call = self._calls.admit(SessionId(head.session_id), start.agent)
-        by_address = self._by_address if _is_stranger(principal) else None
+        call = self._calls.admit(SessionId(head.session_id), start.agent, is_taken_over=True)
         reservation = LineReservation(
-            call, principal.key_id, scope, self._calls, self._num_held, by_address
+            call, principal.key_id, scope, self._calls, self._num_held, self._by_address
         )
         rules = replace(self.socket_rules, limit_s=limit_s)
         recording = call.recording or NO_RECORDING
@@ -340,7 +345,7 @@ class CallService:
             call, reservation, principal, start, rules, recording, self._tools.loaded, taken_over
         )
 
-    async def hold(self, held: AdmittedCall, carrier: CallTransport) -> None:
+    async def hold(self, held: AdmittedCall, transport: CallTransport) -> None:
         """Run the session to the end of the call."""
         call = held.call
         last: tuple[Notice, ...] = ()
@@ -349,12 +354,12 @@ class CallService:
             if not await self._fleet_lines.take(held.principal, call.session_id):
                 code, reason = errors.CLOSE_OVERLOADED, LINES_OF_KEY.message
                 return
-            session = await self._session(held, carrier)
+            session = await self._session(held, transport)
             if held.taken_over is not None:
                 session.restore(held.taken_over.state.session)
             call.conversation = session.heard_items
             async with asyncio.timeout(held.rules.limit_s):
-                await self._serve(held, session, carrier)
+                await self._serve(held, session, transport)
         except errors.ClientError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
             last = (Problem(error.message, error.code, error.error_type, error.param),)
@@ -378,16 +383,16 @@ class CallService:
                 self._report_end(call, code, reason)
             held.reservation.leave()
             _log_end(call, code, reason)
-            await carrier.end(code, "" if reason == CLIENT_LEFT else reason, *last)
+            await transport.end(code, "" if reason == CLIENT_LEFT else reason, *last)
             if code != errors.CLOSE_TAKEN_OVER:  # then it is the other server's
                 await self._fleet_lines.release(held.principal, call.session_id)
 
-    async def _serve(self, held: AdmittedCall, session: Session, carrier: CallTransport) -> None:
+    async def _serve(self, held: AdmittedCall, session: Session, transport: CallTransport) -> None:
         """Run a session with its transport, until one of them ends or the call has to. Raises
         ExceptionGroup."""
         async with asyncio.TaskGroup() as group:
             group.create_task(session.run())
-            group.create_task(carrier.serve(session))
+            group.create_task(transport.serve(session))
             group.create_task(self._end_when_revoked(held.principal))
             group.create_task(self._end_when_stopping())
             if self._fleet_lines.counts(held.principal):
@@ -414,11 +419,11 @@ class CallService:
         await self._calls.stopping.wait()
         raise errors.StoppingError
 
-    async def _session(self, held: AdmittedCall, carrier: CallTransport) -> Session:
+    async def _session(self, held: AdmittedCall, transport: CallTransport) -> Session:
         call, settings = held.call, held.start.settings
-        config, carried = held.tools.config, held.rules
+        config, rules = held.tools.config, held.rules
         own = config.agent
-        tools = await self._tools_of(held, carrier, call.agent, settings)
+        tools = await self._tools_of(held, transport, call.agent, settings)
         settings = await with_spoken_voice(self._stages.prepare_language, settings)
         stages = SessionStages(
             ears=await self._stages.new_ears(settings.turn_detection),
@@ -429,24 +434,24 @@ class CallService:
             is_troubled=lambda: self._stages.is_troubled,
             prepare_language=self._stages.prepare_language,
             is_prepared=self._stages.is_prepared,
-            switch_agent=partial(self._switched, held, carrier),
+            switch_agent=partial(self._switched, held, transport),
         )
         options = SessionOptions(
-            lead_ms=carried.lead_ms,
-            budget=carried.budget,
+            lead_ms=rules.lead_ms,
+            budget=rules.budget,
             preemptive=own.guess,
             previews=own.preview,
-            ducks=carrier.is_extended,
+            ducks=transport.is_extended,
             chunking=cutting(by_clause=own.first_clause),
             sentences=config.sentences,
             early_openers=own.early_openers,
-            idle=carried.idle,
+            idle=rules.idle,
             instructions_in=lambda language: instructions_in(config, call.agent, language),
-            expires_at_unix_s=unix_ns() // 10**9 + carried.limit_s,
+            expires_at_unix_s=unix_ns() // 10**9 + rules.limit_s,
         )
         outputs = SessionOutputs(
-            notify=carrier.notify,
-            log=self._turn_log(call, carrier),
+            notify=transport.notify,
+            log=self._turn_log(call, transport),
             recording=held.recording,
             on_agent=partial(self._calls.handed_off, call),
             on_state=partial(self._calls.changed, call),
@@ -463,7 +468,7 @@ class CallService:
         )
 
     async def _tools_of(
-        self, held: AdmittedCall, carrier: CallTransport, agent: str, settings: SessionSettings
+        self, held: AdmittedCall, transport: CallTransport, agent: str, settings: SessionSettings
     ) -> ToolsPort:
         """Server tools of an agent in this call, with these settings."""
         return await self._tools.for_call(
@@ -471,15 +476,15 @@ class CallService:
             held.call.session_id,
             {str(each.get("name")) for each in settings.tools},
             partial(check_tools, self._stages, settings.instructions),
-            carrier.notify,
-            carrier.tools,
+            transport.notify,
+            transport.tools,
             held.tools,
         )
 
     async def _switched(
         self,
         held: AdmittedCall,
-        carrier: CallTransport,
+        transport: CallTransport,
         agent: str,
         settings: SessionSettings,
         old: AgentProfile,
@@ -501,20 +506,20 @@ class CallService:
         )
         self._stages.open_voice(spoken.voice, settings.output_rate_hz)  # raises for an unknown one
         then = switch.applied(settings, old)
-        return replace(switch, tools=await self._tools_of(held, carrier, agent, then))
+        return replace(switch, tools=await self._tools_of(held, transport, agent, then))
 
-    def _turn_log(self, call: ActiveCall, carrier: CallTransport) -> TurnRecorder:
+    def _turn_log(self, call: ActiveCall, transport: CallTransport) -> TurnRecorder:
         """Turn recorder of a call."""
 
         def on_turn(entry: TurnEntry) -> None:
             entry = self._calls.turn_over(call, entry)
             turn = turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s)
             fields = {"turn": turn, "response_id": entry.response_id}
-            carrier.notify(Extension("halfsec.turn", fields))
+            transport.notify(Extension("halfsec.turn", fields))
 
         told = None
-        if carrier.is_extended:
-            told = LiveMarks(carrier.notify, self._clock, call.began.now_ns)
+        if transport.is_extended:
+            told = LiveMarks(transport.notify, self._clock, call.began.now_ns)
         marked = partial(self._calls.marked, call)
         return TurnRecorder(call.session_id, call.trace, on_turn, marked, told)
 
@@ -540,11 +545,6 @@ def _policies(config: Config) -> tuple[CallPolicy, CallPolicy]:
             records=phone.record != "no",
         ),
     )
-
-
-def _is_stranger(principal: Principal) -> bool:
-    """True if the limit of an address applies. A carrier's address stands for many callers."""
-    return principal.kind != "carrier"
 
 
 def close_for(group_error: ExceptionGroup[Exception], call: ActiveCall) -> tuple[int, str]:

@@ -41,7 +41,7 @@ from agent.stages.model_store.catalogue import (
     needed_models,
     turn_store_path,
 )
-from agent.telephony.outbound.transfer import TwilioTransfer
+from agent.telephony.outbound.twilio_account import TwilioAccount
 from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
 from engine_plugins.discovery import PluginError
@@ -454,7 +454,7 @@ def _tools(config: Config) -> Iterator[Finding]:
             yield Finding(f"agents.{agent}", names, "" if wrong else "ok")
     transfer = f"{PHONE_PREFIX}transfer"
     if any(transfer in profile.server_tools for profile in config.agents.values()):
-        lacks = TwilioTransfer(config.telephony).problem
+        lacks = TwilioAccount(config.telephony).problem
         yield Finding(transfer, lacks or "calls of Twilio's", "note" if lacks else "ok")
 
 

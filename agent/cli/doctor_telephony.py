@@ -31,8 +31,7 @@ from agent.telephony.carriers.table import CARRIERS
 from agent.telephony.carriers.twilio import CARRIER as TWILIO
 from agent.telephony.carriers.twilio import SIGNATURE, signature_of
 from agent.telephony.carriers.webhook import FORM
-from agent.telephony.outbound.twilio_account import INSTALL_PHONE
-from agent.telephony.outbound.twilio_dialer import TwilioDialer
+from agent.telephony.outbound.twilio_account import INSTALL_PHONE, TwilioAccount
 from agent.telephony.signatures import secret_of
 
 from .doctor import Finding, Section, show
@@ -280,7 +279,7 @@ def _numbers(config: Config) -> Iterator[Finding]:
 
 
 def _dialing(config: Config) -> Iterator[Finding]:
-    problem = TwilioDialer(config.telephony).problem
+    problem = TwilioAccount(config.telephony).problem
     if problem is not None:
         remedy = INSTALL_PHONE if "library" in problem else ""
         yield Finding("Twilio", problem, "note", remedy)

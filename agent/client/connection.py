@@ -49,6 +49,7 @@ SENT_AGAIN: Final = frozenset(
         "conversation.item.delete",
         "conversation.item.retrieve",
         "conversation.item.truncate",
+        "input_audio_buffer.commit",
         "response.create",
     }
 )
@@ -134,7 +135,7 @@ class ClientLine:
         """Replace this connection, unless another task has. Raises CallEndedError where the call is
         over."""
         async with self._lock:
-            if self.socket is broken and self.closed is None:
+            if self.socket is broken and self._lost_ns is not None and self.closed is None:
                 await self._restore()
         if self.closed is not None:
             raise self._ended()
@@ -192,8 +193,10 @@ class ClientLine:
         self.connection = connection
         self.session = connection.session.session
         self.extensions = connection.extensions
-        self._lost_ns = None
-        await (self._go_on(connection.resumed) if connection.resumed else self._start_anew())
+        try:
+            await (self._go_on(connection.resumed) if connection.resumed else self._start_anew())
+        finally:
+            self._lost_ns = None  # only now others may send: both sides count frames in their order
 
     async def _go_on(self, resumed: ev.Resumed) -> None:
         """Go on with the same call: send the lost frames again."""
@@ -202,7 +205,7 @@ class ClientLine:
         kept = [each for each in self._kept if each.number > resumed.received]
         self._num_sent = resumed.received
         self._kept.clear()
-        await self._put_all([each.event for each in kept if each.at_ns >= oldest_ns])
+        await self._resend([each.event for each in kept if each.at_ns >= oldest_ns])
 
     async def _start_anew(self) -> None:
         """Begin another call, with the session fields of the first."""
@@ -212,14 +215,23 @@ class ClientLine:
         self.pending_events.append(ev.Restarted(self.session, self._clock.now_ns()))
         if self.wanted:
             session = {"type": "realtime", **self.wanted}
-            await self._put_all([{"type": "session.update", "session": session}])
+            await self._resend([{"type": "session.update", "session": session}])
 
-    async def _put_all(self, events: list[Mapping[str, Any]]) -> None:
+    async def _resend(self, events: list[Mapping[str, Any]]) -> None:
+        """Send the first frames of a connection. All are kept before the first is sent: those that
+        the connection does not take before it breaks are sent on the next one."""
+        now_ns = self._clock.now_ns()
+        for event in events:
+            self._num_sent += 1
+            self._kept.append(_Sent(self._num_sent, now_ns, event))
         try:
             for event in events:
-                await self._put(event)
+                await self.socket.send(json.dumps(event))
         except ConnectionClosed:
-            pass  # the next user of the connection finds it broken, and these frames are kept
+            pass  # the next user of the connection finds it broken
+        except asyncio.CancelledError:
+            self.socket.transport.abort()  # likewise
+            raise
 
     def _end(self, code: int | None, reason: str) -> None:
         self.closed = ev.Closed(code, reason, self._clock.now_ns())

@@ -44,7 +44,7 @@ def read_frame(frame: str | bytes) -> dict[str, Any]:
     return value
 
 
-def num_marks(text: str | bytearray) -> int:
+def num_marks(text: str | bytes) -> int:
     """Brackets that open something, and commas: no more values than these, and one, are in it."""
     if isinstance(text, str):
         return sum(map(text.count, ",[{"))

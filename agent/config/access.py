@@ -19,7 +19,7 @@ class AccessSettings:
     `agent.max_sessions`."""
     calls_per_address: Annotated[int, Between(0, 10_000)] = 0
     """Most calls at once from one address, or one IPv6 network; 0: no limit but
-    `agent.max_sessions`. Calls from a carrier are not counted."""
+    `agent.max_sessions`. Telephone calls are not counted, whoever brings or orders them."""
     connections_per_address: Annotated[int, Between(0, 100_000)] = 128
     """Most connections at once from one address, calls and pages together; 0: no limit. One more
     replaces the connection that has waited longest for a request, or is closed."""

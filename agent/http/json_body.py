@@ -1,13 +1,14 @@
-"""JSON request bodies: size, time and memory limits, and cancellation when the client disconnects.
+"""Request bodies: size and time limits; of JSON a memory limit as well, and cancellation when the
+client disconnects.
 
-A body is refused before it costs much: it must call itself JSON (a web page elsewhere can make a
-browser send anything else without asking), come within seconds, and fit, by itself and with all
+A JSON body is refused before it costs much: it must call itself JSON (a web page elsewhere can make
+a browser send anything else without asking), come within seconds, and fit, by itself and with all
 others that are being held. Work for a client that has disconnected is cancelled at once, not at its
 next write.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Never, TypeVar
 
@@ -40,8 +41,37 @@ class RefusedError(RequestError):
         self.status = status
 
 
+async def read_body(
+    request: Request,
+    max_bytes: int,
+    timeout_s: float,
+    on_piece: Callable[[bytes], None] = lambda piece: None,
+) -> bytes:
+    """Read a request's body. `on_piece`: called with each piece of it.
+
+    Raises RefusedError for one that is too large or late, what `on_piece` raises, and
+    ClientDisconnect when the client disconnects while sending.
+    """
+    received = bytearray()
+    try:
+        async with stall_timeout(timeout_s):
+            async for piece in request.stream():
+                received += piece
+                if len(received) > max_bytes:
+                    raise RefusedError(413, "body", f"is larger than {_size(max_bytes)}")
+                on_piece(piece)
+    except TimeoutError:
+        raise RefusedError(408, "body", f"did not come within {timeout_s:g} s") from None
+    return bytes(received)
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes >> 20} MiB" if num_bytes >= 1 << 20 else f"{num_bytes >> 10} KiB"
+
+
 class JsonBodies:
-    """Reader of JSON bodies that accounts for the bytes they hold together. For one event loop."""
+    """Reader of JSON bodies that accounts for the bytes they hold together. One instance for all
+    endpoints; for one event loop."""
 
     def __init__(self) -> None:
         self._held_bytes = 0
@@ -55,33 +85,22 @@ class JsonBodies:
         kind = request.headers.get("content-type", "")
         if kind.partition(";")[0].strip().lower() != "application/json":
             raise RefusedError(415, "body", "must have Content-Type: application/json")
-        received = bytearray()
+        num_held = 0
+
+        def hold(piece: bytes) -> None:
+            nonlocal num_held
+            num_held += len(piece)
+            self._held_bytes += len(piece)
+            if self._held_bytes > MAX_HELD_BYTES:
+                raise RefusedError(503, "body", "has no room beside others; try again shortly")
+
         try:
-            await self._receive(request, received)
-            yield _parsed(received)
+            yield _parsed(await read_body(request, MAX_BODY_BYTES, BODY_TIMEOUT_S, hold))
         finally:
-            self._held_bytes -= len(received)
-
-    async def _receive(self, request: Request, received: bytearray) -> None:
-        try:
-            async with stall_timeout(BODY_TIMEOUT_S):
-                async for piece in request.stream():
-                    received += piece
-                    self._held_bytes += len(piece)
-                    if len(received) > MAX_BODY_BYTES:
-                        raise RefusedError(
-                            413, "body", f"is larger than {MAX_BODY_BYTES >> 20} MiB"
-                        )
-                    if self._held_bytes > MAX_HELD_BYTES:
-                        raise RefusedError(
-                            503, "body", "has no room beside others; try again shortly"
-                        )
-        except TimeoutError:
-            problem = f"did not come within {BODY_TIMEOUT_S:g} s"
-            raise RefusedError(408, "body", problem) from None
+            self._held_bytes -= num_held
 
 
-def _parsed(received: bytearray) -> object:
+def _parsed(received: bytes) -> object:
     marks = num_marks(received)
     if marks > MAX_MARKS:
         problem = f"has {marks} brackets and commas; at most {MAX_MARKS} are taken"

@@ -80,6 +80,12 @@ async def guarded(answer: Awaitable[Response]) -> Response:
         return Response(status_code=CLIENT_GONE)
 
 
+def client_error(status: int, message: str, code: str, param: str | None = None) -> JSONResponse:
+    """Build the response of a client's error, with OpenAI's code and field of it."""
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    return JSONResponse({"error": error}, status)
+
+
 def refused(error: RefusedError) -> JSONResponse:
     """Build the response of a refusal, with `Retry-After` for a 503."""
     headers = {"retry-after": "2"} if error.status == 503 else None

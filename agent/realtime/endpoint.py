@@ -34,9 +34,6 @@ from .transport import NOTHING_TO_RESUME, RealtimeTransport, Resuming
 
 STORE_FAILS: Final = "the state of calls can't be reached now; try again"
 
-MAX_REASON_BYTES: Final = 123
-"""Longest reason of a close that fits into its frame."""
-
 SOCKET_WANTED: Final = HttpRefusal(
     426, "A line is free. Calls are WebSockets: ask for an upgrade.", "upgrade_required"
 )
@@ -97,7 +94,7 @@ class RealtimeSocket:
             await socket.accept(*PROTOCOLS)
             async with asyncio.TaskGroup() as group:
                 group.create_task(socket.attend())
-                await self._service.hold(held, self._carrier(held, socket, resuming))
+                await self._service.hold(held, self._transport(held, socket, resuming))
         finally:
             held.reservation.leave()
             self._calls.report_end(held.call)
@@ -118,7 +115,7 @@ class RealtimeSocket:
             )
         return Resuming(self._tokens, wait_s, writer)
 
-    def _carrier(
+    def _transport(
         self, held: AdmittedCall, socket: CallSocket, resuming: Resuming | None
     ) -> RealtimeTransport:
         start = held.start
@@ -157,11 +154,11 @@ class RealtimeSocket:
     async def _resume(self, websocket: WebSocket, principal: Principal, token: str) -> None:
         """A connection that resumes a call."""
         socket = self._socket_of(websocket)
-        voice = self._tokens.find(token, principal.key_id) if socket.is_extended else None
-        if voice is not None and not await voice.holds():
-            voice = None
+        transport = self._tokens.find(token, principal.key_id) if socket.is_extended else None
+        if transport is not None and not await transport.holds():
+            transport = None
         code, reason = errors.CLOSE_NOT_RESUMED, NOTHING_TO_RESUME
-        if voice is None and socket.is_extended and self._service.fleet is not None:
+        if transport is None and socket.is_extended and self._service.fleet is not None:
             try:
                 if await self._take_over(websocket, socket, principal, token):
                     return
@@ -170,14 +167,13 @@ class RealtimeSocket:
                 code, reason = errors.CLOSE_OVERLOADED, STORE_FAILS
             except UnreadableStateError as error:
                 _log.warning("a call can't be resumed: %s", error)
-                whole = f"the call can't be resumed here: {error}".encode()
-                reason = whole[:MAX_REASON_BYTES].decode(errors="ignore")
+                reason = f"the call can't be resumed here: {error}"
         await socket.accept(*PROTOCOLS)
-        if voice is None:
+        if transport is None:
             _log.info("refused to resume a call: %d %s", code, reason)
             socket.release(code, reason)
         else:
-            voice.come_back(socket)
+            transport.come_back(socket)
         await socket.attend()
 
     async def _take_over(

@@ -49,6 +49,9 @@ from latency_budget.account.clock import Clock
 SEND_TIMEOUT_S: Final = 15.0
 """Limit for closing, in s: a peer that takes no data for so long has gone, or attacks."""
 
+MAX_REASON_BYTES: Final = 123
+"""Longest reason of a close frame (RFC 6455, section 5.5.1)."""
+
 PLAIN_PROTOCOL: Final = "realtime"
 EXTENDED_PROTOCOL: Final = "halfsec.v1"
 PROTOCOLS: Final = (EXTENDED_PROTOCOL, PLAIN_PROTOCOL)
@@ -264,9 +267,10 @@ class CallSocket:
                 await self._websocket.close(*self._last)
 
     def release(self, code: int, reason: str = "") -> None:
-        """Release the socket, with its close code and reason. Only the first call counts."""
+        """Release the socket, with its close code and reason, of which as many characters are sent
+        as a close frame takes. Only the first call counts."""
         if not self._released.is_set():
-            self._last = code, reason
+            self._last = code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore")
             self._released.set()
 
     async def send_last(self, frames: Iterable[str | bytes]) -> None:

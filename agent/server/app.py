@@ -31,6 +31,7 @@ from agent.http.endpoints.openapi import openapi_json
 from agent.http.endpoints.reload import ReloadEndpoint
 from agent.http.hardening.header_limits import HeadCheck
 from agent.http.hardening.shutdown_middleware import LastAnswers
+from agent.http.json_body import JsonBodies
 from agent.http.not_found import with_refusals
 from agent.http.openai.models import ModelList
 from agent.http.openai.routes import openai_routes
@@ -40,6 +41,7 @@ from agent.observability.trace_export import TraceExporter
 from agent.realtime.endpoint import RealtimeSocket
 from agent.stages.registry import Stages
 from agent.telephony.audiosocket_listener import AudioSockets
+from agent.telephony.outbound.twilio_account import TwilioAccount
 from agent.telephony.routes import phone_routes
 from agent.tools.server_tools import ServerTools
 from agent.webrtc.endpoint import WebRtcCalls
@@ -72,6 +74,8 @@ class Application:
     metrics: Metrics
     webrtc: WebRtcCalls
     """WebRTC calls, which go on after the request that opened them."""
+    twilio: TwilioAccount
+    """Account for outbound calls and transfers; closed at the service's end."""
     reloader: Reloader
 
 
@@ -102,7 +106,8 @@ def create_app(  # noqa: PLR0913
         stages, calls, access, tools, config.answering_model(), state_store, webhooks
     )
     check = partial(check_session, stages)
-    secrets = SecretEndpoint(config, access.secrets, clock, check, access.publish_secret)
+    bodies = JsonBodies()
+    secrets = SecretEndpoint(config, access.secrets, clock, check, access.publish_secret, bodies)
     visitors = OriginCheck(config.agent, config.telephony.public_host)
     call_service = CallService(config, stages, calls, clock, access, tools, state_store)
     voice = RealtimeSocket(config, calls, clock, call_service)
@@ -111,10 +116,11 @@ def create_app(  # noqa: PLR0913
     parts = (calls, call_service, secrets, models)
     reloader = Reloader(config, read, tools, calls, parts)
     webrtc = WebRtcCalls(config, calls, clock, call_service, visitors, check)
+    twilio = TwilioAccount(config.telephony)
     routes = [
         WebSocketRoute("/v1/realtime", voice.serve),
         Route("/v1/realtime", voice.answer),
-        *phone_routes(config, calls, clock, call_service),
+        *phone_routes(config, calls, clock, call_service, twilio, bodies),
         *webrtc.routes(),
         Route("/v1/realtime/client_secrets", secrets.serve, methods=["POST"]),
         Route("/healthz", endpoints.healthz),
@@ -123,7 +129,7 @@ def create_app(  # noqa: PLR0913
         Route("/health", endpoints.readyz),  # the path of vLLM and llama.cpp
         Route("/openapi.json", openapi_json),
         Route(RELOAD_PATH, ReloadEndpoint(reloader.reload).serve, methods=["POST"]),
-        *openai_routes(config, stages, models),
+        *openai_routes(config, stages, models, bodies),
         Route("/v1/sessions", endpoints.sessions),
         Route("/v1/sessions/{session_id}/trace", endpoints.trace),
         Route("/v1/sessions/{session_id}/recording", endpoints.recording),
@@ -149,7 +155,7 @@ def create_app(  # noqa: PLR0913
         ],
     )
     audio_sockets = AudioSockets(config, calls, clock, call_service)
-    return Application(asgi, calls, audio_sockets, metrics, webrtc, reloader)
+    return Application(asgi, calls, audio_sockets, metrics, webrtc, twilio, reloader)
 
 
 async def _no_socket(websocket: WebSocket) -> None:

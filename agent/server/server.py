@@ -41,8 +41,8 @@ from .reloader import Reloader
 from .service import drain, make_service, verify_state_store
 
 LEFT_BEHIND: Final = (THREAD_PREFIX, "halfsec-")
-"""Name prefixes of threads that may still run native code at shutdown: those of the stages, of an
-engine on several GPUs and of a plug-in that loads."""
+"""Name prefixes of threads that may still run native code at shutdown, or wait for a carrier's REST
+API: those of the stages, of an engine on several GPUs, of a plug-in that loads and of Twilio."""
 
 LOOK_EVERY_S: Final = 0.5
 """Interval in seconds between checks for a model that is lost in this process."""

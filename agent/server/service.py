@@ -66,6 +66,7 @@ class Service:
 
     async def close(self) -> None:
         """End the threads, with what is still to be written. The calls are over by now."""
+        self.app.twilio.close()
         await self.stages.close()
         await self.state_store.close()
         for each in (self.webhooks, self.store, self.exporter, self.recorder):

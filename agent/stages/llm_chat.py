@@ -34,7 +34,7 @@ from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 from llm_engine.chat import condensation
 from llm_engine.chat.token_history import HistoryTruncation
-from llm_engine.chat.tool_calls import CallingMessage
+from llm_engine.chat.tool_calls import CallingMessage, ToolUse
 
 from .idle_threads import CHECK_S, IdleThreadsError, until_idle
 from .model_thread import ModelThread
@@ -202,11 +202,8 @@ class EngineChat:
         use = None
         if tools is not None:
             use = self._limits.limited(tool_use(tools), self._num_rounds)
-            messages = conversation.messages
-            if conversation.summary:
-                told = llm_engine.ChatMessage("user", " ".join(conversation.summary))
-                messages = [told, *messages]
-            use = await asyncio.to_thread(self._limits.grounded, use, messages, self._instructions)
+            if self._limits.grounds(use):
+                use = await self._grounded(use, conversation)
         collector = None if use is None else CallCollector(self._engine.dialect, use)
         self._collector = collector
         usage = Usage()
@@ -232,6 +229,14 @@ class EngineChat:
                 if calls and not has_called:
                     self._num_rounds, has_called = self._num_rounds + 1, True
                 yield ReplyToken(text, usage, chunk.finish_reason, calls)
+
+    async def _grounded(self, use: ToolUse, conversation: llm_engine.Conversation) -> ToolUse:
+        """The tools, narrowed on a thread to what the conversation grounds."""
+        messages = conversation.messages
+        if conversation.summary:
+            told = llm_engine.ChatMessage("user", " ".join(conversation.summary))
+            messages = [told, *messages]
+        return await asyncio.to_thread(self._limits.grounded, use, messages, self._instructions)
 
     def set_truncation(self, truncation: Truncation) -> None:
         self._truncation = truncation

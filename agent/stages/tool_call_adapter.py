@@ -60,6 +60,10 @@ class ToolLimits:
         shown = (REPLY_TOOL, *use.shown)
         return replace(use, shown=shown, replies_by_call=True, tells_result=num_rounds > 0)
 
+    def grounds(self, use: ToolUse) -> bool:
+        """True if `grounded` reads the conversation, which takes some milliseconds."""
+        return self.is_grounded and bool(use.callable)
+
     def grounded(
         self,
         use: ToolUse,
@@ -68,7 +72,7 @@ class ToolLimits:
     ) -> ToolUse:
         """The tools with their arguments narrowed to what these messages ground, the oldest
         first."""
-        if not self.is_grounded or not use.callable:
+        if not self.grounds(use):
             return use
         return grounded(use, Ground.of(messages, instructions))
 

@@ -154,10 +154,11 @@ class AudioSockets:
             reader, writer = await asyncio.open_connection(sock=connection)
             stream = AudioStream(reader, writer, self._clock)
             async with asyncio.TaskGroup() as group:
-                playing = group.create_task(stream.play())
+                running = [group.create_task(each) for each in (stream.play(), stream.read())]
                 websocket = WebSocket(_scope(peer), stream.receive, stream.send)
                 await self._phones.serve(websocket, self._carrier)
-                playing.cancel()
+                for task in running:
+                    task.cancel()
         except Exception:
             _log.exception("AudioSocket: a connection from %s failed", peer[0])
         finally:
@@ -169,7 +170,7 @@ class AudioSockets:
 
 
 class AudioStream:
-    """One connection as an ASGI WebSocket: `receive` and `send`."""
+    """One connection as an ASGI WebSocket: `receive` and `send`, while `play` and `read` run."""
 
     def __init__(
         self,
@@ -187,22 +188,33 @@ class AudioStream:
         """The queue was filled or emptied."""
         self._marks: deque[str] = deque(maxlen=MAX_MARKS)
         """Reached marks, not delivered yet."""
+        self._pieces = asyncio.Queue[Message](maxsize=1)
+        """What the peer sent, not delivered yet: nothing more is read until it is."""
+        self._arrived = asyncio.Event()
+        """A mark or a piece was added."""
         self._is_connected = False
 
     async def receive(self) -> Message:
-        """Next message of the peer, or its disconnect; reached marks come first."""
+        """Next message of the peer, or its disconnect; reached marks come first, also while the
+        peer sends nothing."""
         if not self._is_connected:
             self._is_connected = True
             return {"type": "websocket.connect"}
+        while not self._marks and self._pieces.empty():
+            self._arrived.clear()
+            await self._arrived.wait()
         if self._marks:
             return {"type": "websocket.receive", "text": self._marks.popleft()}
-        try:
-            data = await self._reader.read(READ_BYTES)
-        except OSError:
-            return {"type": "websocket.disconnect", "code": BROKE}
-        if not data:
-            return {"type": "websocket.disconnect", "code": CLOSE_NORMAL}
-        return {"type": "websocket.receive", "bytes": data}
+        return self._pieces.get_nowait()
+
+    async def read(self) -> None:
+        """Read what the peer sends, up to its disconnect."""
+        is_connected = True
+        while is_connected:
+            piece = await self._piece()
+            is_connected = piece["type"] != "websocket.disconnect"
+            await self._pieces.put(piece)
+            self._arrived.set()
 
     async def send(self, answer: Message) -> None:
         """Send to the peer. Raises OSError once it is gone."""
@@ -224,6 +236,7 @@ class AudioStream:
                 for frame in self._queue.take(now_ns):
                     if isinstance(frame, str):
                         self._marks.append(frame)
+                        self._arrived.set()
                     else:
                         self._writer.write(frame)
                 self._changed.set()
@@ -238,6 +251,15 @@ class AudioStream:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._writer.wait_closed()
         self._writer.transport.abort()
+
+    async def _piece(self) -> Message:
+        try:
+            data = await self._reader.read(READ_BYTES)
+        except OSError:
+            return {"type": "websocket.disconnect", "code": BROKE}
+        if not data:
+            return {"type": "websocket.disconnect", "code": CLOSE_NORMAL}
+        return {"type": "websocket.receive", "bytes": data}
 
     async def _put(self, frame: Frame) -> None:
         if frame == END:

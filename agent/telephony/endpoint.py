@@ -9,7 +9,9 @@ hears depends on the carrier's instructions after the stream.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from starlette.types import Scope
@@ -30,7 +32,7 @@ from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.media_stream import StreamError, StreamStarted
 from agent.telephony.carriers.phone_numbers import shown_number
 from agent.telephony.media.amd import AnsweringMachineDetector
-from agent.telephony.outbound.transfer import transfers_by_carrier
+from agent.telephony.outbound.transfer import TransferFunction
 from agent.tools.server_tool import one_line
 from latency_budget.account.clock import Clock
 
@@ -40,7 +42,7 @@ from .media_session import HungUp, PhoneLine
 from .pending_streams import PendingStreams
 from .signatures import PhoneSignatures
 from .stream_auth import completed, offered_tokens, proven
-from .transport import MAX_REASON_BYTES, STREAM_CLOSED, PhoneCall
+from .transport import STREAM_CLOSED, PhoneCall
 
 OPEN_S: Final = 5.0
 """Time limit from the handshake to the message that describes the call; carriers send it at
@@ -77,14 +79,16 @@ class PhoneSocket:
         service: CallService,
         tokens: CallTokens,
         signatures: PhoneSignatures,
+        transfers: Mapping[str, TransferFunction] = MappingProxyType({}),
     ) -> None:
+        """`transfers`: means of transfer by the carrier's name."""
         self._calls = calls
         self._clock = clock
         self._service = service
         self._tokens = tokens
         self._signatures = signatures
         self._access = replace(config.access, idle_s=config.telephony.silent_s)
-        self._transfers = transfers_by_carrier(config.telephony)
+        self._transfers = transfers
         self._opening = PendingStreams()
         self._streamed: dict[_Stream, AnsweringMachineDetector | None] = {}
         """Calls that have a stream, with their answering machine detectors."""
@@ -125,15 +129,15 @@ class PhoneSocket:
             return STOPPING
         # No waiting call is ended for a stream that may be no call.
         give_way = self._calls.waiting.can_give_way
-        refusal = self._service.refusal(principal, scope, give_way, may_be_due=True)
+        refusal = self._service.refusal(principal, None, give_way, may_be_due=True)
         return refusal or principal
 
-    def _no_line(self, principal: Principal, scope: Scope) -> HttpRefusal | None:
+    def _no_line(self, principal: Principal) -> HttpRefusal | None:
         """Refusal of an authenticated call without a free line. Calls that wait for their client
         are ended for it."""
         if self._calls.draining:
             return STOPPING
-        refusal = self._service.refusal(principal, scope, self._calls.waiting.give_way)
+        refusal = self._service.refusal(principal, None, self._calls.waiting.give_way)
         if refusal is not None:
             self._service.count_load_refusal(refusal)
         return refusal
@@ -159,7 +163,7 @@ class PhoneSocket:
             reason = one_line(error) or "the stream does not say what call it is"
             _log.warning("%s: refused a stream: %s", carrier.name, reason)
         finally:
-            socket.release(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+            socket.release(code, reason)
 
     async def _opened(
         self, socket: CallSocket, principal: Principal, scope: Scope, line: PhoneLine
@@ -196,12 +200,12 @@ class PhoneSocket:
         stream = _Stream(principal.key_id, line.carrier, started.call_id)
         if started.call_id and stream in self._streamed:
             raise StreamError(f"call {shown(started.call_id)} has a stream already")
-        if (refusal := self._no_line(principal, scope)) is not None:
+        if (refusal := self._no_line(principal)) is not None:
             raise StreamError(refusal.message)
         start = self._start(expected, started)
         if isinstance(start, HttpRefusal):
             raise StreamError(start.message)
-        held = self._service.admit(principal, scope, start, self._service.phone_rules)
+        held = self._service.admit(principal, None, start, self._service.phone_rules)
         with contextlib.ExitStack() as resources:
             resources.callback(held.reservation.leave)
             self._streamed[stream] = None

@@ -12,7 +12,7 @@ displaces only its own streams.
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -41,8 +41,9 @@ class PendingStreams:
     async def wait(self, address: str, seconds: float) -> AsyncIterator[None]:
         """Limit the time of the block, which reads a stream's first message. Raises TimeoutError;
         StreamError where another stream replaced this one."""
-        if len(self._networks) >= MAX_STREAMS:
-            self._make_room()
+        waiting = {each: net for each, net in self._networks.items() if not each.expired()}
+        if len(waiting) >= MAX_STREAMS:
+            self._make_room(waiting)
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -55,8 +56,9 @@ class PendingStreams:
         finally:
             self._networks.pop(limit, None)
 
-    def _make_room(self) -> None:
-        most, _ = Counter(self._networks.values()).most_common(1)[0]
-        oldest = next(limit for limit, network in self._networks.items() if network == most)
+    def _make_room(self, waiting: Mapping[asyncio.Timeout, str]) -> None:
+        """`waiting`: streams whose time is not over. Those whose is, end by themselves."""
+        most, _ = Counter(waiting.values()).most_common(1)[0]
+        oldest = next(limit for limit, network in waiting.items() if network == most)
         del self._networks[oldest]
         oldest.reschedule(0)  # a time in the past

@@ -41,9 +41,6 @@ from .call_tools import phone_tools
 from .dtmf_input import PhoneKeys
 from .media_session import HungUp, PhoneLine
 
-MAX_REASON_BYTES: Final = 123
-"""Longest reason of a close frame (RFC 6455, section 5.5.1)."""
-
 STREAM_CLOSED: Final = "the carrier closed the stream"
 BROKEN_OFF: Final = "the connection to the carrier broke"
 AGENT_HUNG_UP: Final = "the agent hung up"
@@ -170,7 +167,7 @@ class PhoneCall:
         self.reason = reason
         self.cause = self.cause or _CAUSES.get(reason, "failed")
         await self._link.send_last(self._line.hang_up())
-        self._link.release(code, reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore"))
+        self._link.release(code, reason)
 
     # --- call tools ---
 

@@ -30,8 +30,9 @@ from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.config.schema import Config
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.auth.telephony_credentials import PREFIX
+from agent.http.json_body import RefusedError, read_body
 from agent.http.refusal import STOPPING, HttpRefusal, shown
-from agent.stages.stall_timeout import stall_timeout
+from agent.http.responses import CLIENT_GONE
 from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.webhook import (
     Answer,
@@ -50,8 +51,6 @@ MAX_BODY_BYTES: Final = 64 << 10
 
 BODY_TIMEOUT_S: Final = 10.0
 """Time limit of the body. Carriers wait no longer for an answer."""
-
-CLIENT_GONE: Final = 499
 
 BUSY_CODES: Final = ("busy", "rate_limit_exceeded", "over_budget")
 BUSY_WORDS: Final = "All lines are busy. Please call again later."
@@ -90,7 +89,7 @@ class _Authenticated:
         return hashlib.sha256(f"{self.carrier.key}\n".encode() + self.signed).digest()
 
 
-_Handler = Callable[[_Authenticated, Request], Awaitable[Answer]]
+_Handler = Callable[[_Authenticated], Awaitable[Answer]]
 
 
 class PhoneWebhooks:
@@ -137,7 +136,7 @@ class PhoneWebhooks:
             if isinstance(received, HttpRefusal):
                 answer: Answer | HttpRefusal = received
             else:
-                answer = await handler(received, request)
+                answer = await handler(received)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)
         except WebhookError as error:
@@ -173,19 +172,19 @@ class PhoneWebhooks:
             return sender
         return _Authenticated(carrier, webhook, sender.principal, content, sender.signed)
 
-    async def _answer(self, received: _Authenticated, request: Request) -> Answer:
+    async def _answer(self, received: _Authenticated) -> Answer:
         """Answer a voice webhook. Raises WebhookError."""
         webhook = received.webhook
         # Carriers send a voice webhook for a caller who has hung up: Twilio after a transfer, Plivo
         # where its application has no other address for that.
         if webhook.status(received.content).is_over:
-            return await self._note(received, request)
+            return await self._note(received)
         digest = received.digest
         known = await self._known(digest) if digest else None
         if known is not None:
             return known
         call = webhook.read(received.content)
-        answer = self._connected(received, call, request)
+        answer = self._connected(received, call)
         # A sender with a key may repeat requests. A caller may return from two transfers with equal
         # requests; those contain the end of the time limit.
         if digest and not call.transfer:
@@ -221,7 +220,7 @@ class PhoneWebhooks:
             return answer
         return first or answer
 
-    async def _note(self, received: _Authenticated, request: Request) -> Answer:
+    async def _note(self, received: _Authenticated) -> Answer:
         """Take a status. Raises WebhookError."""
         status = received.webhook.status(received.content)
         if not status.call_id:
@@ -232,7 +231,7 @@ class PhoneWebhooks:
             self._on_answered(received.carrier.name, status.call_id, status.answered_by)
         return NOTED
 
-    def _connected(self, received: _Authenticated, call: CarrierCall, request: Request) -> Answer:
+    def _connected(self, received: _Authenticated, call: CarrierCall) -> Answer:
         """Instructions for a call: connect it to a stream, or reject it."""
         carrier, webhook, sender = received.carrier, received.webhook, received.sender
         settings = self._config.telephony
@@ -242,7 +241,7 @@ class PhoneWebhooks:
         if (token := self._tokens.issued_for(sender, carrier.name, call.call_id)) is not None:
             return webhook.connect(call, url, token)  # the answer was lost on its way
         wanted = call.agent or settings.agent_at(call.caller if call.is_outbound else call.called)
-        start = self._no_line(sender, request) or session_start(self._config, sender, wanted)
+        start = self._no_line(sender) or session_start(self._config, sender, wanted)
         if isinstance(start, HttpRefusal):
             is_busy = start.code in BUSY_CODES
             _log.warning(
@@ -266,12 +265,12 @@ class PhoneWebhooks:
         )
         return webhook.connect(call, url, self._tokens.issue(expected))
 
-    def _no_line(self, sender: Principal, request: Request) -> HttpRefusal | None:
+    def _no_line(self, sender: Principal) -> HttpRefusal | None:
         """Refusal without a free line. A webhook ends no call that waits for its client: the stream
         does, when it comes."""
         if self._calls.draining:
             return STOPPING
-        refusal = self._service.refusal(sender, request.scope, self._calls.waiting.can_give_way)
+        refusal = self._service.refusal(sender, None, self._calls.waiting.can_give_way)
         if refusal is not None:
             self._service.count_load_refusal(refusal)
         return refusal
@@ -279,17 +278,11 @@ class PhoneWebhooks:
 
 async def _body(request: Request) -> bytes | HttpRefusal:
     """Read the body within its limits. Raises ClientDisconnect."""
-    received = bytearray()
     try:
-        async with stall_timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                received += piece
-                if len(received) > MAX_BODY_BYTES:
-                    problem = f"The body is larger than {MAX_BODY_BYTES >> 10} KiB."
-                    return HttpRefusal(413, problem, "body_too_large")
-    except TimeoutError:
-        return HttpRefusal(408, f"The body did not come within {BODY_TIMEOUT_S:g} s.", "timeout")
-    return bytes(received)
+        return await read_body(request, MAX_BODY_BYTES, BODY_TIMEOUT_S)
+    except RefusedError as error:
+        code = "timeout" if error.status == 408 else "body_too_large"
+        return HttpRefusal(error.status, f"The body {error.problem}.", code)
 
 
 def _name_of(digest: bytes) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.datastructures import UploadFile
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from agent.calls.registry import CallRegistry, save_trace
@@ -33,17 +33,17 @@ from agent.errors import CLOSE_TIMEOUT_S, ClientError
 from agent.http.auth.middleware import WEBRTC_PATH
 from agent.http.auth.origin_check import OriginCheck
 from agent.http.auth.principal import Principal, principal_of
-from agent.http.json_body import BODY_TIMEOUT_S, RefusedError
+from agent.http.json_body import BODY_TIMEOUT_S, RefusedError, read_body
 from agent.http.multipart import read_form
 from agent.http.openai.concurrency_limit import ConcurrencyLimit, client_of
 from agent.http.refusal import STOPPING, HttpRefusal, shown
+from agent.http.responses import CLIENT_GONE, client_error
 from agent.realtime.protocol.fields import Fields
 from agent.realtime.protocol.fixed_fields import without_fixed
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.realtime.protocol.session_update import merge_session
 from agent.realtime.socket import ClientPace
 from agent.session.api.settings import SessionSettings
-from agent.stages.stall_timeout import stall_timeout
 from latency_budget.account.clock import Clock
 from llm_engine.errors import RequestError
 
@@ -84,7 +84,6 @@ NO_SUCH_CALL: Final = HttpRefusal(
     404, "There is no call with this id; it may be over.", "call_id_not_found"
 )
 
-_CLIENT_GONE: Final = 499
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "0.0.0.0", "::", "")
 
 _log = logging.getLogger(__name__)
@@ -213,14 +212,14 @@ class WebRtcCalls:
                 await self._check(start.settings)
                 return await self._admitted(request, principal, asked.offer, start)
         except RefusedError as error:
-            return _error(error.status, str(error), "invalid_request")
+            return client_error(error.status, str(error), "invalid_request")
         except RequestError as error:
-            return _error(400, str(error), "invalid_request")
+            return client_error(400, str(error), "invalid_request")
         except ClientError as error:
             status = 503 if error.code == "no_port" else error.http_status
-            return _error(status, error.message, error.code, error.param)
+            return client_error(status, error.message, error.code, error.param)
         except ClientDisconnect:
-            return Response(status_code=_CLIENT_GONE)
+            return Response(status_code=CLIENT_GONE)
         return start.response()
 
     async def _unavailable(self) -> HttpRefusal | None:
@@ -342,7 +341,8 @@ async def _asked(request: Request) -> _Asked:
     """Read a request. Raises RequestError, ClientError, ClientDisconnect."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/sdp":
-        return _Asked(read_offer(await _text(request)), None)
+        text = (await read_body(request, MAX_SDP_BYTES, BODY_TIMEOUT_S)).decode(errors="replace")
+        return _Asked(read_offer(text), None)
     if kind != "multipart/form-data":
         problem = "must have Content-Type: application/sdp or multipart/form-data"
         raise RefusedError(415, "body", problem)
@@ -357,23 +357,3 @@ async def _asked(request: Request) -> _Asked:
         raise ClientError("The form has no field 'sdp'.", code="invalid_offer", param="sdp")
     session = texts["session"]
     return _Asked(read_offer(texts["sdp"]), None if not session else read_frame(session))
-
-
-async def _text(request: Request) -> str:
-    """Body of a request, as text. Raises RefusedError, ClientDisconnect."""
-    received = bytearray()
-    try:
-        async with stall_timeout(BODY_TIMEOUT_S):
-            async for piece in request.stream():
-                received += piece
-                if len(received) > MAX_SDP_BYTES:
-                    problem = f"is larger than {MAX_SDP_BYTES >> 10} KiB"
-                    raise RefusedError(413, "body", problem)
-    except TimeoutError:
-        raise RefusedError(408, "body", f"did not come within {BODY_TIMEOUT_S:g} s") from None
-    return received.decode(errors="replace")
-
-
-def _error(status: int, message: str, code: str, param: str | None = None) -> Response:
-    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
-    return JSONResponse({"error": error}, status)

@@ -11,6 +11,7 @@ JSON scalars or lists of them. A session keeps the last `max_records` in memory 
 oldest; `dropped` says how many, because a trace without its beginning cannot be replayed.
 """
 
+import itertools
 import json
 import math
 from collections import deque
@@ -152,16 +153,17 @@ class TraceWriter:
         self.append(mark.at_ns, "mark", mark.turn, mark.name.value, **counts)
 
     def lines(self) -> Iterator[str]:
-        """The current trace, one line at a time, each ending in a newline."""
+        """The current trace, one line at a time, each ending in a newline. The records are taken
+        now; each is encoded when the iterator comes to it, on any thread."""
         header, records = self._header, tuple(self._records)
-        first = {
+        first: dict[str, object] = {
             "format": FORMAT,
             "session": header.session,
             "started_unix_ns": header.started_unix_ns,
             "config_fingerprint": header.config_fingerprint,
             "dropped": self.dropped,
         }
-        return (_line(entry) for entry in (first, *map(_entry, records)))
+        return map(_line, itertools.chain([first], map(_entry, records)))
 
 
 def read_trace(lines: Iterable[str]) -> Trace:

@@ -1,7 +1,7 @@
 """In-memory history of the latest turns, for the pages and the metrics."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from latency_budget.account.budget import EMBEDDED, Budget
@@ -67,8 +67,7 @@ class TurnCounts:
 class TurnHistory:
     """Ring of the last `max_turns` turns of all sessions; the oldest is dropped first.
 
-    One thread: the service's loop. A look-up walks the whole ring (about a millisecond for the
-    default).
+    One thread: the service's loop. What `entries` and `newest` return may be read on any thread.
     """
 
     def __init__(self, max_turns: int = 1000) -> None:
@@ -105,23 +104,17 @@ class TurnHistory:
     def counts(self) -> TurnCounts:
         return self._counts
 
-    def entries(self, session: SessionId | None = None) -> Iterator[TurnEntry]:
+    def entries(self, session: SessionId | None = None) -> list[TurnEntry]:
         """The turns, oldest first; with `session` those of that session."""
-        return iter([e for e, _ in self._entries if session is None or e.session == session])
+        return [entry for entry, _ in self._entries if session is None or entry.session == session]
 
-    def summary_json(self, session: SessionId | None = None, *, histograms: bool = False) -> Json:
-        """Body of `/v1/latency/summary`, documented at `profiles_json`."""
-        return profiles_json(session, list(self.entries(session)), histograms=histograms)
-
-    def turns_json(self, session: SessionId | None = None, *, max_turns: int = 100) -> Json:
-        """Body of `/v1/latency/turns`: the latest turns, documented at the function
-        `turns_json`."""
+    def newest(
+        self, session: SessionId | None = None, *, max_turns: int = 100
+    ) -> list[tuple[TurnEntry, Json]]:
+        """The latest turns, oldest first, each with its further fields; with `session` those of
+        that session."""
         kept = [each for each in self._entries if session is None or each[0].session == session]
-        newest = kept[max(0, len(kept) - max_turns) :]
-        listed = turns_json(session, [entry for entry, _ in newest])
-        for turn, (_, known) in zip(listed["turns"], newest, strict=True):
-            turn.update(known)
-        return listed
+        return kept[max(0, len(kept) - max_turns) :]
 
 
 def aggregate_of(entries: Sequence[TurnEntry]) -> TurnAggregate:
@@ -147,14 +140,14 @@ def profiles_json(
     return {**answer, "histograms": whole.histograms()} if histograms else answer
 
 
-def turns_json(session: str | None, entries: Sequence[TurnEntry]) -> Json:
-    """JSON of these turns, each with its waterfall, and of their summary.
+def turns_json(session: str | None, turns: Sequence[tuple[TurnEntry, Json]]) -> Json:
+    """JSON of these turns, each with its waterfall and its further fields, and of their summary.
 
     Beside what `turn_json` gives, each turn has `session`, `budget`, `waterfall`, `marks` and
     `recording`.
     """
-    turns = [entry_json(entry) for entry in entries]
-    return report_json(session, turns, aggregate_of(entries).summary())
+    listed = [{**entry_json(entry), **known} for entry, known in turns]
+    return report_json(session, listed, aggregate_of([entry for entry, _ in turns]).summary())
 
 
 def entry_json(entry: TurnEntry) -> Json:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from latency_budget import SessionId, TurnEntry, TurnHistory, budget_profile
+from latency_budget.storage.history import profiles_json, turns_json
 from tests.latency_budget.test_report import turn
 
 A, B = SessionId("a"), SessionId("b")
@@ -24,9 +25,9 @@ def test_turns_are_found_by_session() -> None:
     for session, number in ((A, 1), (B, 1), (A, 2)):
         history.add(TurnEntry(session, turn(number, released_ms=300)))
     assert [entry.record.turn for entry in history.entries(A)] == [1, 2]
-    assert list(history.entries(SessionId("?"))) == []
-    assert history.summary_json(B)["summary"]["turns"] == 1
-    assert history.summary_json(SessionId("?"))["summary"]["turns"] == 0
+    assert history.entries(SessionId("?")) == []
+    assert profiles_json(B, history.entries(B))["summary"]["turns"] == 1
+    assert profiles_json("?", [])["summary"]["turns"] == 0
 
 
 def test_counts_tell_the_kinds_of_turns() -> None:
@@ -45,7 +46,7 @@ def test_counts_tell_the_kinds_of_turns() -> None:
     assert (counts.cut_in, counts.interrupted) == (2, 1)
     assert (counts.reopened, counts.withdrawn, counts.prepared) == (1, 2, 7)
     assert (counts.openers, counts.withdrawn_openers) == (1, 1)
-    summary = history.summary_json()["summary"]
+    summary = profiles_json(None, history.entries())["summary"]
     assert summary["outcomes"] == {"cut_in": 2, "interrupted": 1, "reopened": 2}
     low, high = summary["cut_in_interval"]
     assert low < summary["cut_in_rate"] == 2 / 6 < high
@@ -54,7 +55,7 @@ def test_counts_tell_the_kinds_of_turns() -> None:
 def test_the_summary_is_also_by_profile_and_without_turns() -> None:
     history = TurnHistory()
     history.add(TurnEntry(A, turn(released_ms=300)))
-    summary = history.summary_json()
+    summary = profiles_json(None, history.entries())
     assert list(summary) == ["session", "summary", "errors", "profiles"]
     assert summary["profiles"] == {"embedded": summary["summary"]}
     assert json.loads(json.dumps(summary)) == summary
@@ -64,7 +65,7 @@ def test_turns_are_listed_with_their_waterfalls() -> None:
     history = TurnHistory()
     for number in (1, 2, 3):
         history.add(TurnEntry(A, turn(number, released_ms=300), caller_text="Hello?", reply_s=2.0))
-    listed = history.turns_json(A, max_turns=2)
+    listed = turns_json(A, history.newest(A, max_turns=2))
     assert [(t["turn"], t["session"], t["caller_text"]) for t in listed["turns"]] == [
         (2, "a", "Hello?"),
         (3, "a", "Hello?"),
@@ -76,7 +77,7 @@ def test_turns_are_listed_with_their_waterfalls() -> None:
         "total_ms": 500,
         "widened_ms": 0,
     }
-    assert history.turns_json(max_turns=0)["turns"] == []
+    assert history.newest(max_turns=0) == history.newest(B) == []
 
 
 def test_a_history_of_nothing_is_refused() -> None:

@@ -115,6 +115,11 @@ export class AudioDevices extends EventTarget {
       Capture.create(context),
       Playback.create(context),
     ]);
+    if (this.context !== context) {
+      capture.close(); // the call has ended meanwhile
+      playback.close();
+      return;
+    }
     this.capture = capture;
     this.playback = playback;
     capture.addEventListener('batch', (event) => this.pass(event));

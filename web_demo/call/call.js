@@ -68,19 +68,24 @@ export class Call extends EventTarget {
     this.unsent = [];
     /** @private @type {ReturnType<typeof setTimeout> | undefined} */
     this.linger = undefined;
+    /** @private Times that the user hung up: what was awaited across one is of a call that is over. */
+    this.numEnded = 0;
     this.listen();
   }
 
   /** Open the microphone, then the connection. Call it from a user's gesture. */
   async startTalking() {
     if (this.is.asking) return;
+    const { numEnded } = this;
     this.update({ asking: true });
     try {
       await this.devices.openMicrophone();
+      if (numEnded !== this.numEnded) return;
       clearTimeout(this.linger);
       this.conversation.silent = false;
       this.client.connect();
     } catch (error) {
+      if (numEnded !== this.numEnded) return;
       this.fail(error);
     }
     this.update({ asking: false });
@@ -91,14 +96,16 @@ export class Call extends EventTarget {
    * @param {string} url
    */
   async playSample(url) {
+    const { numEnded } = this;
     try {
       await this.devices.playSample(url);
+      if (numEnded !== this.numEnded) return;
       this.pushToTalk.press(); // the sample ends push-to-talk when it has been played
       clearTimeout(this.linger);
       this.conversation.silent = false;
       this.client.connect();
     } catch (error) {
-      this.fail(error);
+      if (numEnded === this.numEnded) this.fail(error);
     }
   }
 
@@ -160,8 +167,10 @@ export class Call extends EventTarget {
     this.update({ hearing: false });
   }
 
-  /** Hang up and release every device. */
+  /** Hang up and release every device. A prompt for the microphone may still be open. */
   async end() {
+    this.numEnded += 1;
+    this.is = { ...this.is, asking: false };
     clearTimeout(this.linger);
     this.client.close();
     this.conversation.reset();

@@ -21,6 +21,7 @@ from agent.http.auth.client_secrets import ClientSecrets
 from agent.http.auth.principal import Principal, principal_of
 from agent.http.json_body import JsonBodies, RefusedError
 from agent.http.refusal import HttpRefusal
+from agent.http.responses import CLIENT_GONE, client_error
 from agent.realtime.protocol.fields import Fields, wrong_type
 from agent.realtime.protocol.session_json import session_json
 from agent.session.api.ids import new_session_id
@@ -33,8 +34,6 @@ MIN_LIFETIME_S: Final = 10
 MAX_LIFETIME_S: Final = 7200
 """The dialect's own bounds."""
 MAX_MODEL_CHARS: Final = 200
-
-_CLIENT_GONE: Final = 499
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +54,14 @@ class SecretEndpoint:
         clock: Clock,
         check: Callable[[SessionSettings], Awaitable[None]],
         publish: Callable[[str, Principal, int], Awaitable[None]],
+        bodies: JsonBodies,
     ) -> None:
         self._config = config
         self._secrets = secrets
         self._clock = clock
         self._check = check
         self._publish = publish
-        self._bodies = JsonBodies()
+        self._bodies = bodies
 
     def use(self, config: Config) -> None:
         """Make secrets for calls by these settings."""
@@ -74,14 +74,14 @@ class SecretEndpoint:
                 wish = await asyncio.to_thread(_wish, body)
             answer = await self._mint(principal_of(request.scope), wish)
         except RefusedError as error:
-            return _error(error.status, str(error), "invalid_request")
+            return client_error(error.status, str(error), "invalid_request")
         except RequestError as error:
-            return _error(400, str(error), "invalid_request")
+            return client_error(400, str(error), "invalid_request")
         except ClientError as error:
             status = 429 if error.code == "rate_limit_exceeded" else error.http_status
-            return _error(status, error.message, error.code, error.param)
+            return client_error(status, error.message, error.code, error.param)
         except ClientDisconnect:
-            return Response(status_code=_CLIENT_GONE)
+            return Response(status_code=CLIENT_GONE)
         if isinstance(answer, HttpRefusal):
             return answer.response()
         return JSONResponse(answer, headers={"cache-control": "no-store"})
@@ -134,8 +134,3 @@ def _wish(body: object) -> _Wish:
             Fields(session, "session").text("model", max_chars=MAX_MODEL_CHARS)
     fields.finish()
     return _Wish(lifetime_s, session)
-
-
-def _error(status: int, message: str, code: str, param: str | None = None) -> Response:
-    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
-    return JSONResponse({"error": error}, status)

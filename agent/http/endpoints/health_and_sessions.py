@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 RECORDING_TYPE: Final = "audio/wav"
 
 CHUNK_BYTES: Final = 1 << 16
+"""Size of a chunk of a recording, and least size of one of a trace."""
 
 _FOLDERS: Final = re.compile(r"(?<![\w/:.~])(?:~|\.\.?)?/(?:[^\s/:'\"]+/)*(?=[^\s/:'\"])")
 """The folders of a path within a sentence; addresses (`http://...`) are none."""
@@ -128,7 +129,7 @@ class Endpoints:
         trace = self._calls.traces.of(request.path_params["session_id"])
         if trace is None:
             return error_response(404, "There is no trace of this session; old ones are forgotten.")
-        return StreamingResponse(trace.lines(), media_type="application/jsonl")
+        return StreamingResponse(_encoded(trace.lines()), media_type="application/jsonl")
 
     async def recording(self, request: Request) -> Response:
         """A call as a stereo file, or a part of it (`Range`). One in progress as far as it is."""
@@ -137,8 +138,7 @@ class Endpoints:
             return error_response(
                 404, "Calls are not recorded here: agent.record_dir is not set in the settings."
             )
-        session = request.path_params["session_id"]
-        found = await asyncio.to_thread(recorder.find, session)
+        found = await asyncio.to_thread(recorder.find, request.path_params["session_id"])
         if found is None:
             return error_response(
                 404,
@@ -147,7 +147,7 @@ class Endpoints:
             )
         path, status = found
         headers = {"content-disposition": f'inline; filename="{path.name}"'}
-        if recorder.is_open(session) and "range" not in request.headers:
+        if recorder.is_open(path) and "range" not in request.headers:
             length = {**headers, "content-length": str(status.st_size)}
             part = _beginning(path, status.st_size)
             return StreamingResponse(part, media_type=RECORDING_TYPE, headers=length)
@@ -160,6 +160,21 @@ def without_folders(text: str, folders: Sequence[Path] = ()) -> str:
     for folder in sorted(folders, key=lambda each: -len(str(each))):
         text = text.replace(f"{folder}/", "").replace(str(folder), folder.name)
     return _FOLDERS.sub("", text)
+
+
+async def _encoded(lines: Iterator[str]) -> AsyncIterator[str]:
+    """Lines that a thread encodes, in chunks: a trace has up to 20,000."""
+    while chunk := await finished_on_thread(partial(_chunk, lines)):
+        yield chunk
+
+
+def _chunk(lines: Iterator[str]) -> str:
+    taken: list[str] = []
+    num_chars = 0
+    while num_chars < CHUNK_BYTES and (line := next(lines, "")):
+        taken.append(line)
+        num_chars += len(line)
+    return "".join(taken)
 
 
 async def _beginning(path: Path, num_bytes: int) -> AsyncIterator[bytes]:

@@ -3,7 +3,8 @@ document of any call.
 
 Without a time, a profile, a window or a page the answer comes from memory, which has the newest
 turns of this server, those of this moment included. With one, or a replica, it comes from the
-store: the database is read on a thread, and has the turns of all servers that share it.
+store: the database is read on a thread, and has the turns of all servers that share it. Responses
+are built on a thread either way: a page of 1000 turns is 3 MB of JSON.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from latency_budget.reporting.replay import states_json
 from latency_budget.storage.call_documents import read_document
 from latency_budget.storage.call_records import call_json, read_calls
 from latency_budget.storage.database import Place, StoreError
-from latency_budget.storage.history import turns_json
+from latency_budget.storage.history import profiles_json, turns_json
 from latency_budget.storage.store_query import TurnFilter, read_turns, unix_ns_of
 from latency_budget.storage.store_schema import StoredTurn
 from latency_budget.storage.store_summary import summarize_store
@@ -48,6 +49,8 @@ class LatencyEndpoints:
         self._access = access
         self._reading = asyncio.Lock()
         """One query of the store at a time: a client that asks for many waits, and no call does."""
+        self._building = asyncio.Lock()
+        """One response from memory at a time, likewise."""
 
     async def summary(self, request: Request) -> Response:
         """Percentiles, by stage, profile and, with `window` (in seconds), stretch of time."""
@@ -59,8 +62,15 @@ class LatencyEndpoints:
             histograms = _flag(params, "histogram")
             if window_s is None and not _needs_store(wanted):
                 session = None if wanted.session is None else SessionId(wanted.session)
-                found = self._calls.history.summary_json(session, histograms=histograms)
-                return JSONResponse({**found, "policy": self._policy()})
+                entries, policy = self._calls.history.entries(session), self._policy()
+                return await self._build(
+                    lambda: JSONResponse(
+                        {
+                            **profiles_json(session, entries, histograms=histograms),
+                            "policy": policy,
+                        }
+                    )
+                )
             return await self._read(
                 lambda place: JSONResponse(
                     summarize_store(place, wanted, window_s, histograms=histograms)
@@ -85,16 +95,11 @@ class LatencyEndpoints:
             if not _needs_store(wanted):
                 session = None if wanted.session is None else SessionId(wanted.session)
                 limit = wanted.max_turns or DEFAULT_PAGE
-                listed = self._calls.history.turns_json(session, max_turns=limit)
-                return JSONResponse(listed)
-            found = await self._read(lambda place: read_turns(place, wanted))
+                newest = self._calls.history.newest(session, max_turns=limit)
+                return await self._build(lambda: JSONResponse(turns_json(session, newest)))
+            return await self._read(lambda place: _page(place, wanted))
         except (ValueError, StoreError) as error:
             return error_response(400, str(error))
-        body = turns_json(wanted.session, [stored.entry for stored in found])
-        for turn, stored in zip(body["turns"], found, strict=True):
-            turn.update(_kept(stored))
-        body["before"] = found[0].row if len(found) == wanted.max_turns else None
-        return JSONResponse(body)
 
     async def events(self, request: Request) -> Response:
         """Live events as server-sent events. A stream ends after some minutes."""
@@ -154,6 +159,11 @@ class LatencyEndpoints:
     async def refusals(self, request: Request) -> Response:
         """Calls that were refused."""
         return JSONResponse(self._calls.refusals.listing())
+
+    async def _build(self, build: Callable[[], Response]) -> Response:
+        """Build a response from memory on a thread. `build` reads nothing that changes."""
+        async with self._building:
+            return await asyncio.to_thread(build)
 
     async def _read(self, look: Callable[[Place], Found]) -> Found:
         """Run a query of the store on a thread."""
@@ -225,6 +235,14 @@ def _whole(text: str, name: str) -> int:
     if not -(2**63) <= number < 2**63:
         raise ValueError(f"{name} is out of range: {text[:40]!r}.")
     return number
+
+
+def _page(place: Place, wanted: TurnFilter) -> Response:
+    """Turns of the store. Where there are older ones, `before` is the first one's row."""
+    found = read_turns(place, wanted)
+    body = turns_json(wanted.session, [(stored.entry, _kept(stored)) for stored in found])
+    body["before"] = found[0].row if len(found) == wanted.max_turns else None
+    return JSONResponse(body)
 
 
 def _kept(stored: StoredTurn) -> dict[str, Any]:

@@ -193,7 +193,7 @@ class Metrics:
             (
                 "connections_refused",
                 "Connections closed because there were too many, or too fast.",
-                HttpConnection.count_load_refusal,
+                HttpConnection.num_refused,
             ),
         ):
             yield _counter(name, text, value)

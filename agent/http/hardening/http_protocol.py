@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 class HttpConnection(H11Protocol):
     """A connection before it becomes a WebSocket, if it does. Belongs to the event loop."""
 
-    count_load_refusal: ClassVar[int] = 0
+    num_refused: ClassVar[int] = 0
     """Connections closed because of the limit, since the process began."""
 
     def __init__(self, *args: Any, limits: AddressLimits | None = None, **kwargs: Any) -> None:
@@ -195,6 +195,6 @@ def connection_types(
 
 def _tell_of_one_more() -> None:
     """A connection was closed because of a limit."""
-    number = HttpConnection.count_load_refusal = HttpConnection.count_load_refusal + 1
+    number = HttpConnection.num_refused = HttpConnection.num_refused + 1
     if number & (number - 1) == 0:  # a flood must not fill the log as well
         _log.warning("too many connections: closed one without a request (%d so far)", number)

@@ -37,12 +37,12 @@ from .chat_response import Completion
 class ChatCompletions:
     """One instance for all requests."""
 
-    def __init__(self, config: Config, stages: Stages) -> None:
+    def __init__(self, config: Config, stages: Stages, bodies: JsonBodies) -> None:
         settings = config.llm_engine
         self._stages = stages
         self._is_remote = settings.remote is not None
         self._limits = tool_limits_of(settings)
-        self._bodies = JsonBodies()
+        self._bodies = bodies
         self._turns = asyncio.Semaphore(config.agent.max_sessions)
         self._defaults = llm_engine.SamplingParams(
             temperature=settings.temperature,

@@ -3,6 +3,7 @@
 from starlette.routing import Route
 
 from agent.config.schema import Config
+from agent.http.json_body import JsonBodies
 from agent.stages.registry import Stages
 
 from .chat import ChatCompletions
@@ -11,11 +12,13 @@ from .speech import SpeechEndpoint
 from .transcriptions import Transcriptions
 
 
-def openai_routes(config: Config, stages: Stages, models: ModelList) -> list[Route]:
+def openai_routes(
+    config: Config, stages: Stages, models: ModelList, bodies: JsonBodies
+) -> list[Route]:
     """One endpoint for all requests of a kind."""
-    chats = ChatCompletions(config, stages)
+    chats = ChatCompletions(config, stages, bodies)
     transcriptions = Transcriptions(config, stages)
-    speech = SpeechEndpoint(config, stages)
+    speech = SpeechEndpoint(config, stages, bodies)
     return [
         Route("/v1/models", models.all),
         Route("/v1/models/{model:any}", models.one),

@@ -39,10 +39,10 @@ MAX_EVENT_BYTES: Final = 48_000
 class SpeechEndpoint:
     """One instance for all requests."""
 
-    def __init__(self, config: Config, stages: Stages) -> None:
+    def __init__(self, config: Config, stages: Stages, bodies: JsonBodies) -> None:
         self._voice = shown_model(config.tts.voice)
         self._stages = stages
-        self._bodies = JsonBodies()
+        self._bodies = bodies
         self._places = ConcurrencyLimit()
 
     async def serve(self, request: Request) -> Response:

@@ -11,7 +11,6 @@ A line is reserved for a ringing call, which may be answered at any moment, unti
 that it was not answered (`agent/telephony/webhooks.py`), or it has rung for too long.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -92,12 +91,13 @@ class OutboundCalls:
         service: CallService,
         tokens: CallTokens,
         dialer: Dialer,
+        bodies: JsonBodies,
     ) -> None:
         self._calls = calls
         self._service = service
         self._tokens = tokens
         self._dialer = dialer
-        self._bodies = JsonBodies()
+        self._bodies = bodies
         self._ringing: dict[str, str] = {}
         """Tokens of unanswered calls, with the ids of the keys that placed them."""
 
@@ -117,7 +117,7 @@ class OutboundCalls:
             return refusal.response()
         async with self._bodies.read(request) as body:
             wanted = _call_request(body, self._config)
-        outcome = await self._dial(principal, wanted, request)
+        outcome = await self._dial(principal, wanted)
         if isinstance(outcome, HttpRefusal):
             whole = self._config.telephony.store_numbers
             _log.warning(
@@ -127,7 +127,7 @@ class OutboundCalls:
         return JSONResponse(outcome, 201)
 
     async def _dial(
-        self, principal: Principal, wanted: _CallRequest, request: Request
+        self, principal: Principal, wanted: _CallRequest
     ) -> Mapping[str, Any] | HttpRefusal:
         telephony = self._config.telephony
         if not telephony.may_call(wanted.to, unless_listed=principal.kind == "local"):
@@ -135,7 +135,7 @@ class OutboundCalls:
         start = session_start(self._config, principal, wanted.agent)
         if isinstance(start, HttpRefusal):
             return start
-        refusal = self._no_line(principal, request)
+        refusal = self._no_line(principal)
         if refusal is not None:
             return refusal
         call = CarrierCall("", wanted.shown_number, wanted.to, is_outbound=True)
@@ -156,7 +156,7 @@ class OutboundCalls:
             telephony.on_machine,
         )
         try:
-            placed = await asyncio.to_thread(self._dialer.place, order)
+            placed = await self._dialer.place(order)
         except DialError as error:
             if not error.may_ring:
                 self._tokens.drop(token)
@@ -172,7 +172,7 @@ class OutboundCalls:
             "agent": start.agent,
         }
 
-    def _no_line(self, principal: Principal, request: Request) -> HttpRefusal | None:
+    def _no_line(self, principal: Principal) -> HttpRefusal | None:
         if not self._config.telephony.public_url:
             return NO_PUBLIC_URL
         if (problem := self._dialer.problem) is not None:
@@ -185,7 +185,7 @@ class OutboundCalls:
         num_ringing = sum(key_id == principal.key_id for key_id in self._ringing.values())
         if num_ringing >= self._config.telephony.ringing_per_key:
             return RINGING
-        return self._service.refusal(principal, request.scope, self._calls.waiting.can_give_way)
+        return self._service.refusal(principal, None, self._calls.waiting.can_give_way)
 
 
 def _no_right(principal: Principal) -> HttpRefusal | None:

@@ -59,8 +59,8 @@ class Dialer(Protocol):
         """The missing library or setting, as a sentence; None: ready."""
         ...
 
-    def place(self, order: OutboundCall) -> PlacedCall:
-        """Place a call. Blocks, for seconds at worst. Raises DialError."""
+    async def place(self, order: OutboundCall) -> PlacedCall:
+        """Place a call, which takes seconds at worst. Raises DialError."""
         ...
 
 

@@ -13,7 +13,8 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from agent.config.telephony import TelephonySettings
@@ -24,9 +25,6 @@ from agent.tools.server_tool import one_line
 from latency_budget.account.clock import unix_ns
 
 from .twilio_account import TwilioAccount
-
-if TYPE_CHECKING:
-    from twilio.http import HttpClient
 
 REST_S: Final = 6.0
 """Time limit of Twilio's answer, which takes 0.2 to 1 s."""
@@ -96,22 +94,16 @@ class CallTransfer:
 class TwilioTransfer:
     """A `TransferFunction`. Belongs to the event loop."""
 
-    def __init__(self, settings: TelephonySettings, http: "HttpClient | None" = None) -> None:
-        """`http`: None for the library's own."""
+    def __init__(self, settings: TelephonySettings, account: TwilioAccount) -> None:
         self._settings = settings
-        self._account = TwilioAccount(settings, REST_S, http)
-
-    @property
-    def problem(self) -> str | None:
-        """The missing library or setting, as a sentence; None: ready."""
-        return self._account.problem
+        self._account = account
 
     def __call__(self, order: TransferOrder) -> "asyncio.Future[None]":
-        return asyncio.get_running_loop().run_in_executor(None, self._update, order)
+        return self._account.run(partial(self._update, order))
 
     def _update(self, order: TransferOrder) -> None:
         """Update the call by the REST API. Blocks. Raises TransferError."""
-        if (problem := self.problem) is not None:
+        if (problem := self._account.problem) is not None:
             _log.error("a call can't be transferred: %s", problem)
             raise TransferError(NOT_SET_UP)
         if not CALL_ID.fullmatch(order.call_id):  # it becomes part of a URL
@@ -127,7 +119,7 @@ class TwilioTransfer:
         else:
             instructions.dial(target, **rules)
         try:
-            call = self._account.client().calls(order.call_id)
+            call = self._account.client(REST_S).calls(order.call_id)
             call.update(twiml=str(instructions))
         except (TwilioException, OSError) as error:
             said = shown_numbers(one_line(_said(error)), whole=self._settings.store_numbers)
@@ -150,9 +142,11 @@ class TwilioTransfer:
         return rules
 
 
-def transfers_by_carrier(settings: TelephonySettings) -> Mapping[str, TransferFunction]:
+def transfers_by_carrier(
+    settings: TelephonySettings, account: TwilioAccount
+) -> Mapping[str, TransferFunction]:
     """Means of transfer by the carrier's name."""
-    return {CARRIER.name: TwilioTransfer(settings)}
+    return {CARRIER.name: TwilioTransfer(settings, account)}
 
 
 def _said(error: Exception) -> str:
@@ -163,4 +157,5 @@ def _said(error: Exception) -> str:
 def _retrieve_exception(transfer: "asyncio.Future[None]") -> None:
     """Mark the exception as retrieved: the wait may have been cancelled, and the error is
     logged."""
-    transfer.exception()
+    if not transfer.cancelled():
+        transfer.exception()

@@ -1,31 +1,40 @@
-"""Twilio account: credentials from the environment, and the REST client.
+"""Twilio account: credentials from the environment, the REST client, and the threads it blocks.
 
 Twilio's official library is the extra `phone`; it is imported at the first request to Twilio.
 """
 
+import asyncio
 import importlib.util
 import logging
 import os
-from typing import Any, Final
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
 
 from agent.config.telephony import TelephonySettings
 
 INSTALL_PHONE: Final = "pip install 'halfsec[phone]'"
 
+MAX_THREADS: Final = 8
+"""Requests to Twilio at once. Further ones wait for a thread: at most one for each line, for an
+order holds one and a transfer is of a call. They are not asyncio's default threads, of which a
+machine with two cores has six: replies need those, and Twilio may keep a request for seconds."""
+
+Result = TypeVar("Result")
+
 
 class TwilioAccount:
-    """Account of Twilio. The constructor reads it from the environment."""
+    """Account of Twilio, with threads for blocking requests. The constructor reads it from the
+    environment."""
 
-    def __init__(
-        self, settings: TelephonySettings, timeout_s: float, http_client: Any = None
-    ) -> None:
-        """`timeout_s`: time limit of each request. `http_client`: an argument of
-        `twilio.rest.Client`; None: the library's own."""
+    def __init__(self, settings: TelephonySettings, http_client: Any = None) -> None:
+        """`http_client`: an argument of `twilio.rest.Client`; None: the library's own."""
         self.names: Final = settings.twilio_account_sid_env, settings.twilio_auth_token_env
         self._account, self._token = (os.environ.get(name, "").strip() for name in self.names)
-        self._timeout_s = timeout_s
         self._http = http_client
-        self._client: Any = None
+        self._clients: dict[float, Any] = {}
+        """REST clients by time limit, in s."""
+        self._threads = ThreadPoolExecutor(MAX_THREADS, "halfsec-twilio")
 
     @property
     def problem(self) -> str | None:
@@ -41,14 +50,25 @@ class TwilioAccount:
             )
         return None
 
-    def client(self) -> Any:
-        """A `twilio.rest.Client`. Requires that there is no `problem`."""
-        if self._client is None:
+    def run(self, request: Callable[[], Result]) -> "asyncio.Future[Result]":
+        """Run a blocking request on a thread. Cancelling the future does not stop a request that
+        has begun. Event loop."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, request)
+
+    def close(self) -> None:
+        """Begin no further request. Does not wait for those that have begun."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def client(self, timeout_s: float) -> Any:
+        """A `twilio.rest.Client` with this time limit of each request. Requires that there is no
+        `problem`. Any thread."""
+        if (client := self._clients.get(timeout_s)) is None:
             from twilio.http.http_client import TwilioHttpClient
             from twilio.rest import Client
 
             # The library logs each request at INFO, and with it the call's token.
             logging.getLogger("twilio.http_client").setLevel(logging.WARNING)
-            http = self._http or TwilioHttpClient(timeout=self._timeout_s)
-            self._client = Client(self._account, self._token, http_client=http)
-        return self._client
+            http = self._http or TwilioHttpClient(timeout=timeout_s)
+            client = Client(self._account, self._token, http_client=http)
+            self._clients[timeout_s] = client
+        return client

@@ -5,9 +5,8 @@ https://www.twilio.com/docs/voice/answering-machine-detection.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
-
-from agent.config.telephony import TelephonySettings
+from functools import partial
+from typing import Final
 
 from .order import DialError, OutboundCall, PlacedCall
 from .twilio_account import TwilioAccount
@@ -25,23 +24,27 @@ _ERRORS: Final = "https://www.twilio.com/docs/errors/"
 
 
 class TwilioDialer:
-    """A `Dialer`. The constructor reads the account from the environment."""
+    """A `Dialer`."""
 
-    def __init__(self, settings: TelephonySettings, http_client: Any = None) -> None:
-        """`http_client`: an argument of `twilio.rest.Client`; None: the library's own."""
-        self._account = TwilioAccount(settings, TIMEOUT_S, http_client)
+    def __init__(self, account: TwilioAccount) -> None:
+        self._account = account
 
     @property
     def problem(self) -> str | None:
         """The missing library or setting, as a sentence; None: ready."""
         return self._account.problem
 
-    def place(self, order: OutboundCall) -> PlacedCall:
-        """Place a call by the REST API. Blocks. Raises DialError."""
+    async def place(self, order: OutboundCall) -> PlacedCall:
+        """Place a call by the REST API. Raises DialError. Cancelling the wait does not take back an
+        order on its way."""
+        return await self._account.run(partial(self._create, order))
+
+    def _create(self, order: OutboundCall) -> PlacedCall:
+        """Blocks. Raises DialError."""
         from twilio.base.exceptions import TwilioException, TwilioRestException
 
         try:
-            call = self._account.client().calls.create(
+            call = self._account.client(TIMEOUT_S).calls.create(
                 to=order.to,
                 from_=order.shown_number,
                 twiml=order.instructions,

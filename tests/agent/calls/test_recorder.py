@@ -55,11 +55,11 @@ def test_file_is_always_valid_and_private_to_its_owner(
             so_far = read(recording.path)
             assert len(words) - 3.1 * RATE_HZ < len(so_far) < len(words)
             assert np.array_equal(so_far[:, 0], words[: len(so_far)])
-    assert recorder.is_open("sess_a")
+    assert recorder.is_open(recording.path)
     recording.end(clock.now_ns())
     recorder.step()
     assert np.array_equal(read(recording.path)[:, 0], words)
-    assert not recorder.is_open("sess_a")
+    assert not recorder.is_open(recording.path)
     assert recording.path.stat().st_mode & 0o077 == 0
     assert recording.path.parent.stat().st_mode & 0o077 == 0
 
@@ -89,7 +89,7 @@ def test_call_without_audio_leaves_no_file(recorder: Recorder, clock: ManualCloc
     recorder.step()
     assert not recording.path.exists()
     assert recorder.find("sess_a") is None
-    assert not recorder.is_open("sess_a")
+    assert not recorder.is_open(recording.path)
 
 
 def test_a_recording_ends_at_its_largest_size(tmp_path: Path, clock: ManualClock) -> None:
@@ -215,7 +215,8 @@ def test_only_old_recordings_are_deleted(
     recorder = Recorder(tmp_path, clock, max_days=30, wall_ns=wall)
     for name, days in (
         ("sess_old.wav", 31), ("sess_new.wav", 29), ("sess_live.wav", 31), ("notes.wav", 400),
-        ("sess_old.txt", 400), ("sess_4.wav", 4),
+        ("sess_old.txt", 400), ("sess_4.wav", 4), ("sess_old.20261126T204512Z.wav", 31),
+        ("sess_new.20261126T204512Z.wav", 29), ("sess_old.mine.wav", 400),
     ):  # fmt: skip
         (tmp_path / name).write_bytes(b"x")
         at_s = wall() // 10**9 - days * day_s
@@ -223,7 +224,10 @@ def test_only_old_recordings_are_deleted(
     recorder.begin("sess_live")
     recorder.step()
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"sess_4.wav", "sess_new.wav", "sess_live.wav", "notes.wav", "sess_old.txt"}
+    assert left == {
+        "sess_4.wav", "sess_new.wav", "sess_live.wav", "notes.wav", "sess_old.txt",
+        "sess_new.20261126T204512Z.wav", "sess_old.mine.wav",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["../keys", "..", "", "a/b", "a.wav", "x" * 65, "a\0b", "sess_é"])

@@ -1,11 +1,13 @@
 """Registry of open calls, and the records kept of ended ones."""
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from agent.calls.call import MAX_TURNS
 from agent.calls.registry import MAX_TRACES, CallRegistry, save_trace
 from agent.config.schema import Config
 from latency_budget.account.actions import Action
@@ -13,6 +15,7 @@ from latency_budget.account.clock import ManualClock
 from latency_budget.account.ledger import TurnLedger
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
+from latency_budget.reporting import trace
 from latency_budget.reporting.trace import read_trace
 from latency_budget.storage.history import TurnEntry
 from tests.support.full_disk import files_limited_to
@@ -72,6 +75,22 @@ async def test_a_trace_is_written_where_the_settings_ask_for_it(tmp_path: Path) 
     assert [record.type for record in read_trace(lines).records] == ["released"]
 
 
+async def test_a_trace_is_encoded_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    encode = trace._line
+
+    def encoded(entry: dict[str, object]) -> str:
+        threads.append(threading.current_thread())
+        return encode(entry)
+
+    monkeypatch.setattr(trace, "_line", encoded)
+    await save_trace(calls().admit(SessionId("sess_a"), "default"), str(tmp_path))
+    assert len(threads) == 1, "the header"
+    assert threading.current_thread() not in threads
+
+
 @pytest.mark.parametrize("umask", [0, 0o777])
 async def test_a_trace_is_private_whatever_the_umask_and_the_file(
     tmp_path: Path, umask: int
@@ -120,8 +139,12 @@ def test_call_counts_turns_and_the_median_latency() -> None:
             ledger.add(Mark(TurnId(1), MarkName.CALLER_LAST_VOICED, 1_000_000_000))
             heard_ns = 1_000_000_000 + wait_ms * 1_000_000
             ledger.add(Mark(TurnId(1), MarkName.RELEASED, heard_ns))
-        call.turn(TurnEntry(SessionId("sess_a"), ledger.record()))
-    assert (call.num_turns, call.p50_ms) == (4, 400)
+        call_turn = TurnEntry(SessionId("sess_a"), ledger.record())
+        call.turn(call_turn)
+    assert (call.num_turns, call.p50_ms, call.p95_ms) == (4, 400, 900)
+    for _ in range(MAX_TURNS):
+        call.turn(call_turn)
+    assert (call.num_turns, call.p95_ms) == (4 + MAX_TURNS, 400), "the newest count"
 
 
 @pytest.mark.parametrize(("total_ms", "is_late"), [(100, True), (500, False)])

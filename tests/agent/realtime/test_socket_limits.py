@@ -12,10 +12,12 @@ from agent.config.access import AccessSettings
 from agent.errors import IdleClientError
 from agent.realtime.socket import (
     CHARS_PER_MESSAGE,
+    MAX_REASON_BYTES,
     MESSAGES_AT_ONCE,
     MESSAGES_PER_S,
     SHARED_BURST_S,
     WORK,
+    CallSocket,
     ReceiveLimiter,
 )
 from agent.session.api.client_events import (
@@ -36,6 +38,7 @@ class Peer:
         self._messages = [{"type": "websocket.connect"}, *messages]
         scope = {"type": "websocket", "headers": [], "path": "/"}
         self.websocket = WebSocket(scope, self._receive, self._send)
+        self.got: list[dict[str, Any]] = []
 
     async def _receive(self) -> dict[str, Any]:
         if not self._messages:
@@ -43,7 +46,7 @@ class Peer:
         return self._messages.pop(0)
 
     async def _send(self, message: Any) -> None:
-        pass
+        self.got.append(message)
 
 
 async def intake(
@@ -73,6 +76,20 @@ async def test_frames_are_texts_or_bytes_and_then_the_end() -> None:
     with pytest.raises(WebSocketDisconnect) as gone:
         await taken.frame()
     assert gone.value.code == 1001
+
+
+async def test_a_reason_is_cut_at_a_character() -> None:
+    for text in ("x" * 200, "\u00e9" * 100, "x" + "\U0001f600" * 50):
+        peer = Peer()
+        socket = CallSocket(peer.websocket, ManualClock(), AccessSettings())
+        await socket.accept()
+        socket.release(1008, text)
+        socket.release(1000, "too late")
+        await socket.attend()
+        *_, close = peer.got
+        assert (close["type"], close["code"]) == ("websocket.close", 1008)
+        assert MAX_REASON_BYTES - 4 < len(close["reason"].encode()) <= MAX_REASON_BYTES
+        assert text.startswith(close["reason"])
 
 
 async def test_client_that_sends_nothing_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:

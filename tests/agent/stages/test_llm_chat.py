@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -342,6 +343,23 @@ async def test_a_tool_can_be_called_once_its_arguments_were_said() -> None:
         ):
             pass
         assert conversation.callable == callable_tools
+
+
+async def test_a_reply_with_tools_waits_for_no_thread_where_nothing_is_grounded() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "What time is it?"))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    no_threads = ThreadPoolExecutor()
+    no_threads.shutdown()
+    asyncio.get_running_loop().set_default_executor(no_threads)
+    tools = Tools(('{"name": "clock"}',))
+    async for _ in chat.generate(
+        TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None, tools=tools
+    ):
+        pass
+    assert conversation.callable == ["clock"]
 
 
 async def test_a_reply_by_call_is_cut_behind_its_words() -> None:

@@ -18,6 +18,7 @@ import asr
 import tts
 from agent.config.schema import Config
 from agent.http import multipart
+from agent.http.json_body import JsonBodies
 from agent.http.openai import concurrency_limit
 from agent.http.openai.speech import SpeechEndpoint
 from agent.http.openai.transcriptions import Transcriptions
@@ -105,7 +106,7 @@ class Service:
         )
         routes = [
             Route(TRANSCRIPTIONS, Transcriptions(Config(), stages).serve, methods=["POST"]),
-            Route(SPEECH, SpeechEndpoint(Config(), stages).serve, methods=["POST"]),
+            Route(SPEECH, SpeechEndpoint(Config(), stages, JsonBodies()).serve, methods=["POST"]),
         ]
         self.app = Starlette(routes=routes)
 

@@ -345,17 +345,35 @@ async def test_marks_come_back_behind_what_the_caller_says() -> None:
     peer.stream._reader.feed_data(b"one")
     async with asyncio.TaskGroup() as group:
         playing = group.create_task(peer.stream.play())
+        group.create_task(peer.stream.read())
         await peer.say(sound(1, 1), f"{MARK}1", sound(1, 1), f"{MARK}2")
         await peer.until(lambda: len(peer.stream._marks) == 2)
         playing.cancel()
-    told = [await peer.stream.receive() for _ in range(3)]
-    assert [each.get("text") or each.get("bytes") for each in told] == [
-        f"{MARK}1",
-        f"{MARK}2",
-        b"one",
-    ]
-    peer.stream._reader.feed_eof()
-    assert (await peer.stream.receive())["type"] == "websocket.disconnect"
+        told = [await peer.stream.receive() for _ in range(3)]
+        assert [each.get("text") or each.get("bytes") for each in told] == [
+            f"{MARK}1",
+            f"{MARK}2",
+            b"one",
+        ]
+        peer.stream._reader.feed_eof()
+        assert (await peer.stream.receive())["type"] == "websocket.disconnect"
+
+
+async def test_marks_reach_a_call_whose_caller_sends_nothing() -> None:
+    peer = Peer()
+    await peer.stream.receive()
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(each) for each in (peer.stream.play(), peer.stream.read())]
+        receiving = group.create_task(peer.stream.receive())
+        await asyncio.sleep(0)
+        await peer.say(sound(1, 1), f"{MARK}heard")
+        assert (await receiving)["text"] == f"{MARK}heard"
+        receiving = group.create_task(peer.stream.receive())
+        await asyncio.sleep(0)
+        peer.stream._reader.feed_data(b"one")
+        assert (await receiving)["bytes"] == b"one", "what is read meanwhile is not lost"
+        for task in running:
+            task.cancel()
 
 
 async def test_hanging_up_waits_for_nothing_that_is_queued() -> None:
@@ -380,6 +398,7 @@ async def test_a_connection_that_broke_is_no_end_of_a_call() -> None:
     peer = Peer()
     await peer.stream.receive()
     peer.stream._reader.set_exception(ConnectionResetError())
+    await peer.stream.read()
     gone = await peer.stream.receive()
     assert gone["type"] == "websocket.disconnect"
     assert gone["code"] in BROKEN

@@ -12,7 +12,7 @@ import pytest
 from agent.calls.service import LINES_OF_ADDRESS
 from agent.calls.session_start import SessionStart, session_start
 from agent.config.access import AccessSettings
-from agent.http.auth.principal import ANYONE, Principal
+from agent.http.auth.principal import ANYONE
 from agent.telephony.carriers.asterisk import Asterisk
 from agent.telephony.carriers.audiosocket import AudioSocket
 from agent.telephony.carriers.media_stream import FlowChanged, Frame, MarkReached, PhoneEvent
@@ -198,25 +198,20 @@ def test_what_is_bad_in_the_middle_of_a_call_ends_it_and_no_more_is_said(
 # --- who holds how many lines ---
 
 
-def test_a_carrier_brings_as_many_calls_from_one_address_as_there_are_lines(
+def test_telephone_lines_count_for_no_address(
     tmp_path: Path,
 ) -> None:
     async def main(clock: ManualClock) -> None:
         scene = TelephonyHarness(clock, tmp_path, settings="[access]\ncalls_per_address = 1\n")
         assert scene.config.access == AccessSettings(calls_per_address=1)
         scope = {"client": ("192.0.2.7", 5000)}
-        carrier = Principal("an AudioSocket", "carrier")
-        for principal, refused in ((carrier, None), (ANYONE, LINES_OF_ADDRESS)):
-            began = session_start(scene.config, principal, None)
-            assert isinstance(began, SessionStart)
-            desk = scene.call_service
-            held = [
-                desk.admit(principal, scope, began, rules)
-                for rules in (desk.phone_rules,)
-                if desk.refusal(principal, scope, lambda *_: False) is None
-            ]
-            assert len(held) == 1, "also beside the calls of others"
-            assert desk.refusal(principal, scope, lambda *_: False) == refused
-        assert scene.calls.listing()
+        began = session_start(scene.config, ANYONE, None)
+        assert isinstance(began, SessionStart)
+        service = scene.call_service
+        for where, refused in ((None, None), (scope, LINES_OF_ADDRESS)):
+            assert service.refusal(ANYONE, where, lambda *_: False) is None, "beside the others"
+            service.admit(ANYONE, where, began, service.phone_rules)
+            assert service.refusal(ANYONE, where, lambda *_: False) == refused
+        assert len(scene.calls) == 2
 
     play(main)

@@ -66,6 +66,18 @@ async def test_who_floods_from_one_address_is_in_his_own_way() -> None:
     assert len(streams) == 0
 
 
+async def test_a_stream_whose_time_is_over_at_that_moment_makes_the_room() -> None:
+    streams = PendingStreams()
+    waiting = [Waiting(streams, "192.0.2.1") for _ in range(MAX_STREAMS)]
+    await settled()
+    next(iter(streams._networks)).reschedule(0)  # it expires just before the newest comes
+    newest = Waiting(streams, "192.0.2.1")
+    await settled()
+    assert [each.is_over for each in waiting] == [True] + [False] * (MAX_STREAMS - 1)
+    assert isinstance(await waiting[0].outcome(), TimeoutError)
+    assert [await each.outcome() for each in (newest, *waiting[1:])] == [None] * MAX_STREAMS
+
+
 async def test_who_says_nothing_is_given_up() -> None:
     streams = PendingStreams()
     waiting = Waiting(streams, "192.0.2.1", seconds=0)

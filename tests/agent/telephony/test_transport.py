@@ -18,7 +18,7 @@ from agent.session.api.settings import SessionSettings
 from agent.telephony.carriers.asterisk import Asterisk
 from agent.telephony.carriers.media_stream import Frame
 from agent.telephony.media_session import PhoneLine
-from agent.telephony.transport import MAX_REASON_BYTES, PhoneCall
+from agent.telephony.transport import PhoneCall
 from latency_budget.account.clock import ManualClock
 from tests.agent.telephony.carriers.test_twilio import frame, media
 from tests.support.fakes.stages import Calling
@@ -296,16 +296,6 @@ async def test_the_carrier_is_told_before_its_stream_is_closed() -> None:
     await phone.end(1000, "the session reached its time limit")
     assert link.last == ["HANGUP"]
     assert link.closed == (1000, "the session reached its time limit")
-
-
-async def test_a_reason_is_cut_at_a_character() -> None:
-    for text in ("x" * 200, "\u00e9" * 100, "x" + "\U0001f600" * 50):
-        phone, link, _ = on_asterisk()
-        await phone.end(1008, text)
-        assert link.closed is not None
-        said = link.closed[1]
-        assert MAX_REASON_BYTES - 4 < len(said.encode()) <= MAX_REASON_BYTES
-        assert text.startswith(said)
 
 
 def test_a_full_queue_gets_nothing_until_there_is_room() -> None:

@@ -149,7 +149,9 @@ async def _published(_text: str, _holder: Principal, _life_s: int) -> None:
 
 
 async def _secret(request: Request) -> None:
-    endpoint = SecretEndpoint(CONFIG, ClientSecrets(), SystemClock(), _agreed, _published)
+    endpoint = SecretEndpoint(
+        CONFIG, ClientSecrets(), SystemClock(), _agreed, _published, JsonBodies()
+    )
     response = await endpoint.serve(request)
     assert response.status_code < 500, response.status_code
     answer = json.loads(bytes(response.body))

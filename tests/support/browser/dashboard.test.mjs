@@ -5,6 +5,7 @@ import { test } from 'node:test';
 
 import { ServerError } from '../../../web_demo/dashboard/data/api.js';
 import { EventParser } from '../../../web_demo/dashboard/data/events.js';
+import { problemsOf } from '../../../web_demo/dashboard/data/health.js';
 import { count, milliseconds, percent } from '../../../web_demo/dashboard/data/format.js';
 import { rowOf } from '../../../web_demo/dashboard/data/turn-row.js';
 import { MAX_ROWS, TurnList } from '../../../web_demo/dashboard/data/turn-list.js';
@@ -150,4 +151,20 @@ test('no share looks as if it met what it misses', () => {
   assert.equal(milliseconds(undefined), '–');
   assert.equal(milliseconds(12_340), '12.3 s');
   assert.equal(count(10_000), '10,000');
+});
+
+test('every problem that the server tells of is shown with its reason', () => {
+  const facts = { status: 'degraded', stages: { llm: 'ready' }, calls: 2, needs_key: true };
+  assert.deepEqual(problemsOf({ ...facts, model: { name: 'm' } }), []);
+  const problems = {
+    end_of_turn: 'version 1, this needs 2',
+    tools: { weather: 'it has ended', files: 'no such command' },
+    state_store: "can't be reached",
+  };
+  assert.deepEqual(problemsOf({ ...facts, ...problems }), [
+    'end_of_turn: version 1, this needs 2',
+    'tools: weather: it has ended',
+    'tools: files: no such command',
+    "state_store: can't be reached",
+  ]);
 });

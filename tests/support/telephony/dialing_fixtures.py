@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agent.config.telephony import TelephonySettings
-from agent.telephony import routes
-from agent.telephony.outbound.twilio_dialer import TwilioDialer
+from agent.server import app
+from agent.telephony.outbound.twilio_account import TwilioAccount
 from tests.support.telephony.outbound_calls import ACCOUNT, TwilioApi
 from tests.support.telephony.telephony_server import (
     AUTH_TOKEN,
@@ -35,10 +35,10 @@ def start_server(
     monkeypatch.setenv("TWILIO_ACCOUNT_SID", ACCOUNT)
     monkeypatch.setenv("TWILIO_AUTH_TOKEN", AUTH_TOKEN)
 
-    def dialer(settings: TelephonySettings) -> TwilioDialer:
-        return TwilioDialer(settings, twilio)
+    def account(settings: TelephonySettings) -> TwilioAccount:
+        return TwilioAccount(settings, twilio)
 
-    monkeypatch.setattr(routes, "TwilioDialer", dialer)
+    monkeypatch.setattr(app, "TwilioAccount", account)
     return lambda settings: telephony_server(tmp_path, monkeypatch, settings)
 
 

@@ -198,6 +198,7 @@ async def telephony_server(
 
         monkeypatch.setattr(CallService, "hold", hold)
         yield server
+    app.twilio.close()
     await stages.close()
 
 

@@ -112,6 +112,19 @@ def test_a_call_is_shown_while_it_happens(latency: FakeLatency, dashboard: Open)
     expect(page.locator("#live .empty")).to_be_visible()
 
 
+def test_a_call_whose_caller_came_back_waits_no_longer(
+    latency: FakeLatency, dashboard: Open
+) -> None:
+    latency.calls = [{"session": "sess_back", "state": "waiting", "waiting": True}]
+    page = dashboard()
+    state = page.locator(".call-state")
+    expect(state).to_have_text("Waiting for the caller to come back")
+    latency.publish("session", session="sess_back", state="listening", stage=None)
+    expect(state).to_have_text("Listening")
+    latency.publish("session", session="sess_back", state="waiting", stage=None)
+    expect(state).to_have_text("Waiting for the caller to come back")
+
+
 def test_servers_that_share_a_store_can_be_chosen(latency: FakeLatency, dashboard: Open) -> None:
     latency.turns = [turn(1), turn(2, replica="gpu-2:8080")]
     page = dashboard()

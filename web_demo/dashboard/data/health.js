@@ -10,7 +10,9 @@
 
 const SOON_MS = 1000;
 const LATER_MS = 15_000;
-const BESIDE = ['store', 'exporter', 'tools', 'recorder', 'language_model'];
+
+/** Fields of `/readyz` that are no problems. */
+const FACTS = new Set(['status', 'stages', 'calls', 'needs_key', 'model']);
 
 export class HealthWatch {
   /** @param {(health: Health) => void} onAnswer */
@@ -37,6 +39,19 @@ export class HealthWatch {
   }
 }
 
+/**
+ * Problems in an answer of `/readyz`: a text, or texts by the part of it that has the problem.
+ * @param {Record<string, unknown>} body
+ * @returns {string[]}
+ */
+export function problemsOf(body) {
+  const fields = Object.entries(body).filter(([name]) => !FACTS.has(name));
+  return fields.flatMap(([name, problem]) => {
+    if (typeof problem !== 'object' || problem === null) return [`${name}: ${problem}`];
+    return Object.entries(problem).map(([part, why]) => `${name}: ${part}: ${why}`);
+  });
+}
+
 /** @returns {Promise<Health>} */
 async function askOnce() {
   try {
@@ -46,7 +61,7 @@ async function askOnce() {
     return {
       status: body.status ?? 'ready',
       stages: stages.map(([name, state]) => ({ name, state: String(state) })),
-      problems: BESIDE.filter((name) => body[name]).map((name) => `${name}: ${body[name]}`),
+      problems: problemsOf(body),
       needsKey: body.needs_key === true,
     };
   } catch {

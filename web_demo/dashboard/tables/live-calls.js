@@ -66,7 +66,7 @@ export class LiveCalls {
     else if (event.state === 'began') {
       this.card(event.session).update({ ...event, state: 'listening', stage: null, turns: 0 });
     } else {
-      this.card(event.session).update(event);
+      this.card(event.session).update({ ...event, waiting: event.state === 'waiting' });
     }
     this.changed();
   }

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -24,6 +25,9 @@ from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import SessionId
+from latency_budget.statistics.aggregate import TurnAggregate
+from latency_budget.storage import history
+from latency_budget.storage.history import TurnEntry, profiles_json, turns_json
 from latency_budget.storage.store import TurnStore
 from tests.latency_budget.test_store import stored
 
@@ -191,7 +195,7 @@ async def test_latency_histograms(http: httpx.AsyncClient, store: TurnStore) -> 
     calls = CallRegistry(Config(), SystemClock())
     for number in range(1, 5):
         calls.history.add(stored(number).entry)
-    memory = calls.history.summary_json(histograms=True)
+    memory = profiles_json(None, calls.history.entries(), histograms=True)
     assert memory["histograms"] == found["histograms"]
     windows = (await http.get("/v1/latency/summary?window=2&histogram=1")).json()
     assert [window["summary"]["within"] for window in windows["windows"]] == [1, 1, 1]
@@ -213,10 +217,27 @@ async def test_turns_have_their_marks_from_memory_and_from_the_store(
     assert turn["recording"] == {"from_s": 12.5, "to_s": 17.25}
     calls = CallRegistry(Config(), SystemClock())
     calls.turn_over(calls.admit(SessionId("s1"), "sales"), entry)
-    (of_memory,) = calls.history.turns_json()["turns"]
+    (of_memory,) = turns_json(None, calls.history.newest())["turns"]
     assert of_memory["marks"] == turn["marks"]
     assert (of_memory["agent"], of_memory["row"]) == ("sales", None)
     assert len(of_memory["at"]) == len(turn["at"])
+
+
+@pytest.mark.parametrize("path", ["turns", "turns?since=0", "summary"])
+async def test_responses_are_built_beside_the_event_loop(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    threads: list[threading.Thread] = []
+    aggregate = history.aggregate_of
+
+    def aggregated(entries: Sequence[TurnEntry]) -> TurnAggregate:
+        threads.append(threading.current_thread())
+        return aggregate(entries)
+
+    monkeypatch.setattr(history, "aggregate_of", aggregated)
+    assert (await http.get(f"/v1/latency/{path}")).status_code == 200
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
 
 
 async def test_turns_of_an_older_version_have_no_marks(

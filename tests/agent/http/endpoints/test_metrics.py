@@ -111,7 +111,7 @@ async def test_barge_in_counters(stages: Stages) -> None:
 async def test_tool_speculation_and_connection_counters(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HttpConnection, "count_load_refusal", 7)
+    monkeypatch.setattr(HttpConnection, "num_refused", 7)
     calls = CallRegistry(Config(), SystemClock())
     calls.guesses.made, calls.guesses.used, calls.guesses.dropped = 5, 3, 1
     tools = ServerTools(Config(), SystemClock())

@@ -149,7 +149,7 @@ async def test_request_timeout_does_not_apply_to_websockets(
 async def test_longest_idle_connection_is_evicted_at_the_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(HttpConnection, "count_load_refusal", 0)
+    monkeypatch.setattr(HttpConnection, "num_refused", 0)
     server = ServerUnderTest(busy, limit_concurrency=4)
     call = await server.call()
     with caplog.at_level(logging.WARNING):
@@ -169,7 +169,7 @@ async def test_longest_idle_connection_is_evicted_at_the_limit(
 async def test_new_connection_is_refused_when_all_others_are_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(HttpConnection, "count_load_refusal", 0)
+    monkeypatch.setattr(HttpConnection, "num_refused", 0)
     server = ServerUnderTest(busy, limit_concurrency=3)
     inside = [await server.call() for _ in range(2)]
     assert server.connect().aborted.is_set()

@@ -78,7 +78,7 @@ def turns_of(live: LiveServer) -> list[TurnEntry]:
 
     async def entries() -> list[TurnEntry]:
         (call,) = live.calls.listing()
-        return list(live.calls.history.entries(call["session"]))
+        return live.calls.history.entries(call["session"])
 
     return live.ask(entries)
 

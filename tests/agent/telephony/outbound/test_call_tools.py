@@ -32,6 +32,7 @@ from agent.telephony.outbound.transfer import (
     TransferOrder,
     TwilioTransfer,
 )
+from agent.telephony.outbound.twilio_account import TwilioAccount
 from latency_budget.account.clock import ManualClock, unix_ns
 from tests.agent.telephony.carriers.test_twilio import CALL, frame
 from tests.support.fakes.stages import Calling
@@ -245,6 +246,11 @@ class Http(HttpClient):  # type: ignore[misc]
         return Response(self._status, body)
 
 
+def transfer_by(http: Http, settings: TelephonySettings | None = None) -> TwilioTransfer:
+    settings = settings or TelephonySettings()
+    return TwilioTransfer(settings, TwilioAccount(settings, http))
+
+
 def handover(call_id: str = CALL) -> TransferOrder:
     return TransferOrder(call_id, "+493012345", "front desk", 1799.5)
 
@@ -258,7 +264,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("account")
 async def test_twilio_is_asked_to_dial() -> None:
     http = Http()
-    await TwilioTransfer(TelephonySettings(), http)(handover())
+    await transfer_by(http)(handover())
     (asked,) = http.asked
     assert asked["method"] == "POST"
     assert asked["uri"].endswith(f"/Accounts/AC1/Calls/{CALL}.json")
@@ -271,7 +277,7 @@ async def test_twilio_is_asked_to_dial() -> None:
 @pytest.mark.usefixtures("account")
 async def test_a_call_is_handed_on_to_an_address_of_sip() -> None:
     http, desk = Http(), "sip:desk@pbx.example.com"
-    await TwilioTransfer(TelephonySettings(), http)(replace(handover(), number=desk))
+    await transfer_by(http)(replace(handover(), number=desk))
     (dial,) = ElementTree.fromstring(http.asked[0]["data"]["Twiml"])
     assert [(each.tag, each.text) for each in dial] == [("Sip", desk)]
 
@@ -280,7 +286,7 @@ async def test_a_call_is_handed_on_to_an_address_of_sip() -> None:
 async def test_twilio_is_told_whom_to_ask_when_nobody_answers() -> None:
     settings = TelephonySettings(public_url="https://voice.example.com", transfer_ring_s=12)
     http, now_s = Http(), unix_ns() // 10**9
-    await TwilioTransfer(settings, http)(handover())
+    await transfer_by(http, settings)(handover())
     (dial,) = ElementTree.fromstring(http.asked[0]["data"]["Twiml"])
     assert (dial.attrib["timeout"], dial.attrib["method"]) == ("12", "POST")
     action = urlsplit(dial.attrib["action"])
@@ -295,7 +301,7 @@ async def test_twilio_is_told_whom_to_ask_when_nobody_answers() -> None:
 @pytest.mark.parametrize("http", [Http(404), Http(error=ConnectionError("secret"))])
 async def test_twilio_refuses(http: Http, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TransferError, match=REFUSED):
-        await TwilioTransfer(TelephonySettings(), http)(handover())
+        await transfer_by(http)(handover())
     assert "Twilio did not transfer a call" in caplog.text
     for hidden in ("secret", "AC1", "3012345"):
         assert hidden not in caplog.text
@@ -306,7 +312,7 @@ async def test_twilio_refuses(http: Http, caplog: pytest.LogCaptureFixture) -> N
 async def test_an_id_that_a_stranger_made_up_reaches_nothing_else(call_id: str) -> None:
     http = Http()
     with pytest.raises(TransferError, match=REFUSED):
-        await TwilioTransfer(TelephonySettings(), http)(handover(call_id))
+        await transfer_by(http)(handover(call_id))
     assert http.asked == []
 
 
@@ -316,7 +322,7 @@ async def test_without_credentials_nobody_is_transferred(
     monkeypatch.delenv("MY_SID", raising=False)
     settings = TelephonySettings(twilio_account_sid_env="MY_SID")
     with pytest.raises(TransferError, match=NOT_SET_UP):
-        await TwilioTransfer(settings, Http())(handover())
+        await transfer_by(Http(), settings)(handover())
     assert "environment lacks MY_SID" in caplog.text
 
 

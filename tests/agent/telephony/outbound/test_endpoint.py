@@ -4,6 +4,7 @@ double that speaks its HTTP, below its official library."""
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,13 +17,14 @@ from urllib3.exceptions import MaxRetryError, ProtocolError
 from agent.__main__ import main as halfsec
 from agent.calls.service import AdmittedCall, CallService
 from agent.cli import call
+from agent.http import json_body
 from agent.http.auth.cli_credentials import CliCredentials
 from agent.http.auth.principal import ANYONE
 from agent.telephony.media.amd import AnsweringMachineDetector
 from agent.telephony.outbound.order import DialError, number_of
 from agent.telephony.transport import PhoneCall
 from tests.agent.telephony.carriers.test_twilio import start
-from tests.support.telephony.outbound_calls import TwilioApi, ordered, token_of
+from tests.support.telephony.outbound_calls import HERE, TwilioApi, ordered, token_of
 from tests.support.telephony.telephony_server import (
     AUTH_TOKEN,
     LOCAL_KEY,
@@ -172,6 +174,30 @@ async def test_bad_orders(
     assert not twilio.orders
 
 
+async def test_bodies_of_all_endpoints_share_their_room(
+    server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_body, "MAX_HELD_BYTES", 1000)
+    is_held, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b" " * 990
+        is_held.set()
+        await goes_on.wait()
+        yield b"[]"
+
+    headers = {**HERE, "Content-Type": "application/json"}
+    secret = server.http.post("/v1/realtime/client_secrets", content=slow(), headers=headers)
+    async with asyncio.TaskGroup() as group:
+        other = group.create_task(secret)
+        await is_held.wait()
+        answer = await ordered(server)
+        assert (answer.status_code, "no room beside others" in answer.text) == (503, True)
+        goes_on.set()
+    assert other.result().status_code == 400, "it was read to its end"
+    assert (await ordered(server)).status_code == 201
+
+
 async def test_without_a_number_to_show_it_says_what_to_set(start_server: Any) -> None:
     async with start_server(SETTINGS.replace("numbers = {", "# ")) as server:
         answer = await ordered(server)
@@ -281,6 +307,28 @@ async def test_calls_that_ring_count_as_lines(server: ServerUnderTest, twilio: T
     assert (await ordered(server)).status_code == 201, "one is over"
     server.calls.draining = True
     assert (await ordered(server)).json()["error"]["code"] == "draining"
+
+
+async def test_outbound_calls_do_not_count_for_the_address_of_the_carrier(
+    start_server: Any, twilio: TwilioApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with start_server(SETTINGS + "[access]\ncalls_per_address = 1\n") as server:
+        for _ in range(2):
+            assert (await ordered(server)).status_code == 201
+        streams = {
+            call_id: start(callSid=call_id, customParameters={"token": token_of(order)})
+            for call_id, order in zip(("CA1", "CA2"), twilio.orders, strict=True)
+        }
+        kinds: list[str] = []
+
+        async def hold(service: CallService, held: AdmittedCall, phone: PhoneCall) -> None:
+            kinds.append(held.principal.kind)
+            if len(kinds) == 1:
+                await server.stream("twilio", streams["CA2"])
+
+        monkeypatch.setattr(CallService, "hold", hold)
+        await server.stream("twilio", streams["CA1"])
+        assert kinds == ["local", "local"], "two at once, from one address"
 
 
 # --- the command ---
