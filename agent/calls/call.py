@@ -157,16 +157,6 @@ class ActiveCall:
         return percentile(ordered, 95) / 1e6 if ordered else None
 
 
-def file_stem_of(session_id: SessionId, taken_over_unix_ns: int | None) -> str:
-    """Name of a call's files, without suffix: the session, and the time at which the call was taken
-    over from another server. That server may share the disk, or be an earlier life of this one.
-    None: the call begins here."""
-    if taken_over_unix_ns is None:
-        return session_id
-    taken_over = datetime.fromtimestamp(taken_over_unix_ns // 10**9, UTC)
-    return f"{session_id}.{taken_over:%Y%m%dT%H%M%SZ}"
-
-
 def stretch_ns(entry: TurnEntry) -> tuple[int, int] | None:
     """Begin and end of a turn, from the caller's words to the end of the answer, on the clock of
     its marks. None for a turn without times."""

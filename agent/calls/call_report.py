@@ -18,7 +18,7 @@ from agent.session.api.conversation import (
     Item,
     Message,
 )
-from latency_budget.account.clock import iso_of
+from latency_budget.account.clock import NS_PER_S, iso_of
 from latency_budget.account.turn_record import TurnRecord
 from latency_budget.storage.call_documents import EndedCall, WebhookMessage
 from latency_budget.storage.call_records import CallRecord
@@ -62,7 +62,7 @@ def call_document(
         if recording is None or not recording.has_begun
         else {
             "file": recording.path.name,
-            "path": f"/v1/sessions/{call.session_id}/recording",
+            "path": f"/v1/sessions/{call.session_id}/recording?at={call.began.unix_ns // NS_PER_S}",
         },
     }
     if end is not None:

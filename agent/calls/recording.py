@@ -22,6 +22,7 @@ import re
 import stat
 import struct
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -72,6 +73,16 @@ _STEM: Final = re.compile(rf"({_SESSION.pattern})(?:\.\d{{8}}T\d{{6}}Z)?")
 _log = logging.getLogger(__name__)
 
 Int16 = npt.NDArray[np.int16]
+
+
+def file_stem_of(session: str, taken_over_unix_ns: int | None) -> str:
+    """Name of a call's files, without suffix: the session, and the time at which the call was taken
+    over from another server. That server may share the disk, or be an earlier life of this one.
+    None: the call begins here."""
+    if taken_over_unix_ns is None:
+        return session
+    taken_over = datetime.fromtimestamp(taken_over_unix_ns // 10**9, UTC)
+    return f"{session}.{taken_over:%Y%m%dT%H%M%SZ}"
 
 
 class CallRecording:
@@ -343,15 +354,19 @@ class Recorder:
         self._open[path] = recording
         return recording
 
-    def find(self, session: str) -> tuple[Path, os.stat_result] | None:
-        """The file of a call, in progress or over: of one that servers took over from each other
-        the newest part. None where there is none. Blocks."""
+    def find(
+        self, session: str, at_unix_ns: int | None = None
+    ) -> tuple[Path, os.stat_result] | None:
+        """The file of a call, in progress or over. Of one that servers took over from each other
+        the part of `at_unix_ns`, or the newest. None where there is none. Blocks."""
         if _SESSION.fullmatch(session) is None:
             return None
+        last = None if at_unix_ns is None else file_stem_of(session, at_unix_ns)
         parts = [
             path
             for path in self.directory.glob(f"{session}*{_SUFFIX}")
             if (found := _STEM.fullmatch(path.stem)) is not None and found[1] == session
+            if last is None or path.stem <= last
         ]
         for path in sorted(parts, key=lambda each: each.stem, reverse=True):
             with contextlib.suppress(OSError):

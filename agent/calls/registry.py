@@ -31,9 +31,9 @@ from latency_budget.storage.private_files import make_private_folder, write_priv
 from latency_budget.storage.store import TurnStore
 from latency_budget.storage.store_schema import StoredTurn
 
-from .call import ActiveCall, Beginning, file_stem_of
+from .call import ActiveCall, Beginning
 from .call_report import call_document, ended_call
-from .recording import Recorder
+from .recording import Recorder, file_stem_of
 from .rejections import Rejections
 from .suspended import WaitingCalls
 

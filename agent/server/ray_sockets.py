@@ -71,8 +71,11 @@ class ConnectionRequests:
             return message
 
         async def send_while_there(message: Message) -> None:
-            if not gone.done():
-                await send(message)
+            if gone.done():
+                return
+            await send(message)
+            if message["type"] == "websocket.close" and not gone.done():
+                gone.set_result(None)
 
         async def handle() -> None:
             await self._app(scope, watched_receive, send_while_there)

@@ -23,6 +23,7 @@ from agent.stages.registry import Stages
 from agent.stages.stall_timeout import finished_on_thread
 from agent.tools.server_tools import ServerTools
 from agent.turn_taking.end_of_turn_model import shipped_score
+from latency_budget.storage.store_query import unix_ns_of
 
 from .latency import error_response
 
@@ -138,7 +139,12 @@ class Endpoints:
             return error_response(
                 404, "Calls are not recorded here: agent.record_dir is not set in the settings."
             )
-        found = await asyncio.to_thread(recorder.find, request.path_params["session_id"])
+        session, at = request.path_params["session_id"], request.query_params.get("at")
+        try:
+            at_unix_ns = None if at is None else unix_ns_of(at)
+        except ValueError as error:
+            return error_response(400, f"at: {error}")
+        found = await asyncio.to_thread(recorder.find, session, at_unix_ns)
         if found is None:
             return error_response(
                 404,

@@ -59,6 +59,10 @@ async def test_a_call_that_comes_back_has_files_of_its_own(tmp_path: Path) -> No
     found = recorder.find(session)
     assert found is not None
     assert found[0] == paths[1]
+    began_ns = [each.call.began.unix_ns for each in (left, back)]
+    for at_ns, path in zip((began_ns[0] - 10**9, began_ns[1]), paths, strict=True):
+        assert (of_then := recorder.find(session, at_ns)) is not None
+        assert of_then[0] == path
     for path, words in zip(paths, said, strict=True):
         assert np.array_equal(read(path)[:, 0], words)
 

@@ -57,6 +57,25 @@ class Call:
             self.has_ended.set()
 
 
+async def test_a_request_ends_where_the_server_closes_and_the_call_goes_on() -> None:
+    """Nobody reads that connection any more: its end would never be noticed."""
+    may_end, has_ended = asyncio.Event(), asyncio.Event()
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        for message in (ACCEPT, CLOSE, SEND):
+            await send(message)
+        await may_end.wait()
+        has_ended.set()
+
+    connection = Connection(CONNECT)
+    requests = ConnectionRequests(call, LeftHandlers(), end_s=0)
+    await requests({"type": "websocket"}, connection.receive, connection.send)
+    assert not has_ended.is_set()
+    assert connection.sent == [ACCEPT, CLOSE]
+    may_end.set()
+    await has_ended.wait()
+
+
 async def test_a_request_ends_with_its_connection_and_the_call_goes_on() -> None:
     call, connection = Call(), Connection(CONNECT, LOST)
     requests = ConnectionRequests(call, LeftHandlers(), end_s=0)

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from agent.codec.json_frame import read_frame
 from agent.config.remote_models import RemoteModel
 from agent.config.schema import Config
+from agent.http.json_body import JsonBodies
 from agent.http.openai.chat import ChatCompletions
 from agent.http.openai.models import ModelList
 from agent.server.server import listen
@@ -37,7 +38,11 @@ async def chat_endpoint(stage: ModelThread[Engine]) -> AsyncIterator[str]:
     """The service's own chat endpoint on an engine; yields the API's address."""
     stages = cast(Stages, SimpleNamespace(status="ready", llm=stage, remote_llm=None))
     routes = [
-        Route("/v1/chat/completions", ChatCompletions(Config(), stages).serve, methods=["POST"]),
+        Route(
+            "/v1/chat/completions",
+            ChatCompletions(Config(), stages, JsonBodies()).serve,
+            methods=["POST"],
+        ),
         Route("/v1/models", ModelList(Config()).all),
     ]
     config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off")

@@ -24,10 +24,12 @@ const WAV_HEAD_BYTES = 44;
  * @param {import('./api.js').Api} api
  * @param {string} session
  * @param {{from_s: number, to_s: number}} stretch
+ * @param {string | null} [at] when the turn ended: a call may be recorded in several files
  * @returns {Promise<Blob>} a WAV file. Raises ServerError.
  */
-export async function soundOf(api, session, { from_s, to_s }) {
-  const path = `v1/sessions/${encodeURIComponent(session)}/recording`;
+export async function soundOf(api, session, { from_s, to_s }, at) {
+  const query = at ? `?at=${encodeURIComponent(at)}` : '';
+  const path = `v1/sessions/${encodeURIComponent(session)}/recording${query}`;
   const format = formatOf(await bytes(api, path, 0, HEAD_BYTES));
   const place = (/** @type {number} */ seconds) =>
     Math.floor((Math.max(0, seconds) * format.bytesPerS) / format.blockBytes) * format.blockBytes;

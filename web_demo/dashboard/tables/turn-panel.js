@@ -145,7 +145,7 @@ export class TurnPanel {
     player.setAttribute('controls', '');
     player.hidden = true;
     const listen = action('Listen to the turn', said, async () => {
-      const sound = await soundOf(this.api, turn.session, recording);
+      const sound = await soundOf(this.api, turn.session, recording, turn.at);
       if (this.key !== keyOf(turn)) return;
       this.soundUrl = URL.createObjectURL(sound);
       player.setAttribute('src', this.soundUrl);

@@ -653,6 +653,8 @@ async def test_a_prompt_that_the_server_calls_too_long_is_shortened(too_long: An
         "Requested tokens (2285) exceed context window of 2048",
         "Context size has been exceeded.",
         "prompt is too long: 210000 tokens > 200000 maximum",
+        "input length and `max_tokens` exceed context limit: 199759 + 8192 > 200000",
+        "Please reduce the length of the messages or completion.",
         "The input token count (40000) exceeds the maximum number of tokens allowed (32768).",
         "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096.",
         "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
