@@ -4,7 +4,6 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from agent.observability.agent_state import State

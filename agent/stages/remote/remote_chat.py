@@ -71,8 +71,8 @@ _TOO_LONG: Final = re.compile(
     re.IGNORECASE,
 )
 """What servers say of a prompt that is longer than their context: OpenAI, vLLM, SGLang, llama.cpp,
-Ollama, LM Studio, TGI, Gemini, Anthropic, Groq, Cerebras. Not what they say of a name or limit that is too long
-or large: to drop the history is no remedy for that."""
+Ollama, LM Studio, TGI, Gemini, Anthropic, Groq, Cerebras. Not what they say of a name or limit that
+is too long or large: to drop the history is no remedy for that."""
 
 _log = logging.getLogger(__name__)
 
