@@ -16,9 +16,9 @@ first time, counted in `failures`, and the pass runs again after `RETRY_S`: the 
 `close` and for no other reason.
 
 Used by the turn store (`TurnStore`), and by the trace exporter, the call recorder and the webhooks
-of the agent. Three of them had a thread of their own each, alike but for the end: `logging.handlers.QueueListener` and
-`ThreadPoolExecutor` of the standard library have neither a bound with a drop policy, nor batches,
-nor a flush, nor an end with a time limit.
+of the agent. Three of them had a thread of their own each, alike but for the end:
+`logging.handlers.QueueListener` and `ThreadPoolExecutor` of the standard library have neither a
+bound with a drop policy, nor batches, nor a flush, nor an end with a time limit.
 """
 
 import logging

@@ -11,4 +11,4 @@ MAX_DOUBLINGS: Final = 3
 
 def recovery_wait_s(num_failed: int) -> float:
     """Wait before the next request, after so many others in a row that failed."""
-    return RECOVERY_S * 2 ** min(num_failed, MAX_DOUBLINGS)
+    return RECOVERY_S * (1 << min(num_failed, MAX_DOUBLINGS))
