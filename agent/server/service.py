@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.calls.first_prompt import prefill_first_prompt
 from agent.calls.recording import Recorder
 from agent.calls.registry import CallRegistry
 from agent.calls.state_store.load import SETTING as STATE_STORE_SETTING
@@ -63,6 +64,7 @@ class Service:
             group.create_task(_watch_descriptors())
             group.create_task(self.stages.watch())
             group.create_task(self.app.webrtc.run())
+            group.create_task(prefill_first_prompt(self.stages, self.tools, self.calls))
 
     async def close(self) -> None:
         """End the threads, with what is still to be written. The calls are over by now."""

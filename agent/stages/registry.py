@@ -127,6 +127,7 @@ class Stages:
         self.remote_asr = _remote_asr(config)
         """The server of the recognizer, where it is not in this process."""
         self._open_chat = self._chat_factory()
+        self._has_started = asyncio.Event()
         self._load = load
         self._computing = computing
         self.multilingual: ModelThread[asr.Recognizer] = ModelThread(
@@ -188,6 +189,11 @@ class Stages:
             await self._start(
                 _LANGUAGES, partial(self._prepare_all, others), contextlib.nullcontext()
             )
+        self._has_started.set()
+
+    async def wait_started(self) -> None:
+        """Wait until `start` has done what it could; `status` says how it went."""
+        await self._has_started.wait()
 
     @property
     def status(self) -> Status:

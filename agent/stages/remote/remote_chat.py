@@ -67,12 +67,12 @@ MAX_TOKENS: Final = 256
 _TOO_LONG: Final = re.compile(
     r"context[ _]?(length|size|window)|max_model_len|maximum (model|allowed|prompt) length"
     r"|\b(prompt|input)\b[^.]{0,40}\bis too long|input token count|`inputs` tokens"
-    r"|context limit|reduce the length of the messages",
+    r"|context limit|reduce the length of the messages|the context holds",
     re.IGNORECASE,
 )
 """What servers say of a prompt that is longer than their context: OpenAI, vLLM, SGLang, llama.cpp,
-Ollama, LM Studio, TGI, Gemini, Anthropic, Groq, Cerebras. Not what they say of a name or limit that
-is too long or large: to drop the history is no remedy for that."""
+Ollama, LM Studio, TGI, Gemini, Anthropic, Groq, Cerebras, this service. Not what they say of a name
+or limit that is too long or large: to drop the history is no remedy for that."""
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,48 @@
+"""The default agent's prompt, computed before anybody calls.
+
+The model reads an agent's instructions, examples and tools once, and keeps them for all calls. That
+takes two seconds for the half-billion model on two slow cores, which the first caller would wait
+for. So it is done when the models are loaded, unless a call was sooner: its own work comes first.
+"""
+
+import contextlib
+from functools import partial
+
+from agent.errors import ClientError, StageError
+from agent.http.auth.principal import ANYONE
+from agent.session.api.settings import ResponseOptions
+from agent.session.response.opening_clause import example_messages
+from agent.stages.registry import Stages, check_tools
+from agent.tools.offered import tools_of
+from agent.tools.server_tools import ServerTools
+
+from .registry import CallRegistry
+from .session_start import SessionStart, session_start
+
+
+async def prefill_first_prompt(stages: Stages, tools: ServerTools, calls: CallRegistry) -> None:
+    """Wait for the models, and have the own language model read what each call of the default agent
+    begins with. An optimization: where it fails, the first call finds out."""
+    await stages.wait_started()
+    if stages.status != "ready" or stages.remote_llm is not None or calls.admitted:
+        return
+    with contextlib.suppress(ClientError, StageError):
+        start = session_start(tools.loaded.config, ANYONE, None)
+        if isinstance(start, SessionStart):
+            await _prefill(start, stages, tools)
+
+
+async def _prefill(start: SessionStart, stages: Stages, tools: ServerTools) -> None:
+    """Raises StageError."""
+    settings = start.settings
+    taken = {str(each.get("name")) for each in settings.tools}
+    check = partial(check_tools, stages, settings.instructions)
+    own = await tools.for_call(start.agent, "", taken, check, lambda _: None)
+    offered = tools_of(settings, ResponseOptions(), own)
+    chat = stages.open_chat(settings.instructions, example_messages(start.profile))
+    try:
+        if offered is not None:
+            await chat.set_tools(offered.definitions)
+        await chat.preview("")
+    finally:
+        await chat.close()
