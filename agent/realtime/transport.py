@@ -103,9 +103,6 @@ class RealtimeTransport:
         self._is_over = False
         self._received = 0
         """Frames of the client that were processed."""
-        self._num_settled = 0
-        """Of these, those before the first whose request the session has deferred: what is deferred
-        is in no snapshot, and another server gets it from the client again."""
         self._token_arrived = True
         self._last_tokens: list[tuple[str, bytes]] = []
         """Tokens at the end of `serve`: they open the call elsewhere."""
@@ -220,14 +217,12 @@ class RealtimeTransport:
         if not self._token_arrived and self._resuming is not None:
             self._token_arrived = True
             self._resuming.tokens.arrived(self)
-        if not session.has_deferred:
-            self._num_settled = self._received
         handled: list[Request] = []
         for request in self._protocol.receive(frame):
             if isinstance(request, Problem):
                 self.notify(request)
             else:
-                await session.handle(request)
+                await session.handle(request, self._received)
                 handled.append(request)
         self._received += 1
         if self._writer is not None and not all(
@@ -297,10 +292,13 @@ class RealtimeTransport:
             self._writer.changed()
 
     def _snapshot(self, session: Session) -> "Snapshot":
-        """State of the call at this moment."""
+        """State of the call at this moment. Requests that the session has deferred are not in it:
+        it counts the frames before the first of these, and another server gets the others from the
+        client again."""
         assert self._resuming is not None
         tokens = self._resuming.tokens.known(self) or self._last_tokens
-        received = self._num_settled if session.has_deferred else self._received
+        deferred = session.first_deferred
+        received = self._received if deferred is None else deferred
         return session.state(), received, tokens
 
     def _state(self, state: str) -> None:

@@ -12,6 +12,7 @@ Overflow: from `MAX_DEFERRED` requests on, `add` waits, and with it the transpor
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final
 
 from .api import client_events as ask
@@ -32,6 +33,13 @@ NOT_DEFERRED: Final = (
 how much of one was heard."""
 
 
+@dataclass(slots=True, eq=False)
+class _Deferred:
+    request: ask.Request
+    frame: int
+    is_dropped: bool = False
+
+
 class DeferredRequests:
     """Requests of one session that wait, in order. Belongs to the event loop."""
 
@@ -42,37 +50,60 @@ class DeferredRequests:
         requests that are refused, and raises nothing for them."""
         self._group = group
         self._carry_out = carry_out
-        self._requests: deque[ask.Request] = deque()
+        self._waiting: deque[_Deferred] = deque()
+        self._current: _Deferred | None = None
+        """What is being carried out, or was when the session ended."""
         self._room = asyncio.Semaphore(MAX_DEFERRED)
-        self.is_busy = False
-        """Requests wait, or one of them is being carried out."""
 
-    async def add(self, request: ask.Request) -> None:
-        """Carry this request out behind those that wait. Returns at once, unless there is no
-        room."""
+    @property
+    def is_busy(self) -> bool:
+        """Requests wait, or one of them is being carried out."""
+        return self._current is not None or bool(self._waiting)
+
+    @property
+    def first_frame(self) -> int | None:
+        """Frame of the first request that is not done; None: all are. Once the session has ended,
+        of the first one that it did not come to."""
+        current = self._current
+        if current is not None and not current.is_dropped:
+            return current.frame
+        return self._waiting[0].frame if self._waiting else None
+
+    async def add(self, request: ask.Request, frame: int) -> None:
+        """Carry this request, of the client's frame with this number, out behind those that wait.
+        Returns at once, unless there is no room."""
         await self._room.acquire()
-        self._requests.append(request)
-        if not self.is_busy:
-            self.is_busy = True
+        was_busy = self.is_busy
+        self._waiting.append(_Deferred(request, frame))
+        if not was_busy:
             self._group.create_task(self._run())
 
     def drop_responses(self) -> list[ask.CreateResponse]:
-        """Remove the responses that wait, and return them."""
-        waiting, self._requests = self._requests, deque()
+        """Drop the responses that have not begun, and return them. One that is being carried out is
+        still being checked: `is_dropped` says that it must not begin."""
         dropped: list[ask.CreateResponse] = []
+        current = self._current
+        if current is not None and isinstance(current.request, ask.CreateResponse):
+            if not current.is_dropped:
+                dropped.append(current.request)
+            current.is_dropped = True
+        waiting, self._waiting = self._waiting, deque()
         for each in waiting:
-            if isinstance(each, ask.CreateResponse):
-                dropped.append(each)
+            if isinstance(each.request, ask.CreateResponse):
+                dropped.append(each.request)
                 self._room.release()
             else:
-                self._requests.append(each)
+                self._waiting.append(each)
         return dropped
 
+    def is_dropped(self, request: ask.Request) -> bool:
+        """True for a response that was dropped while it was being carried out."""
+        current = self._current
+        return current is not None and current.request is request and current.is_dropped
+
     async def _run(self) -> None:
-        try:
-            while self._requests:
-                request = self._requests.popleft()
-                self._room.release()
-                await self._carry_out(request)
-        finally:
-            self.is_busy = False
+        while self._waiting:
+            self._current = self._waiting.popleft()
+            self._room.release()
+            await self._carry_out(self._current.request)
+            self._current = None  # only here: what was interrupted is not done

@@ -243,22 +243,25 @@ class Session:
             self._log.over.settle_all()
             await self._context.chat.close()
 
-    async def handle(self, request: ask.Request) -> None:
+    async def handle(self, request: ask.Request, frame: int = 0) -> None:
         """Carry out a client's request; one that is refused becomes a `Problem` notice. A change
         whose models have to be loaded, and what waits behind it, is carried out later: see
-        `deferred_requests.py`."""
+        `deferred_requests.py`. `frame`: the client's frames before the one with this request, for
+        `first_deferred`."""
         if isinstance(request, ask.UpdateSession) and request.base is None:
             request = replace(request, base=self.settings)
-        must_wait = self._deferred.is_busy or self._needs_loading(request)
-        if must_wait and not isinstance(request, NOT_DEFERRED):
-            await self._deferred.add(request)
+        if isinstance(request, NOT_DEFERRED):
+            await self._take(request)
+        elif self._deferred.is_busy or self._needs_loading(request):
+            await self._deferred.add(request, frame)
         else:
             await self._take(request)
 
     @property
-    def has_deferred(self) -> bool:
-        """True while requests wait that were handled."""
-        return self._deferred.is_busy
+    def first_deferred(self) -> int | None:
+        """`frame` of the first request that was handled and is not done yet; None: all are done.
+        Remains when `run` has ended before they were."""
+        return self._deferred.first_frame
 
     def heard_items(self) -> tuple[Item, ...]:
         """Items of the conversation; of a reply in progress the words that were heard by now."""
@@ -384,7 +387,8 @@ class Session:
         try:
             await self._dispatch(request)
         except (ClientError, StageError) as error:
-            self._complain(error, getattr(request, "event_id", None))
+            if not self._deferred.is_dropped(request):  # that has been answered
+                self._complain(error, getattr(request, "event_id", None))
 
     async def _dispatch(self, request: ask.Request) -> None:
         if isinstance(request, ask.CreateResponse | ask.CreateItem):
@@ -405,6 +409,8 @@ class Session:
                 self.feed(ev.BufferCleared(utterance), event_id)
                 self._user_items.clear()
                 self._notify(say.AudioCleared())
+            case ask.CreateResponse() if self._deferred.is_dropped(request):
+                pass  # cancelled during the check
             case ask.CreateResponse(options, event_id):
                 self._require_running()
                 self._create_response(options, event_id)

@@ -82,6 +82,7 @@ class OutputFrame:
 class SentAudio:
     """What was sent of a reply that was interrupted."""
 
+    response_id: str
     item_id: ItemId
     sent_ms: int
     was_cut: bool
@@ -136,8 +137,9 @@ class OutputAudioBuffer:
             if reply.num_sent or reply.num_queued:
                 # Rounded up: half a millisecond less would cost the word that ends here.
                 sent_ms = -(-reply.num_sent * 1000 // reply.rate_hz)
-                was_cut = reply.num_queued > 0
-                sent.append(SentAudio(reply.item_id, sent_ms, was_cut, not reply.has_ended))
+                was_cut, is_active = reply.num_queued > 0, not reply.has_ended
+                audio = SentAudio(reply.response_id, reply.item_id, sent_ms, was_cut, is_active)
+                sent.append(audio)
             reply.parts.clear()
             reply.num_queued = 0
         self._forget()

@@ -336,7 +336,7 @@ class WebRtcTransport:
         """Drop what was not sent, and cut the history to what was."""
         for sent in self._output.clear():
             if ends_response and sent.is_active:
-                self._own.append(ask.CancelResponse(event_id=OWN_EVENT))
+                self._own.append(ask.CancelResponse(sent.response_id, OWN_EVENT))
             if sent.was_cut:
                 self._own.append(ask.TruncateItem(sent.item_id, sent.sent_ms, OWN_EVENT))
             self._cut.set()

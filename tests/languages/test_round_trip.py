@@ -1,8 +1,8 @@
 """A sentence of each language, from a real voice to the real recognizer."""
 
 import re
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 pytest.importorskip("num2words", reason="the extra `languages` is not installed")
@@ -50,13 +50,26 @@ def test_the_words_of_the_bench_are_those_that_the_voice_is_given(language: str)
 
 
 @pytest.mark.parametrize(
-    ("written", "heard"),
-    [("Ma sœur voit un bœuf.", "ma soeur voit un boeuf"), ("Œuvre", "oeuvre")],
+    ("written", "given", "heard"),
+    [
+        ("Ma sœur voit un bœuf.", "Ma soeur voit un boeuf.", "ma soeur voit un boeuf"),
+        ("Œuvre", "Oeuvre", "oeuvre"),
+    ],
 )
-def test_the_voice_reads_a_ligature_as_its_letters(written: str, heard: str) -> None:
-    engine = PicoEngine("pico-fr")
-    as_letters = written.replace("œ", "oe").replace("Œ", "Oe")
-    assert np.array_equal(engine.speak(written).samples, engine.speak(as_letters).samples)
+def test_the_voice_reads_a_ligature_as_its_letters(
+    written: str, given: str, heard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pico's samples, and their number, are not the same for one text from call to call."""
+    engine, texts = PicoEngine("pico-fr"), []
+    speak = engine._pico.speak
+
+    def noted(text: str, **options: object) -> bytes:
+        texts.append(text)
+        return bytes(speak(text, **options))
+
+    monkeypatch.setattr(engine, "_pico", SimpleNamespace(speak=noted))
+    assert len(engine.speak(written).samples) > 0
+    assert texts == [given]
     assert compared(Sentence(written, written), heard, "fr").errors == 0
 
 

@@ -11,6 +11,7 @@ import pytest
 from starlette.websockets import WebSocket
 
 from agent import errors
+from agent.calls.call_state import read_state
 from agent.calls.registry import CallRegistry
 from agent.calls.service import CallOver
 from agent.calls.session_start import SessionStart
@@ -111,7 +112,7 @@ async def scene(
                 await made.serving
         except* hangs_up_on:
             pass
-        await voice.end(1000, "")
+    await voice.end(1000, "")  # the session has ended by then
 
 
 def play(story: Callable[[ManualClock], Awaitable[None]]) -> None:
@@ -294,9 +295,16 @@ def load_on(call: Scene, gate: asyncio.Event) -> None:
     )
 
 
-def speak_german(peer: Peer) -> None:
-    audio = {"input": {"transcription": {"language": "de"}}}
-    peer.say("session.update", event_id="german", session={"type": "realtime", "audio": audio})
+def speak(peer: Peer, language: str) -> None:
+    audio = {"input": {"transcription": {"language": language}}}
+    peer.say("session.update", event_id=language, session={"type": "realtime", "audio": audio})
+
+
+def write(peer: Peer, text: str) -> None:
+    content = [{"type": "input_text", "text": text}]
+    peer.say(
+        "conversation.item.create", item={"type": "message", "role": "user", "content": content}
+    )
 
 
 def told(peer: Peer) -> list[str]:
@@ -310,7 +318,7 @@ def test_a_socket_is_read_while_models_of_a_language_are_loaded() -> None:
         first, gate = Peer(clock), asyncio.Event()
         async with scene(clock, first) as call:
             load_on(call, gate)
-            speak_german(first)
+            speak(first, "de")
             first.say("response.create", event_id="later")
             first.say("response.cancel")
             await asyncio.sleep(1)
@@ -330,9 +338,9 @@ def test_a_client_hangs_up_while_models_of_a_language_are_loaded() -> None:
         first = Peer(clock)
         async with scene(clock, first) as call:
             load_on(call, asyncio.Event())
-            speak_german(first)
+            speak(first, "de")
             await asyncio.sleep(1)
-            assert call.session.has_deferred
+            assert call.session.first_deferred == 0
             first.leave(1000)
         assert call.serving.done()
         assert clock.now_ns() < 3e9, "nobody waited"
@@ -341,22 +349,56 @@ def test_a_client_hangs_up_while_models_of_a_language_are_loaded() -> None:
     play(story)
 
 
+def saved(call: Scene) -> tuple[str, int, int]:
+    """What another server would go on with: language, number of items, frames that are counted."""
+    state, num_received, _ = call.voice._snapshot(call.session)
+    return state.settings.language, len(state.items), num_received
+
+
 def test_another_server_does_not_count_frames_that_are_deferred() -> None:
+    """It counts those that are done, while others still wait."""
+
     async def story(clock: ManualClock) -> None:
         first, gate = Peer(clock), asyncio.Event()
         async with scene(clock, first) as call:
             load_on(call, gate)
             first.say("input_audio_buffer.clear")
-            speak_german(first)
-            first.say("input_audio_buffer.clear")
+            speak(first, "de")
+            write(first, "Hallo.")
+            speak(first, "pt")
+            write(first, "Olá.")
             await asyncio.sleep(1)
-            state, num_received, _ = call.voice._snapshot(call.session)
-            assert (state.settings.language, num_received) == ("en", 1)
+            assert saved(call) == ("en", 0, 1)
+            gate.set()  # for the one that waits
+            gate.clear()
+            await asyncio.sleep(1)
+            assert saved(call) == ("de", 1, 3)
             gate.set()
             await asyncio.sleep(1)
-            state, num_received, _ = call.voice._snapshot(call.session)
-            assert (state.settings.language, num_received) == ("de", 3)
+            assert saved(call) == ("pt", 2, 5)
             first.leave(1000)
+
+    play(story)
+
+
+def test_a_server_that_drains_leaves_deferred_frames_to_another() -> None:
+    async def story(clock: ManualClock) -> None:
+        store = MemoryStateStore(clock)
+        start = SessionStart("default", AgentProfile(), SessionSettings(), "m")
+        writer = FleetCalls(store, WAIT_S).begin(SESSION, start, Place.key_id, 3600)
+        first = Peer(clock)
+        async with scene(clock, first, writer=writer) as call:
+            load_on(call, asyncio.Event())
+            first.say("input_audio_buffer.clear")
+            speak(first, "de")
+            first.say("response.create")
+            await asyncio.sleep(1)
+            call.calls.draining = True
+            first.leave(1006)
+        record = await store.read_record(f"call:{SESSION}")
+        assert record is not None
+        state = read_state(record.fields)
+        assert (state.session.settings.language, state.head.received) == ("en", 1)
 
     play(story)
 
@@ -366,7 +408,7 @@ def test_a_change_that_is_deferred_outlasts_its_connection() -> None:
         first, second, gate = Peer(clock), Peer(clock), asyncio.Event()
         async with scene(clock, first) as call:
             load_on(call, gate)
-            speak_german(first)
+            speak(first, "de")
             await asyncio.sleep(1)
             first.leave(1006)
             await asyncio.sleep(1)

@@ -15,7 +15,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId, Message
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.deferred_requests import MAX_DEFERRED
-from agent.session.ports.stage_ports import SpeechResult
+from agent.session.ports.stage_ports import ChatMessage, SpeechResult
 from agent.turn_taking.tables import Agent
 from tests.support.session.session_call import Call, call_with
 from tests.support.session.tool_call import CLOCK, until
@@ -82,7 +82,8 @@ def message(number: int) -> ask.CreateItem:
 
 
 def answers(call: Call) -> list[str]:
-    """What a client is waiting for: updates by their language, errors by event id, responses."""
+    """What a client is waiting for: updates by their language, errors by event id, responses, and
+    its own items."""
     told: list[str] = []
     for notice in call.notices:
         match notice:
@@ -92,7 +93,7 @@ def answers(call: Call) -> list[str]:
                 told.append(f"error {event_id}")
             case say.ReplyStarted(settings=settings):
                 told.append(f"response {settings.language}")
-            case say.ItemAdded(item):
+            case say.ItemAdded(item) if item.id.startswith("mine_"):
                 told.append(f"item {item.id}")
     return told
 
@@ -136,7 +137,7 @@ async def test_what_is_sent_behind_the_change_waits_in_order() -> None:
         told = answers(call)
         assert told == ["updated de", "item mine_1", "response de", "updated de", "item mine_2"]
         assert call.session.settings.speed == 1.5
-        assert not call.session.has_deferred
+        assert call.session.first_deferred is None
         await call.until(say.ReplyEnded)
 
 
@@ -197,7 +198,7 @@ async def test_a_response_is_cancelled_while_models_are_loaded() -> None:
         (ended,) = await call.until(say.ReplyEnded)
         assert isinstance(ended, say.ReplyEnded)
         assert ended.status == "cancelled"
-        assert call.session.has_deferred
+        assert call.session.first_deferred is not None
         models.gates["de"].set()
         await call.until(say.SessionUpdated)
         assert answers(call)[-1] == "updated de"
@@ -215,7 +216,7 @@ async def test_a_response_that_waits_is_cancelled_and_answered() -> None:
         ] * 2
         models.gates["de"].set()
         await call.until(say.ItemAdded)
-        await until(lambda: not call.session.has_deferred)
+        await until(lambda: call.session.first_deferred is None)
         assert answers(call)[2:] == ["updated de", "item mine_1"]
 
 
@@ -228,6 +229,55 @@ async def test_a_named_response_that_is_cancelled_is_none_that_waits() -> None:
         models.gates["de"].set()
         await call.until(say.ReplyEnded)
         assert answers(call)[1:] == ["updated de", "response de"]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_a_response_that_is_cancelled_while_it_is_checked_never_begins(
+    is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checking, gate = asyncio.Event(), asyncio.Event()
+
+    async def check(message: ChatMessage) -> None:
+        checking.set()
+        await gate.wait()
+        if is_refused:
+            raise StageError("llm", "too long", refused=True)
+
+    async with call_and_models("Hallo.") as (call, models):
+        monkeypatch.setattr(call.chat, "check", check)
+        asked = ask.CreateResponse(ResponseOptions(instructions="Sing."), "create")
+        german = to_language(call.session.settings, "de")
+        requests: list[ask.Request] = [german, asked, message(1)]
+        for frame, request in enumerate(requests):
+            await call.session.handle(request, frame)
+        models.gates["de"].set()
+        await checking.wait()
+        assert call.session.first_deferred == 1
+        await call.session.handle(ask.CancelResponse(event_id="cancel"))
+        assert answers(call) == ["updated de", "error create"]
+        assert call.session.first_deferred == 2, "it has been answered"
+        await call.session.handle(ask.CancelResponse(event_id="again"))
+        gate.set()
+        await until(lambda: call.session.first_deferred is None)
+        assert answers(call) == ["updated de", "error create", "error again", "item mine_1"]
+        assert call.session._machine.agent is Agent.IDLE
+
+
+async def test_requests_that_are_done_are_not_deferred_any_more() -> None:
+    async with call_and_models() as (call, models):
+        german = to_language(call.session.settings, "de")
+        portuguese = to_language(german.settings, "pt")
+        requests: list[ask.Request] = [german, message(1), portuguese, message(2)]
+        for frame, request in enumerate(requests):
+            await call.session.handle(request, frame)
+        assert call.session.first_deferred == 0
+        models.gates["de"].set()
+        await until(lambda: models.asked == ["de", "pt"])
+        assert answers(call) == ["updated de", "item mine_1"]
+        assert call.session.first_deferred == 2
+        models.gates["pt"].set()
+        await until(lambda: call.session.first_deferred is None)
+        assert answers(call)[2:] == ["updated pt", "item mine_2"]
 
 
 async def test_an_error_meanwhile_is_not_the_changes() -> None:
@@ -243,13 +293,13 @@ async def test_an_error_meanwhile_is_not_the_changes() -> None:
         assert answers(call) == ["error None", "error cancel", "updated de"]
 
 
-async def test_a_call_that_ends_meanwhile_leaves_nothing() -> None:
+async def test_a_call_that_ends_meanwhile_has_not_done_what_is_deferred() -> None:
     async with call_and_models() as (call, models):
-        await call.session.handle(to_language(call.session.settings, "de"))
-        await call.session.handle(create())
+        await call.session.handle(to_language(call.session.settings, "de"), 3)
+        await call.session.handle(create(), 4)
         await until(lambda: models.asked)
     assert models.cancelled == ["de"]
-    assert not call.session.has_deferred
+    assert call.session.first_deferred == 3
     assert answers(call) == []
 
 

@@ -52,7 +52,7 @@ def test_an_interruption_says_what_was_sent() -> None:
     buffer.append("resp_1", samples(24_000), 24_000)
     for _ in range(3):
         buffer.next_frame()
-    assert buffer.clear() == [SentAudio(ONE, 60, was_cut=True, is_active=True)]
+    assert buffer.clear() == [SentAudio("resp_1", ONE, 60, was_cut=True, is_active=True)]
     assert buffer.queued_s == 0
     buffer.end("resp_1")
     assert buffer.take_notices() == [OutputAudioStarted("resp_1"), OutputAudioCleared("resp_1")]
@@ -65,7 +65,7 @@ def test_a_reply_that_was_sent_whole_is_not_cut() -> None:
     buffer.append("resp_1", samples(490), 24_000)
     assert len(frames(buffer)) == 2
     (sent,) = buffer.clear()
-    assert sent == SentAudio(ONE, 21, was_cut=False, is_active=True), (
+    assert sent == SentAudio("resp_1", ONE, 21, was_cut=False, is_active=True), (
         "20.4 ms: a word may end there"
     )
 
