@@ -19,7 +19,8 @@ more of which more could become known. The rest of the wait is time, not samples
 on is heard meanwhile, by the detector's onset over the agent's voice.
 
 One message has one opener at most: where speech has cut a reply before anything of it counted as
-heard, the next pause waits for the answer.
+heard, the next pause waits for the answer. And there is none where no answer is being prepared to
+the same words (`preemptive.py`): an opener promises that one follows.
 
 What was left out: an opener before the commit. Clients then get audio of a response to a message
 that does not exist yet, and items in the wrong order.
@@ -34,9 +35,10 @@ from .thresholds import OPENER_LEAD_MS
 
 def may_open(s: TurnState, evidence: Evidence, missing_ms: int) -> bool:
     """True if an opener may be spoken in the current pause, `missing_ms` before the answer may."""
+    is_prepared = s.guess == evidence.words
     is_free = s.agent in (Agent.IDLE, Agent.TRAILING) and not (s.away or s.awaited)
     is_new = not (s.wanted or s.unheard_cut)
-    if not (is_free and is_new and evidence.words.strip()) or missing_ms < OPENER_LEAD_MS:
+    if not (is_prepared and is_free and is_new) or missing_ms < OPENER_LEAD_MS:
         return False
     wait_ms = opener_silence_ms(s.rules, evidence)
     return wait_ms is not None and s.silence_ms >= wait_ms
