@@ -484,7 +484,7 @@ def test_the_wire_has_a_committed_message_before_the_opener(goes_on: bool) -> No
                 await say_rest(call, SECOND)
             await call.until(say.ReplyEnded, 2 if goes_on else 1)
             await let_work()
-            items = [item.id for item in call.session.conversation]
+            items = [str(item.id) for item in call.session.conversation]
         order = WireOrder()
         for event in told_by(make(), call.notices):
             order.see(json.dumps(event))
