@@ -16,7 +16,7 @@ the response is over (`items.py`). A response that is nearly ready gets no opene
 only delay it.
 
 *Early openers*: where the turn is certain enough for an opener and not for the answer
-(`agent/turn_taking/early_opener.py`), the words are spoken at once, in front of what there may be
+(`agent/turn_taking/preemptive.py`), the words are spoken at once, in front of what there may be
 of the response. The answer is held back until it may sound and the opener is about to end; so a
 caller who goes on has heard nothing of it. Tools wait for the same certainty. There is no early
 opener where the pace leaves too little time before the answer, or the model has not been asked yet:
