@@ -263,6 +263,13 @@ def _build(assignments: list[_Assignment]) -> Config:
             '["Well,"], or leave agent.early_openers off.',
             key="agent.early_openers",
         )
+    if sections["agent"].early_openers and not sections["agent"].guess:
+        raise ConfigError(
+            "agent.early_openers needs agent.guess, which is off: an early opener is spoken only "
+            "in front of a reply that is being prepared. Turn agent.guess on, or leave "
+            "agent.early_openers off.",
+            key="agent.early_openers",
+        )
     _check_state_store(sections["agent"].state_store, origins)
     _check_remote(sections["llm_engine"], origins)
     _check_remote_recognizer(sections["asr"], origins)

@@ -111,7 +111,7 @@ class ServiceSettings:
     early_openers: bool = False
     """Play an opener in the caller's pause already, where it is likely and not yet certain that the
     caller is done; the answer follows when it is, and a caller who goes on has only spoken over the
-    opener. Needs `openers`, which should be right in front of any answer: "Well,"."""
+    opener. Needs `guess`, and `openers` that are right in front of any answer: "Well,"."""
     idle_prompt_ms: Annotated[int, Between(0, 3_600_000)] = 0
     """Silence after the agent's last sound until `idle_prompt` is spoken, twice at most; 0: never.
     A client with `server_vad` sets it by its `idle_timeout_ms`."""

@@ -891,11 +891,11 @@ class Session:
         return self._machine.agent is not Agent.IDLE and self._has_no_words(self._machine.turn)
 
     def _has_no_words(self, turn: TurnId) -> bool:
-        """True if nothing but an opener was heard of this turn's response, the newest one."""
+        """True if nothing was heard of this turn's response, the newest one."""
         run = self._responses.current
         if run is None or run.reply.turn != turn:
             return False
-        return not self._items.stands(run.reply)[0][run.reply.opener_chars :].strip()
+        return not self._items.stands(run.reply)[0].strip()
 
     def _require_running(self) -> None:
         if not self._is_running:

@@ -27,8 +27,7 @@ from .transitions import begin_if_wanted, cut, decide, start_final_pass
 
 
 def _on_client_lost(s: TurnState, event: ev.ClientLost, now_ns: int) -> list[Command]:
-    is_unheard = event.unheard or s.agent is Agent.OPENING  # the opener is no answer
-    was_waiting = s.answers_caller and s.agent is not Agent.IDLE and is_unheard
+    was_waiting = s.answers_caller and s.agent is not Agent.IDLE and event.unheard
     s.wanted = s.wanted or s.unheard_cut or (was_waiting and not s.apologized)
     s.unheard_cut = False
     s.away = True

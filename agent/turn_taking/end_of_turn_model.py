@@ -26,7 +26,7 @@ middle of a number; a part of one gets `PARTIAL_ANSWER_MS`, or the most where it
 digits or letters that are read out may take longer than the most even where punctuation closes
 them, because Whisper's does so at random.
 
-An opener (`early_opener.py`) costs less than an answer where the caller goes on, so less certainty
+An opener (`preemptive.py`) costs less than an answer where the caller goes on, so less certainty
 is enough for it: the same formula with `OPENER_COST_SHARE` of the price. Where a rule and not the
 probability makes the wait, there is no opener.
 

@@ -21,7 +21,7 @@ Both see every event that concerns them. The coupling, in the order in which it 
    ask `required_silence_ms` whether the silence suffices for what is known, the agent's last
    question included (`dialogue/`). If so the utterance is committed and, if the rules say
    so, a reply begins. No words: it is dropped, nothing happened. With early openers a lower
-   certainty commits it for an opener, and the answer is held back: see `early_opener.py`.
+   certainty commits it for an opener, and the answer is held back: see `preemptive.py`.
 3. *Re-opened turn.* SpeechStarted where the agent answers the caller and has hardly been heard: the
    caller was not done. The reply never was, and the utterance goes on with the message before it
    (`ReopenTurn`). See `reopening.py`.

@@ -4,7 +4,7 @@ A caller who is only thinking, and speaks again just as the agent begins, has no
 does not interrupt: the turn was taken for over too early. It is re-opened. The agent stops at once,
 without waiting for words; what it had begun to say never was; and what the caller says now goes on
 with the message before it, so that the model reads one message and answers the whole. So it is
-where nothing but an early opener was heard, however late (`early_opener.py`): the agent has said
+where nothing but an early opener was heard, however late (`preemptive.py`): the agent has said
 nothing yet.
 
 That holds for the answer to the caller's last words alone, begun because the turn was over. A reply

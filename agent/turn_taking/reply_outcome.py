@@ -9,7 +9,7 @@ hears, and says of each reply how the caller took it:
 
 * *Re-opened*: the caller went on before anything of the answer was audible. A pause was taken for
   the end of the turn, and nobody noticed; or the agent had said no more than an early opener, which
-  is not an answer and is there to be spoken over (`early_opener.py`).
+  is not an answer and is there to be spoken over (`preemptive.py`).
 * *Cut in*: the reply was audible, and the caller had not finished: speech of the same turn went on
   within `WINDOW_NS` of the reply's first audible sample (behind an early opener: the answer's), and
   neither a backchannel (the machine drops it, like noise and echo) nor an intended interruption

@@ -8,10 +8,9 @@ from latency_budget.account.turn import TurnId
 from . import commands as cmd
 from . import events as ev
 from .commands import Command
-from .early_opener import may_open
 from .end_of_turn import required_silence_ms
 from .end_of_turn_model import Evidence
-from .preemptive import discard_preemptive, start_preemptive
+from .preemptive import discard_preemptive, may_open, start_preemptive
 from .reopening import caller_said
 from .state import TurnState
 from .tables import Agent, Caller, Signal

@@ -32,10 +32,10 @@ that is ready; the duration is in `paced_ns` as well, so that both latencies are
 first sound is an opener made the caller wait for the stage that was at work when the opener was
 put in front of it: that stage's stretch ends there.
 
-An early opener is spoken at a lower certainty than the answer needs: such a turn has the end-to-end
-time of the opener, which is the first audible sample, and `answer_audible` says when the answer
-came. Where the caller went on before that, nothing was answered (`withdrawn`): the turn is not
-counted as answered, nor as cut in, and has no end-to-end time.
+An early opener (`early_opener`) is spoken at a lower certainty than the answer needs: such a turn
+has the end-to-end time of the opener, which is the first audible sample, and `answer_audible` says
+when the answer came. Without that nothing was answered, whoever stopped it: the turn is not counted
+as answered, nor as cut in, and has no end-to-end time.
 
 A turn is cut in where the reply was audible before the last voiced frame of the utterance, or where
 `cut_in` says that speech of the same turn went on afterwards; it has no end-to-end time. Whether it
@@ -86,6 +86,7 @@ _ONCE = frozenset(
         _M.PACE_START,
         _M.PACE_END,
         _M.OPENER,
+        _M.EARLY_OPENER,
         _M.ANSWER_AUDIBLE,
     }
 )
@@ -181,18 +182,18 @@ class TurnLedger:
         """The record of the marks so far. May be called repeatedly, at any time."""
         origin, origin_ns = self._origin()
         released_ns, at_ear_ns = self._at.get(_M.RELEASED), heard_ns(self._at)
+        if _M.EARLY_OPENER in self._at and _M.ANSWER_AUDIBLE not in self._at:
+            released_ns = at_ear_ns = None  # of the answer
         end_ns = released_ns if at_ear_ns is None else at_ear_ns
         spans = (*stage_spans(self._at), *self._tool_spans)
         path: tuple[Span, ...] = ()
         cut_in = _M.CUT_IN in self._at and released_ns is not None
-        is_opener_all = _M.OPENER in self._at and _M.ANSWER_AUDIBLE not in self._at
-        withdrawn = _M.WITHDRAWN in self._at and (released_ns is None or is_opener_all)
+        withdrawn = _M.WITHDRAWN in self._at and released_ns is None
         paced_ns = 0
         typed = origin is Origin.REPLY_REQUESTED
         if origin_ns is not None and end_ns is not None:
             cut_in = cut_in or (end_ns < origin_ns and not typed)
-        is_timed = not (cut_in or withdrawn)
-        if origin_ns is not None and end_ns is not None and is_timed:
+        if origin_ns is not None and end_ns is not None and not cut_in:
             path = critical_path(
                 origin_ns,
                 end_ns,
@@ -208,9 +209,9 @@ class TurnLedger:
             turn=self.turn,
             origin=origin,
             stages=stage_times(spans, path),
-            e2e_server_ns=_elapsed_ns(origin_ns, released_ns) if is_timed else None,
-            e2e_ear_ns=_elapsed_ns(origin_ns, at_ear_ns) if is_timed else None,
-            answered=released_ns is not None and not withdrawn,
+            e2e_server_ns=None if cut_in else _elapsed_ns(origin_ns, released_ns),
+            e2e_ear_ns=None if cut_in else _elapsed_ns(origin_ns, at_ear_ns),
+            answered=released_ns is not None,
             cut_in=cut_in,
             interrupted=_M.INTERRUPTED in self._at and not (cut_in or withdrawn),
             reopened=_M.REOPENED in self._at,

@@ -50,6 +50,9 @@ class MarkName(StrEnum):
     OPENER = "opener"
     """A prepared phrase is played in front of the reply: it was late, or its turn is not certain
     enough to be over for an answer."""
+    EARLY_OPENER = "early_opener"
+    """That phrase is played because the turn is not certain enough to be over for an answer. Such a
+    turn is not answered before `answer_audible`."""
     RELEASED = "released"
     """The first audible sample was handed to the transport."""
     ANSWER_AUDIBLE = "answer_audible"

@@ -68,8 +68,7 @@ class TurnRecord:
     stages: Mapping[Stage, StageTime]
     """All stages, in their order."""
     e2e_server_ns: int | None
-    """Origin to first audible sample released. None: never released, origin unknown, cut in, or
-    withdrawn."""
+    """Origin to first audible sample released. None: not answered, origin unknown, or cut in."""
     e2e_ear_ns: int | None
     """Origin to the client's playback of that sample. None also where clients don't report it."""
     answered: bool

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from latency_budget.account.budget import EMBEDDED, Budget
+from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import SessionId
 from latency_budget.account.turn_record import NS_PER_MS, TurnRecord
 from latency_budget.enforcement.stage_latencies import was_prepared
@@ -94,7 +95,7 @@ class TurnHistory:
             interrupted=so_far.interrupted + record.interrupted,
             reopened=so_far.reopened + record.reopened,
             withdrawn=so_far.withdrawn + record.withdrawn,
-            withdrawn_openers=so_far.withdrawn_openers + (record.withdrawn and record.opener),
+            withdrawn_openers=so_far.withdrawn_openers + _is_withdrawn_opener(record),
             openers=so_far.openers + record.opener,
             incomplete=so_far.incomplete + bool(record.incomplete),
             prepared=so_far.prepared + was_prepared(record),
@@ -115,6 +116,12 @@ class TurnHistory:
         that session."""
         kept = [each for each in self._entries if session is None or each[0].session == session]
         return kept[max(0, len(kept) - max_turns) :]
+
+
+def _is_withdrawn_opener(record: TurnRecord) -> bool:
+    """True where an early opener was heard, and the caller went on before the answer."""
+    marked = {name for name, _ in record.marks}
+    return record.withdrawn and {MarkName.EARLY_OPENER, MarkName.RELEASED} <= marked
 
 
 def aggregate_of(entries: Sequence[TurnEntry]) -> TurnAggregate:

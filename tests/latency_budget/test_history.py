@@ -40,14 +40,16 @@ def test_counts_tell_the_kinds_of_turns() -> None:
     history.add(TurnEntry(A, turn(5, released_ms=None)))
     history.add(TurnEntry(A, turn(6, released_ms=None, interrupted=90, withdrawn=80)))
     history.add(TurnEntry(A, turn(7, released_ms=300, interrupted=900, cut_in=700)))
-    history.add(TurnEntry(A, turn(8, released_ms=300, opener=290, interrupted=900, withdrawn=800)))
+    opened = {"opener": 290, "early_opener": 290}
+    history.add(TurnEntry(A, turn(8, released_ms=300, interrupted=900, withdrawn=800, **opened)))
+    history.add(TurnEntry(A, turn(9, released_ms=None, interrupted=900, withdrawn=800, **opened)))
     counts = history.counts
-    assert (counts.turns, counts.answered, counts.late, counts.incomplete) == (9, 6, 1, 3)
+    assert (counts.turns, counts.answered, counts.late, counts.incomplete) == (10, 6, 1, 4)
     assert (counts.cut_in, counts.interrupted) == (2, 1)
-    assert (counts.reopened, counts.withdrawn, counts.prepared) == (1, 2, 7)
-    assert (counts.openers, counts.withdrawn_openers) == (1, 1)
+    assert (counts.reopened, counts.withdrawn, counts.prepared) == (1, 3, 7)
+    assert (counts.openers, counts.withdrawn_openers) == (2, 1)
     summary = profiles_json(None, history.entries())["summary"]
-    assert summary["outcomes"] == {"cut_in": 2, "interrupted": 1, "reopened": 2}
+    assert summary["outcomes"] == {"cut_in": 2, "interrupted": 1, "reopened": 3}
     low, high = summary["cut_in_interval"]
     assert low < summary["cut_in_rate"] == 2 / 6 < high
 

@@ -183,18 +183,31 @@ def test_a_reply_that_nobody_heard_did_not_cut_in() -> None:
 
 
 def test_an_early_opener_that_was_spoken_over_is_no_answer() -> None:
-    record = account(**TIGHT, opener=200, interrupted=700, withdrawn=600)
+    record = account(**TIGHT, opener=200, early_opener=200, interrupted=700, withdrawn=600)
     assert (record.outcome, record.opener) == (Outcome.REOPENED, True)
     assert (record.answered, record.cut_in, record.interrupted) == (False, False, False)
     assert (record.e2e_server_ns, record.path) == (None, ())
 
 
 def test_a_turn_with_an_early_opener_has_the_time_of_the_opener() -> None:
-    record = account(**TIGHT, opener=200, answer_audible=900)
+    record = account(**TIGHT, opener=200, early_opener=200, answer_audible=900)
     assert (record.outcome, record.answered, record.e2e_server_ms) == (None, True, 325)
     assert dict(record.marks)[MarkName.ANSWER_AUDIBLE] == 900 * MS
-    spoken_over = account(**TIGHT, opener=200, answer_audible=900, cut_in=1000)
+    spoken_over = account(**TIGHT, opener=200, early_opener=200, answer_audible=900, cut_in=1000)
     assert (spoken_over.outcome, spoken_over.answered) == (Outcome.CUT_IN, True)
+
+
+def test_a_turn_with_nothing_but_an_early_opener_is_not_answered() -> None:
+    noise = account(**TIGHT, opener=200, early_opener=200)
+    assert (noise.outcome, noise.opener, noise.answered) == (None, True, False)
+    assert (noise.e2e_server_ms, noise.e2e_ear_ms, noise.path) == (None, None, ())
+    cancelled = account(**TIGHT, opener=200, early_opener=200, interrupted=700)
+    assert (cancelled.outcome, cancelled.answered) == (Outcome.INTERRUPTED, False)
+
+
+def test_a_turn_with_a_late_opener_is_answered_by_it() -> None:
+    record = account(**TIGHT, opener=200, withdrawn=600)
+    assert (record.outcome, record.answered, record.e2e_server_ms) == (None, True, 325)
 
 
 def test_a_repeated_pass_counts_once_and_the_first_is_wasted() -> None:

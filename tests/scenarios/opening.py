@@ -138,7 +138,7 @@ LOST = timeline(
     "a client that is lost over an opener is answered when it is back",
     *opened(),
     opener(),
-    at(OPENS_AT + 100, ev.ClientLost(unheard=False), cmd.CutReply(ONE, "client_cancelled")),
+    at(OPENS_AT + 100, ev.ClientLost(unheard=True), cmd.CutReply(ONE, "client_cancelled")),
     at(3000, ev.ClientBack(), cmd.StartReply(TWO)),
     *answered(TWO, 3100),
     rules=EARLY,
@@ -185,6 +185,24 @@ SURE = timeline(
     rules=EARLY,
 )
 
+LATE_WORDS = timeline(
+    "no opener before a reply to these words is being prepared",
+    starts(0, 1),
+    pauses(PAUSED_MS, 1),
+    silence(OPENS_AT, 1, OPENS_AT - PAUSED_MS),
+    known(OPENS_AT + 10, 1, 1, FIRST, ONE),
+    silence(
+        OPENS_AT + 32,
+        1,
+        OPENS_AT + 32 - PAUSED_MS,
+        commit(1, FIRST),
+        cmd.StartReply(ONE, ENDS_AT - OPENS_AT - 32),
+    ),
+    opener(OPENS_AT + 40),
+    *answered(ONE, ENDS_AT),
+    rules=EARLY,
+)
+
 UNINTERRUPTED = timeline(
     "no opener where speech could not stop it",
     starts(0, 1),
@@ -208,5 +226,6 @@ OPENING = (
     HANGS,
     NOTHING_BEHIND,
     SURE,
+    LATE_WORDS,
     UNINTERRUPTED,
 )

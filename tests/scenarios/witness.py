@@ -93,8 +93,7 @@ class Witness:
                     self._pause.agent_said(self._rules, text if is_heard else "")
             case ev.ClientLost(unheard):
                 self.away = True
-                is_unheard = unheard or self._is_opening
-                was_waiting = self._answers_caller and is_unheard and self._apologized < self.turn
+                was_waiting = self._answers_caller and unheard and self._apologized < self.turn
                 self._may_be_due = was_waiting or self._cut_unheard
                 self._cut_unheard = False
                 self._ducked = None
@@ -258,6 +257,7 @@ class Witness:
 
     def _opens_early(self, turn: int, before: cmd.Command | None, after_ms: int) -> None:
         assert isinstance(before, cmd.CommitUtterance)
+        assert self._guess == (turn, before.text), "nothing is prepared to follow the opener"
         assert self._pause.may_open(self._rules, before.text or "")
         assert after_ms >= OPENER_LEAD_MS
         self._held_back = turn

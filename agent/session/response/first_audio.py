@@ -16,9 +16,12 @@ the response is over (`items.py`). A response that is nearly ready gets no opene
 only delay it.
 
 *Early openers*: where the turn is certain enough for an opener and not for the answer
-(`agent/turn_taking/early_opener.py`), the words are spoken at once, in front of what there may be
+(`agent/turn_taking/preemptive.py`), the words are spoken at once, in front of what there may be
 of the response. The answer is held back until it may sound and the opener is about to end; so a
-caller who goes on has heard nothing of it. Tools wait for the same certainty.
+caller who goes on has heard nothing of it. Tools wait for the same certainty. There is no early
+opener where the pace leaves too little time before the answer, or the model has not been asked yet:
+nothing could be sent behind it, nor accounted for. Such an answer is only held back, and gets an
+opener of the other kind where it is late.
 
 *Holding phrase*: a model that hangs, or is being rebuilt after it did, makes a response later than
 any budget. Where nothing of it is ready after `HOLD_NS`, and a model is in trouble, the caller
@@ -37,6 +40,7 @@ from typing import Final
 from agent.observability.turn_recorder import TurnRecorder
 from agent.session.ports.playback import duration_ns
 from agent.turn_taking import events as ev
+from agent.turn_taking.thresholds import OPENER_LEAD_MS
 from latency_budget.account.actions import ActionTaken
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
@@ -118,8 +122,8 @@ class FirstAudioGate:
         self._expected = run, voiced_ns if run.reply.speaks else None
         if answer_after_ms > 0:
             self._held = run
-            due_ns = self._clock.now_ns() + answer_after_ms * NS_PER_MS
-            self._task = self._group.create_task(self._open_early(run, voiced_ns, due_ns))
+            opening = self._open_early(run, voiced_ns, self._clock.now_ns(), answer_after_ms)
+            self._task = self._group.create_task(opening)
         elif run.is_ready:
             self.ready(run)
             return
@@ -160,29 +164,43 @@ class FirstAudioGate:
             self._budget_actions.opened(run.reply.turn, taken, saved_ms)
 
     async def _hold_back(self, run: ResponseTask, due_ns: int) -> None:
-        run.mark(MarkName.PACE_START)
-        await self._sleep_until(due_ns)
-        run.mark(MarkName.PACE_END)
+        await self._keep_pace(run, due_ns)
         self._task = None
         self._emit(ev.ReplyAudible(run.reply.turn))
 
-    async def _open_early(self, run: ResponseTask, voiced_ns: int | None, due_ns: int) -> None:
+    async def _keep_pace(self, run: ResponseTask, due_ns: int) -> None:
+        run.mark(MarkName.PACE_START)
+        await self._sleep_until(due_ns)
+        run.mark(MarkName.PACE_END)
+
+    async def _open_early(
+        self, run: ResponseTask, voiced_ns: int | None, began_ns: int, answer_after_ms: int
+    ) -> None:
         """Speak an opener, no sooner than the agent's pace, and hold the answer back until it may
         sound and the opener is about to end."""
-        settings = run.reply.settings
+        reply = run.reply
         text = self._opener_of(run)
         speech = await run.voice.opener(text)
-        if voiced_ns is not None and settings.pace_ms:
-            await self._sleep_until(min(voiced_ns + settings.pace_ms * NS_PER_MS, due_ns))
-        end_ns = now_ns = self._clock.now_ns()
-        if speech is not None and now_ns < due_ns:
-            run.open_with(text, speech, is_early=True)
-            end_ns = now_ns + duration_ns(len(speech.pcm), run.reply.playback.rate_hz)
-            self._emit(ev.OpenerAudible(run.reply.turn))
+        due_ns = began_ns + answer_after_ms * NS_PER_MS
+        opens_ns = began_ns
+        if voiced_ns is not None:
+            opens_ns = max(began_ns, voiced_ns + reply.settings.pace_ms * NS_PER_MS)
+        end_ns = due_ns
+        if speech is not None and due_ns - opens_ns >= OPENER_LEAD_MS * NS_PER_MS:
+            if opens_ns > began_ns:
+                await self._keep_pace(run, opens_ns)
+            if run.is_asked_for and not reply.opener_chars:  # it may have a holding phrase
+                run.open_with(text, speech, is_early=True)
+                end_ns = self._clock.now_ns() + duration_ns(len(speech.pcm), reply.playback.rate_hz)
+                self._emit(ev.OpenerAudible(reply.turn))
         await self._sleep_until(due_ns)
         run.certain.set()
         await self._sleep_until(end_ns - MARGIN_NS)
-        self._task = self._held = None
+        self._held = None
+        if not (run.is_ready or reply.opener_chars or voiced_ns is None):
+            await self._open(run, voiced_ns)
+            return
+        self._task = None
         if run.is_ready:
             self.ready(run)
 

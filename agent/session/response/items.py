@@ -215,7 +215,7 @@ class ReplyItems:
         if not reply.speaks:
             return reply.shown_chars
         playback = reply.playback
-        heard = playback.chars_heard(playback.heard_samples(self._clock.now_ns()))
+        heard = _words_heard(reply, playback.heard_samples(self._clock.now_ns()))
         return max(heard, reply.first_char)
 
     def is_held(self, item_id: ItemId) -> bool:
@@ -233,7 +233,7 @@ class ReplyItems:
         samples = reply.playback.samples_claimed(audio_end_ms)
         if reply.ended:
             self._recording.cut(reply.playback, samples)
-            reply.claimed_chars = reply.playback.chars_heard(samples)
+            reply.claimed_chars = _words_heard(reply, samples)
             self._keep_heard(reply, reply.claimed_chars)
         return samples * 1000 // reply.playback.rate_hz
 
@@ -268,6 +268,8 @@ class ReplyItems:
         if reply is None or reply.options.out_of_band or not (reply.has_item or reply.rounds):
             return None
         stands_at = reply.held_at if reply.claimed_chars is None else reply.claimed_chars
+        if reply.is_opener_all:
+            stands_at = 0
         return ReplyState(
             reply.item_id,
             in_progress and not reply.taken_back,
@@ -372,12 +374,17 @@ class ReplyItems:
 
     def _correct(self, reply: Reply, num_chars: int) -> None:
         """Cut the reply in the model's history, if it is in there."""
-        if reply.rounds or reply.has_called:
+        if reply.rounds or reply.has_called or reply.has_unrun_calls:
             self._context.edited()  # its tokens hold calls, which stay whatever was heard
         elif reply.generated and reply is self._newest and not reply.opener_chars:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))
         elif reply.generated or reply.is_recorded or reply.goes_on:
             self._context.edited()
+
+
+def _words_heard(reply: Reply, num_samples: int) -> int:
+    """Characters that so many samples make audible: none of an early opener without an answer."""
+    return 0 if reply.is_opener_all else reply.playback.chars_heard(num_samples)
 
 
 def _outcome(reply: Reply) -> tuple[ReplyStatus, ReplyReason | None]:

@@ -36,6 +36,8 @@ class Reply:
     item_id: ItemId = _NO_ITEM
     has_item: bool = False
     """The conversation has its item, and the client knows of it."""
+    has_unrun_calls: bool = False
+    """The model has called tools that may not run yet."""
     has_called: bool = False
     """The client has to run a tool, and will ask for another response afterwards."""
     hands_off: bool = False
@@ -83,7 +85,6 @@ class Reply:
     """It was resumed as another response; this one ends with `text`."""
     taken_back: bool = False
     """The turn was reopened: nothing of it counts as heard, whatever the client played."""
-
     answer_sample: int | None = None
     """Sample of the playback with which the answer behind an early opener begins, until it is
     audible; None: no early opener is in front of it."""
@@ -109,6 +110,11 @@ class Reply:
         words = tuple(HeardWord(w.char_end + offset, w.end_sample) for w in speech.words)
         self.playback.push(speech.pcm, span, words)
         self.has_speech = True
+
+    @property
+    def is_opener_all(self) -> bool:
+        """True while nothing but an early opener was sent: no answer, so it counts as unheard."""
+        return self.answer_sample is not None
 
     @property
     def due_ns(self) -> int:

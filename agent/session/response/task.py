@@ -163,8 +163,8 @@ class ResponseTask:
         self.announced = asyncio.Event()
         """Set when the client knows of the response. Nothing of it is sent before that."""
         self.certain = asyncio.Event()
-        """Set when it is certain enough that the caller's turn is over. No tool runs before that:
-        the response may be taken back."""
+        """Set when the response is announced, and it is certain enough that the caller's turn is
+        over. No tool runs before that: the response may be taken back."""
         self._may_send = asyncio.Event()
         """Set when the response, or an early opener in front of it, may be heard."""
         self._released = asyncio.Event()
@@ -178,6 +178,8 @@ class ResponseTask:
         """All of it was sent; the client may still be playing."""
         self.is_synthesized = False
         """All of its speech is there."""
+        self.is_asked_for = False
+        """The model was asked for it."""
         self.is_ready = False
         """Something of it could be heard or read."""
         self._chat: ChatPort | None = None
@@ -274,6 +276,8 @@ class ResponseTask:
         """
         self.reply.begin_with(text, speech, is_early=is_early)
         now_ns = self._clock.now_ns()
+        if is_early:
+            self.mark(MarkName.EARLY_OPENER, now_ns)
         self.mark(MarkName.OPENER, now_ns)
         self.mark(MarkName.FIRST_AUDIBLE_READY, now_ns)
 
@@ -298,11 +302,14 @@ class ResponseTask:
     async def _generate(self, source: ChatPort | ScriptedText) -> None:
         """Return when the reply has all its words. Raises StageError."""
         tools = self.reply.tools
+        self.is_asked_for = True
         self.mark(MarkName.REPLY_REQUESTED)
         chunker = TextChunker(self._chunking() if self.reply.speaks else None)
         self._first_due_ns = self._piece_due_ns()
         for number in range(MAX_ROUNDS + 1):
             calls = await self._round(source, chunker, tools)
+            if calls:
+                await self._await_certainty()
             own = tuple(call for call in calls if self._tools.has(call.name))
             for call in calls:
                 if call not in own:
@@ -394,15 +401,19 @@ class ResponseTask:
                 reply.text += " "
             reply.rounds[-1] = replace(reply.rounds[-1], resumes_at=len(reply.text))
 
-    async def _send_call(self, call: ModelCall) -> None:
-        """Send a client's tool call, once the response is announced, stands and is not held."""
+    async def _await_certainty(self) -> None:
+        """Wait until the model's calls may run. A cut meanwhile finds that they have not."""
+        self.reply.has_unrun_calls = True
         await self.certain.wait()
+        self.reply.has_unrun_calls = False
+
+    async def _send_call(self, call: ModelCall) -> None:
+        """Send a client's tool call, once the response is not held."""
         await self._flowing.wait()
         if not self.reply.ended:  # cut at this very moment: cancelling comes a step later
             self._callbacks.client_call(self.reply, call)
 
     async def _run_tools(self, chat: ChatPort, calls: tuple[ModelCall, ...]) -> None:
-        await self.certain.wait()
         reply = self.reply
         if reply.ended and reply.held_at is None:
             raise asyncio.CancelledError  # cut at this very moment: cancelling comes a step later
@@ -524,7 +535,7 @@ class ResponseTask:
         self._pieces.task_done()
         self.reply.playback.finish()
         if not self.is_ready:  # no sound that the machine could release
-            await self.announced.wait()
+            await self.certain.wait()
             self.release()
         self._speech_changed()
         self.is_synthesized = True

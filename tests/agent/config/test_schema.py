@@ -132,11 +132,14 @@ def test_values_that_do_not_fit(file_text: str, message: str) -> None:
     assert message in caught.value.message
 
 
-def test_early_openers_need_openers() -> None:
+def test_early_openers_need_openers_and_guesses() -> None:
     openers = "[agent]\nearly_openers = true\n"
     with pytest.raises(ConfigError, match=r"early_openers needs agent\.openers, which is empty"):
         load_config(file_text=openers)
-    assert load_config(file_text=f'{openers}openers = ["Well,"]').agent.early_openers
+    openers += 'openers = ["Well,"]\n'
+    assert load_config(file_text=openers).agent.early_openers
+    with pytest.raises(ConfigError, match=r"early_openers needs agent\.guess, which is off"):
+        load_config(file_text=f"{openers}guess = false")
 
 
 @pytest.mark.parametrize(

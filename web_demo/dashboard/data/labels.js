@@ -23,6 +23,7 @@ export const MARKS = {
   pace_start: 'From here on the reply was held back on purpose',
   pace_end: 'The reply was released',
   opener: 'Prepared words were said before the reply',
+  early_opener: 'They were said before it was certain that the caller was done',
   released: 'The first audible sound was sent',
   answer_audible: 'The answer began behind prepared words',
   heard: 'The client played that sound, by its reports',

@@ -5,24 +5,30 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 
 from agent.cli.replay import replay
+from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
-from agent.session.api.settings import SemanticVad
-from agent.session.ports.stage_ports import ToolsPort
+from agent.session.api.conversation import Message
+from agent.session.api.session_state import SessionState
+from agent.session.api.settings import ResponseOptions, SemanticVad
+from agent.session.ports.stage_ports import ChatMessage, Speech, ToolsPort
 from agent.tools.offered import NO_TOOLS
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules, opener_silence_ms, required_silence_ms
 from agent.turn_taking.end_of_turn_model import Evidence
 from agent.turn_taking.tables import Agent
-from agent.turn_taking.thresholds import REOPEN_MS
+from agent.turn_taking.thresholds import OPENER_LEAD_MS, REOPEN_MS
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn_record import Outcome
 from latency_budget.reporting.trace import read_trace
+from tests.agent.session.test_taken_over import go_on as take_over
+from tests.agent.session.test_taken_over import recorded
 from tests.support.fakes.remembering import RememberingChat
-from tests.support.fakes.stages import Calling
+from tests.support.fakes.stages import Calling, FakeVoice
 from tests.support.session import virtual_time
 from tests.support.session.guess_call import (
     change,
@@ -40,6 +46,7 @@ from tests.support.session.tool_call import CALL, NOON, Toolbox
 from tests.support.wire.wire_frames import make
 from tests.support.wire.wire_frames import say as told_by
 from tests.support.wire.wire_order import WireOrder
+from tts.text_chunker import SpeakablePiece
 
 OPENER = "Well,"
 ANSWER = "Ten past nine."
@@ -64,14 +71,17 @@ LEFT_MS = ENDS_MS - OPENS_MS
 async def patient(
     clock: ManualClock,
     *replies: str | Calling,
+    chat: RememberingChat | None = None,
+    voice: FakeVoice | None = None,
     early_openers: bool = True,
     pace_ms: int = 0,
     tools: ToolsPort = NO_TOOLS,
 ) -> AsyncIterator[tuple[Call, RememberingChat]]:
     """A call with a patient agent that has an opener."""
-    chat = RememberingChat(replies)
+    chat = chat or RememberingChat(replies)
     async with call_with(
         chat=chat,
+        voice=voice,
         clock=clock,
         openers=(OPENER,),
         early_openers=early_openers,
@@ -263,9 +273,17 @@ async def test_text_has_no_opener(clock: ManualClock) -> None:
         assert not call.of(say.AudioCommitted)
 
 
-@pytest.mark.parametrize(("pace_ms", "has_opener"), [(200, True), (LEFT_MS + 100, False)])
+@pytest.mark.parametrize(
+    ("pace_ms", "has_opener"),
+    [
+        (200, True),
+        (LEFT_MS - OPENER_LEAD_MS, True),
+        (LEFT_MS - OPENER_LEAD_MS + 1, False),
+        (LEFT_MS + 100, False),
+    ],
+)
 def test_the_pace_holds_an_opener_back_as_well(pace_ms: int, has_opener: bool) -> None:
-    """Where the answer may sound as soon as the opener, there is no opener."""
+    """Where the answer may sound soon after the opener, there is no opener."""
 
     async def story(clock: ManualClock) -> None:
         async with patient(clock, ANSWER, pace_ms=pace_ms) as (call, _):
@@ -273,11 +291,186 @@ def test_the_pace_holds_an_opener_back_as_well(pace_ms: int, has_opener: bool) -
             last_voiced(call, clock.now_ns())
             await fall_silent(call)
             await call.until(say.ReplyEnded)
-            record = call.records()[0].record
-            assert (record.opener, MarkName.OPENER in marks(call)) == (has_opener, has_opener)
+            record, at = call.records()[0].record, marks(call)
+            assert (record.opener, MarkName.OPENER in at) == (has_opener, has_opener)
             assert (record.e2e_ns or 0) >= pace_ms * 1_000_000
+            if has_opener:
+                names = MarkName.PACE_START, MarkName.PACE_END, MarkName.EARLY_OPENER
+                start_ns, end_ns, opener_ns = (at[name] for name in names)
+                assert start_ns < end_ns <= opener_ns
+                assert record.paced_ns == end_ns - start_ns
 
     virtual_time.run(story)
+
+
+@played
+async def test_a_late_answer_without_an_early_opener_gets_the_other_kind(
+    clock: ManualClock,
+) -> None:
+    async with patient(clock, ANSWER, pace_ms=LEFT_MS) as (call, chat):
+        chat.hold = asyncio.Event()
+        await pause(call, FIRST)
+        last_voiced(call, clock.now_ns())
+        await fall_silent(call)
+        await asyncio.sleep(LEFT_MS / 1000)
+        assert shown(call) == ""
+        await asyncio.sleep(3)
+        assert shown(call) == f"{OPENER} "
+        assert MarkName.OPENER in marks(call)
+        assert MarkName.EARLY_OPENER not in marks(call)
+        chat.hold.set()
+        await call.until(say.ReplyEnded)
+        assert ended(call) == [("completed", f"{OPENER} {ANSWER}")]
+
+
+class InaudibleVoice(FakeVoice):
+    """Speaks silence, of a given number of samples."""
+
+    def __init__(self, num_samples: int) -> None:
+        super().__init__()
+        self._num_samples = num_samples
+
+    async def speak(self, piece: SpeakablePiece) -> AsyncIterator[Speech]:
+        yield Speech(np.zeros(self._num_samples, np.int16), piece.span, ())
+
+
+@pytest.mark.parametrize("pace_ms", [0, 200])
+@pytest.mark.parametrize("num_samples", [0, 4800])
+def test_an_inaudible_answer_ends_behind_the_opener(num_samples: int, pace_ms: int) -> None:
+    async def story(clock: ManualClock) -> None:
+        voice = InaudibleVoice(num_samples)
+        async with patient(clock, ANSWER, "Fine.", voice=voice, pace_ms=pace_ms) as (call, _):
+            await pause(call, FIRST)
+            last_voiced(call, clock.now_ns())
+            await fall_silent(call)
+            await asyncio.sleep((LEFT_MS - 50) / 1000)
+            assert shown(call) == f"{OPENER} ", "the answer is not certain yet"
+            await asyncio.sleep(2)
+            assert ended(call) == [("completed", f"{OPENER} {ANSWER}")]
+            assert call.session._machine.agent is Agent.IDLE
+            record = call.records()[0].record
+            assert (record.opener, record.answered, record.e2e_ns) == (True, False, None)
+
+    virtual_time.run(story)
+
+
+class BusyChat(RememberingChat):
+    """Takes no message before the test lets it."""
+
+    def __init__(self, *replies: str) -> None:
+        super().__init__(replies)
+        self.free = asyncio.Event()
+
+    async def commit(self, message: ChatMessage) -> None:
+        await self.free.wait()
+        await super().commit(message)
+
+
+@played
+async def test_no_opener_before_the_model_was_asked(clock: ManualClock) -> None:
+    busy = BusyChat(ANSWER)
+    async with patient(clock, chat=busy) as (call, _):
+        await pause(call, FIRST)
+        await fall_silent(call)
+        assert call.of(say.AudioCommitted)
+        assert not call.of(say.ReplyAudio)
+        busy.free.set()
+        await call.until(say.ReplyEnded)
+        assert ended(call) == [("completed", ANSWER)]
+        at = marks(call)
+        assert at[MarkName.RELEASED] >= at[MarkName.ENDPOINT] + LEFT_MS * 1_000_000
+        record = call.records()[0].record
+        assert (record.opener, record.answered) == (False, True)
+
+
+async def lose(call: Call) -> None:
+    call.session.client_lost()
+    await asyncio.sleep(1)
+    call.session.client_back()
+
+
+async def cancel(call: Call) -> None:
+    await call.session.handle(ask.CancelResponse())
+    reply = call.of(say.ReplyStarted)[-1]
+    assert isinstance(reply, say.ReplyStarted)
+    await call.session.handle(ask.TruncateItem(reply.item_id, 10_000))
+    await call.session.handle(ask.CreateResponse(ResponseOptions()))
+
+
+@pytest.mark.parametrize("stop", [lose, cancel])
+def test_an_opener_that_is_stopped_is_neither_heard_nor_an_answer(
+    stop: Callable[[Call], Awaitable[None]],
+) -> None:
+    async def story(clock: ManualClock) -> None:
+        async with patient(clock, ANSWER, "Fine.") as (call, chat):
+            await open_turn(call)
+            await asyncio.sleep(0.5)
+            assert shown(call) == f"{OPENER} "
+            await stop(call)
+            await call.until(say.ReplyEnded, 2)
+            assert ended(call) == [("cancelled", ""), ("completed", "Fine.")]
+            assert last_asked(chat) == [("user", FIRST)]
+            assert messages(call) == [
+                ("user", FIRST, "completed"),
+                ("assistant", "", "incomplete"),
+                ("assistant", "Fine.", "completed"),
+            ]
+            record = call.records()[0].record
+            assert (record.opener, record.answered, record.e2e_ns) == (True, False, None)
+
+    virtual_time.run(story)
+
+
+def test_a_caller_who_heard_an_opener_is_answered_by_another_server() -> None:
+    states: list[SessionState] = []
+
+    async def first(clock: ManualClock) -> None:
+        async with patient(clock, ANSWER) as (call, _):
+            await open_turn(call)
+            await asyncio.sleep(0.5)
+            assert shown(call) == f"{OPENER} "
+            items = call.session.heard_items()
+            assert [each.text for each in items if isinstance(each, Message)] == [FIRST, ""]
+            states.append(recorded(call.session.state()))
+
+    async def second(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+
+    virtual_time.run(first)
+    call = take_over(states[0], second, ANSWER)
+    assert ended(call) == [("completed", ANSWER)]
+    assert isinstance(call.chat, RememberingChat)
+    assert last_asked(call.chat) == [("user", FIRST)]
+
+
+@played
+async def test_a_late_opener_is_heard_as_ever(clock: ManualClock) -> None:
+    async with patient(clock, ANSWER, early_openers=False) as (call, chat):
+        chat.hold = asyncio.Event()
+        await pause(call, FIRST)
+        last_voiced(call, clock.now_ns())
+        await fall_silent(call, ENDS_MS)
+        await asyncio.sleep(3)
+        assert shown(call) == f"{OPENER} "
+        assert not call.session._is_unheard
+        await call.session.handle(ask.CancelResponse())
+        assert ended(call) == [("cancelled", f"{OPENER} ")]
+
+
+@played
+async def test_a_call_that_never_ran_is_not_in_the_models_history(clock: ManualClock) -> None:
+    tools = Toolbox()
+    calling = Calling("", (CALL,))
+    async with patient(clock, calling, "Fine.", tools=tools, pace_ms=LEFT_MS) as (call, chat):
+        await pause(call, FIRST)
+        last_voiced(call, clock.now_ns())
+        await fall_silent(call)
+        assert [each.calls for each in chat.history] == [(), (CALL,)]
+        await call.session.handle(ask.CancelResponse())
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await call.until(say.ReplyEnded, 2)
+        assert tools.called == []
+        assert chat.asked[-1] == (ChatMessage("user", FIRST),)
 
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["answered", "goes on"])
@@ -291,7 +484,7 @@ def test_the_wire_has_a_committed_message_before_the_opener(goes_on: bool) -> No
                 await say_rest(call, SECOND)
             await call.until(say.ReplyEnded, 2 if goes_on else 1)
             await let_work()
-            items: list[str] = [item.id for item in call.session.conversation]
+            items = [str(item.id) for item in call.session.conversation]
         order = WireOrder()
         for event in told_by(make(), call.notices):
             order.see(json.dumps(event))
