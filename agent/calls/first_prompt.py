@@ -2,13 +2,16 @@
 
 The model reads an agent's instructions, examples and tools once, and keeps them for all calls. That
 takes two seconds for the half-billion model on two slow cores, which the first caller would wait
-for. So it is done when the models are loaded, unless a call was sooner: its own work comes first.
+for. So it is done when the models are loaded. A call that comes sooner reads its own, and has the
+model for itself.
 """
 
+import asyncio
 import contextlib
 from functools import partial
+from typing import Final
 
-from agent.errors import ClientError, StageError
+from agent.errors import StageError
 from agent.http.auth.principal import ANYONE
 from agent.session.api.settings import ResponseOptions
 from agent.session.response.opening_clause import example_messages
@@ -19,6 +22,9 @@ from agent.tools.server_tools import ServerTools
 from .registry import CallRegistry
 from .session_start import SessionStart, session_start
 
+LOOK_S: Final = 0.05
+"""Time between two looks whether a call has begun."""
+
 
 async def prefill_first_prompt(stages: Stages, tools: ServerTools, calls: CallRegistry) -> None:
     """Wait for the models, and have the own language model read what each call of the default agent
@@ -26,14 +32,16 @@ async def prefill_first_prompt(stages: Stages, tools: ServerTools, calls: CallRe
     await stages.wait_started()
     if stages.status != "ready" or stages.remote_llm is not None or calls.admitted:
         return
-    with contextlib.suppress(ClientError, StageError):
-        start = session_start(tools.loaded.config, ANYONE, None)
-        if isinstance(start, SessionStart):
-            await _prefill(start, stages, tools)
+    start = session_start(tools.loaded.config, ANYONE, None)
+    assert isinstance(start, SessionStart)  # there always is a default agent
+    async with asyncio.TaskGroup() as group:
+        reading = group.create_task(_prefill(start, stages, tools))
+        while not (reading.done() or calls.admitted):
+            await asyncio.wait({reading}, timeout=LOOK_S)
+        reading.cancel()
 
 
 async def _prefill(start: SessionStart, stages: Stages, tools: ServerTools) -> None:
-    """Raises StageError."""
     settings = start.settings
     taken = {str(each.get("name")) for each in settings.tools}
     check = partial(check_tools, stages, settings.instructions)
@@ -41,8 +49,9 @@ async def _prefill(start: SessionStart, stages: Stages, tools: ServerTools) -> N
     offered = tools_of(settings, ResponseOptions(), own)
     chat = stages.open_chat(settings.instructions, example_messages(start.profile))
     try:
-        if offered is not None:
-            await chat.set_tools(offered.definitions)
-        await chat.preview("")
+        with contextlib.suppress(StageError):
+            if offered is not None:
+                await chat.set_tools(offered.definitions)
+            await chat.preview("")
     finally:
         await chat.close()

@@ -1,5 +1,6 @@
 """What the model has read before the first call."""
 
+import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,9 +27,10 @@ CALENDAR = {
 class RecordedChat:
     """Writes down what it is asked to compute."""
 
-    def __init__(self, told: list[Any], *, fails: bool) -> None:
+    def __init__(self, told: list[Any], *, fails: bool, hung: asyncio.Event | None) -> None:
         self._told = told
         self._fails = fails
+        self._hung = hung
 
     async def set_tools(self, definitions: tuple[str, ...]) -> None:
         self._told.append(("tools", len(definitions), "calendar" in definitions[0]))
@@ -36,7 +38,10 @@ class RecordedChat:
     async def preview(self, text: str) -> None:
         self._told.append(("preview", text))
         if self._fails:
-            raise StageError("llm", "hangs")
+            raise StageError("llm", "fails")
+        if self._hung is not None:
+            self._hung.set()
+            await asyncio.Event().wait()
 
     async def close(self) -> None:
         self._told.append("close")
@@ -46,19 +51,29 @@ class LoadedStages:
     """Stages that have started, with a status."""
 
     def __init__(
-        self, status: str = "ready", *, remote: object = None, fails: bool = False
+        self,
+        status: str = "ready",
+        *,
+        remote: object = None,
+        fails: bool = False,
+        hangs: bool = False,
     ) -> None:
         self.status = status
         self.remote_llm = remote
         self.told: list[Any] = []
+        self.hung = asyncio.Event()
         self._fails = fails
+        self._hangs = hangs
 
     async def wait_started(self) -> None:
         self.told.append("started")
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         self.told.append((instructions, [(each.role, each.text) for each in examples]))
-        return cast(ChatPort, RecordedChat(self.told, fails=self._fails))
+        return cast(
+            ChatPort,
+            RecordedChat(self.told, fails=self._fails, hung=self.hung if self._hangs else None),
+        )
 
 
 CONFIG = Config(
@@ -87,6 +102,18 @@ async def test_the_default_agents_prompt_is_read() -> None:
         ("preview", ""),
         "close",
     ]
+
+
+async def test_a_call_that_begins_meanwhile_has_the_model_for_itself() -> None:
+    stages = LoadedStages(hangs=True)
+    calls = SimpleNamespace(admitted=0)
+    tools = ServerTools(CONFIG, ManualClock())
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        registry = cast(CallRegistry, calls)
+        group.create_task(prefill_first_prompt(cast(Stages, stages), tools, registry))
+        await stages.hung.wait()
+        calls.admitted = 1
+    assert stages.told[-2:] == [("preview", ""), "close"]
 
 
 async def test_a_model_that_fails_is_left_to_the_first_call() -> None:
