@@ -4,10 +4,13 @@ The model reads an agent's instructions, examples and tools once, and keeps them
 takes two seconds for the half-billion model on two slow cores, which the first caller would wait
 for. So it is done when the models are loaded. A call that comes sooner reads its own, and has the
 model for itself.
+
+Calls by telephone with tools of the line, and those of an agent whose MCP servers connect later,
+have another prompt from the tools on.
 """
 
 import asyncio
-import contextlib
+import logging
 from functools import partial
 from typing import Final
 
@@ -22,6 +25,8 @@ from agent.tools.server_tools import ServerTools
 from .registry import CallRegistry
 from .session_start import SessionStart, session_start
 
+_log = logging.getLogger(__name__)
+
 LOOK_S: Final = 0.05
 """Time between two looks whether a call has begun."""
 
@@ -35,13 +40,24 @@ async def prefill_first_prompt(stages: Stages, tools: ServerTools, calls: CallRe
     start = session_start(tools.loaded.config, ANYONE, None)
     assert isinstance(start, SessionStart)  # there always is a default agent
     async with asyncio.TaskGroup() as group:
-        reading = group.create_task(_prefill(start, stages, tools))
+        reading = group.create_task(_prefill_or_log(start, stages, tools))
         while not (reading.done() or calls.admitted):
             await asyncio.wait({reading}, timeout=LOOK_S)
         reading.cancel()
 
 
+async def _prefill_or_log(start: SessionStart, stages: Stages, tools: ServerTools) -> None:
+    """Whatever fails here costs no call anything."""
+    try:
+        await _prefill(start, stages, tools)
+    except StageError as error:
+        _log.warning("the first prompt was not read ahead: %s", error.message)
+    except Exception:
+        _log.exception("the first prompt was not read ahead")
+
+
 async def _prefill(start: SessionStart, stages: Stages, tools: ServerTools) -> None:
+    """Raises StageError, or whatever a model does."""
     settings = start.settings
     taken = {str(each.get("name")) for each in settings.tools}
     check = partial(check_tools, stages, settings.instructions)
@@ -49,9 +65,8 @@ async def _prefill(start: SessionStart, stages: Stages, tools: ServerTools) -> N
     offered = tools_of(settings, ResponseOptions(), own)
     chat = stages.open_chat(settings.instructions, example_messages(start.profile))
     try:
-        with contextlib.suppress(StageError):
-            if offered is not None:
-                await chat.set_tools(offered.definitions)
-            await chat.preview("")
+        if offered is not None:
+            await chat.set_tools(offered.definitions)
+        await chat.preview("")
     finally:
         await chat.close()

@@ -164,14 +164,11 @@ class FirstAudioGate:
             self._budget_actions.opened(run.reply.turn, taken, saved_ms)
 
     async def _hold_back(self, run: ResponseTask, due_ns: int) -> None:
-        await self._keep_pace(run, due_ns)
-        self._task = None
-        self._emit(ev.ReplyAudible(run.reply.turn))
-
-    async def _keep_pace(self, run: ResponseTask, due_ns: int) -> None:
         run.mark(MarkName.PACE_START)
         await self._sleep_until(due_ns)
         run.mark(MarkName.PACE_END)
+        self._task = None
+        self._emit(ev.ReplyAudible(run.reply.turn))
 
     async def _open_early(
         self, run: ResponseTask, voiced_ns: int | None, began_ns: int, answer_after_ms: int
@@ -188,8 +185,11 @@ class FirstAudioGate:
         end_ns = due_ns
         if speech is not None and due_ns - opens_ns >= OPENER_LEAD_MS * NS_PER_MS:
             if opens_ns > began_ns:
-                await self._keep_pace(run, opens_ns)
+                await self._sleep_until(opens_ns)
             if run.is_asked_for and not reply.opener_chars:  # it may have a holding phrase
+                if opens_ns > began_ns:
+                    run.mark(MarkName.PACE_START, began_ns)
+                    run.mark(MarkName.PACE_END)
                 run.open_with(text, speech, is_early=True)
                 end_ns = self._clock.now_ns() + duration_ns(len(speech.pcm), reply.playback.rate_hz)
                 self._emit(ev.OpenerAudible(reply.turn))

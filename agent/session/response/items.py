@@ -137,6 +137,7 @@ class ReplyItems:
 
     def finish(self, reply: Reply) -> None:
         """End a response of which all was sent."""
+        reply.answer_sample = None  # an answer without sound has no other end
         self._show_rounds(reply)
         status, reason = _outcome(reply)
         self._log.mark(reply.turn, MarkName.REPLY_DONE, self._clock.now_ns())

@@ -27,9 +27,11 @@ CALENDAR = {
 class RecordedChat:
     """Writes down what it is asked to compute."""
 
-    def __init__(self, told: list[Any], *, fails: bool, hung: asyncio.Event | None) -> None:
+    def __init__(
+        self, told: list[Any], *, error: Exception | None, hung: asyncio.Event | None
+    ) -> None:
         self._told = told
-        self._fails = fails
+        self._error = error
         self._hung = hung
 
     async def set_tools(self, definitions: tuple[str, ...]) -> None:
@@ -37,8 +39,8 @@ class RecordedChat:
 
     async def preview(self, text: str) -> None:
         self._told.append(("preview", text))
-        if self._fails:
-            raise StageError("llm", "fails")
+        if self._error is not None:
+            raise self._error
         if self._hung is not None:
             self._hung.set()
             await asyncio.Event().wait()
@@ -55,14 +57,14 @@ class LoadedStages:
         status: str = "ready",
         *,
         remote: object = None,
-        fails: bool = False,
+        error: Exception | None = None,
         hangs: bool = False,
     ) -> None:
         self.status = status
         self.remote_llm = remote
         self.told: list[Any] = []
         self.hung = asyncio.Event()
-        self._fails = fails
+        self._error = error
         self._hangs = hangs
 
     async def wait_started(self) -> None:
@@ -72,7 +74,7 @@ class LoadedStages:
         self.told.append((instructions, [(each.role, each.text) for each in examples]))
         return cast(
             ChatPort,
-            RecordedChat(self.told, fails=self._fails, hung=self.hung if self._hangs else None),
+            RecordedChat(self.told, error=self._error, hung=self.hung if self._hangs else None),
         )
 
 
@@ -116,8 +118,9 @@ async def test_a_call_that_begins_meanwhile_has_the_model_for_itself() -> None:
     assert stages.told[-2:] == [("preview", ""), "close"]
 
 
-async def test_a_model_that_fails_is_left_to_the_first_call() -> None:
-    assert (await prefilled(LoadedStages(fails=True)))[-2:] == [("preview", ""), "close"]
+@pytest.mark.parametrize("error", [StageError("llm", "fails"), RuntimeError("a fault of ours")])
+async def test_a_model_that_fails_is_left_to_the_first_call(error: Exception) -> None:
+    assert (await prefilled(LoadedStages(error=error)))[-2:] == [("preview", ""), "close"]
 
 
 @pytest.mark.parametrize(
