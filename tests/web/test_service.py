@@ -54,8 +54,10 @@ def served(port: int) -> Iterator[str]:
         text=True,
     )
     assert process.stdout is not None
-    first_line = process.stdout.readline()
-    assert "listens" in first_line, first_line
+    lines: list[str] = []
+    while "listens" not in "".join(lines):
+        assert (line := process.stdout.readline()), lines
+        lines.append(line)
     yield f"http://127.0.0.1:{port}/"
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=30)[0]

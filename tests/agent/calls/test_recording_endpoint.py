@@ -117,7 +117,7 @@ async def test_response_length_is_fixed_while_the_file_grows(
     server.begin(6)
     path, status = server.recorder.find(CALL) or pytest.fail("there is no file")
 
-    def grown(session: str) -> object:
+    def grown(session: str, at_unix_ns: int | None) -> object:
         with path.open("ab") as file:
             file.write(bytes(100_000))
         return path, status

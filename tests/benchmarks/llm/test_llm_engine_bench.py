@@ -121,7 +121,8 @@ def test_a_small_model_is_measured_beside_another_engine(
     assert {bench.INT4, bench.PLAIN_INT4} < set(result["engines"])
     for name, engine in result["engines"].items():
         is_int4 = name in (bench.INT4, bench.PLAIN_INT4)
-        allowed = 0.2 if is_int4 else 0.02  # random weights are rounded badly
+        # Random weights are rounded badly, and the peer's sums differ by processor.
+        allowed = 0.2 if is_int4 else 0.05
         assert engine["perplexity"] == pytest.approx(own["perplexity"], rel=allowed)
         assert len(engine["first_token_by_turn_ms"]) == 10
         assert set(engine["together_tokens_a_s"]) == {"1", "2", "4", "8"}

@@ -54,16 +54,22 @@ class ServiceProcess:
         async with asyncio.timeout(PATIENCE_S):
             output, errors = await self._process.communicate()
         self.lines += output.decode().splitlines()
-        return self._process.returncode or 0, errors.decode()
+        return self._process.returncode or 0, _without_notice(errors)
 
     async def _errors(self) -> str:
         assert self._process.stderr is not None
-        return (await self._process.stderr.read()).decode()
+        return _without_notice(await self._process.stderr.read())
 
     async def kill(self) -> None:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.communicate()
+
+
+def _without_notice(errors: bytes) -> str:
+    """Lines of stderr without what is said of this machine's processor, on some."""
+    lines = errors.decode().splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("This processor has "))
 
 
 @asynccontextmanager

@@ -95,7 +95,7 @@ async def test_tool_calls_are_streamed_whole(live: LiveServer, choice: Any) -> N
 async def test_conversation_with_tool_calls_continues(live: LiveServer) -> None:
     """Shown how, even a small model calls by itself: the marker, and from there on the grammar."""
     messages: list[Any] = []
-    for number, city in enumerate(("Rome", "Oslo", "Bonn")):
+    for number, city in enumerate(("Rome", "Oslo", "Bonn", "Cairo", "Paris")):
         arguments = json.dumps({"city": city, "unit": "celsius"})
         called = {"name": "get_weather", "arguments": arguments}
         messages += [

@@ -163,7 +163,12 @@ def test_a_rows_attention_is_the_same_drafted_and_batched(
     kind: Kind, window: int | None, name: str
 ) -> None:
     """Positions beside a chunk's edge: later rows see one that the first rows don't, and don't see
-    one that the first rows do. There are more chunks than programs to share them."""
+    one that the first rows do. There are more chunks than programs to share them.
+
+    In the interpreter a product of float32 is the processor's library's, which adds up in an order
+    that may depend on the place in memory."""
+    exact = kind is not FLOAT32 or DEVICE.type == "cuda"
+    tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-5, "atol": 1e-6}
     maker, ops = Maker(6, DEVICE), IMPLEMENTATIONS[name]()
     layer = maker.attention(64, GROUPED, kind, window=window)
     rows = maker.rows([[126, 127, 128, 129], [254, 255, 256, 257]], PAGE, NUM_PAGES)
@@ -174,14 +179,14 @@ def test_a_rows_attention_is_the_same_drafted_and_batched(
     for index in range(2):
         chosen = slice(4 * index, 4 * index + 4)
         drafted = attended(ops, layer, x[chosen], lane(rows, index, 4), pages)
-        assert torch.equal(drafted, together[chosen])
+        torch.testing.assert_close(drafted, together[chosen], **tolerance)
     firsts = shortened(rows, 4, 1)
     batched = attended(ops, layer, x[::4].contiguous(), firsts, pages)
-    assert torch.equal(batched, together[::4])
+    torch.testing.assert_close(batched, together[::4], **tolerance)
     for row in range(MAX_ROWS):
         alone = Rows(rows.positions[row : row + 1], rows.tables[row // 4 : row // 4 + 1])
         mine = attended(ops, layer, x[row : row + 1], alone, pages)
-        assert torch.equal(mine[0], together[row]), row
+        torch.testing.assert_close(mine[0], together[row], **tolerance)
 
 
 @pytest.mark.parametrize("qk_norm", [False, True], ids=["", "head norms"])
