@@ -56,8 +56,8 @@ def served(port: int) -> Iterator[str]:
     assert process.stdout is not None
     lines: list[str] = []
     while "listens" not in "".join(lines):
-        assert (line := process.stdout.readline()), lines
-        lines.append(line)
+        lines.append(process.stdout.readline())
+        assert lines[-1], lines
     yield f"http://127.0.0.1:{port}/"
     process.send_signal(signal.SIGTERM)
     output = process.communicate(timeout=30)[0]
