@@ -20,6 +20,12 @@ END_S: Final = 1.0
 next call to a replica that still ends the last one, and has no line yet. Longer: a client that
 resumes waits for its own place, where all others are taken."""
 
+UNKNOWN: Final = 1005
+"""Code that Ray makes up for a connection of which its proxy knows nothing any more. It broke: who
+hangs up on purpose gives a code, the page and the SDK 1000."""
+
+BROKEN: Final = 1006
+
 LAST_S: Final = 3.0
 """Time that handlers have for their end when the replica ends: some report a call to its carrier.
 Longer: Ray kills the process before the rest has ended (`STOP_MARGIN_S` of `ray_options.py`)."""
@@ -66,9 +72,11 @@ class ConnectionRequests:
 
         async def watched_receive() -> Message:
             message = await receive()
-            if message["type"] == "websocket.disconnect" and not gone.done():
+            if message["type"] != "websocket.disconnect":
+                return message
+            if not gone.done():
                 gone.set_result(None)
-            return message
+            return {**message, "code": BROKEN} if message.get("code") == UNKNOWN else message
 
         async def send_while_there(message: Message) -> None:
             if gone.done():

@@ -36,8 +36,9 @@ PHRASES: Final = (WHO, STORY, THINK)
 TALE: Final = " ".join(["The dragon slept on."] * 24)
 """25 s of speech."""
 
-THINKING_S: Final = 20.0
-"""Time until the reply to `THINK`; in a call that was taken over there is none."""
+THINKING_S: Final = 15.0
+"""Time until the reply to `THINK`; in a call that was taken over there is none. After 20 s of it a
+session takes the model for hung."""
 
 
 def said(phrase: str) -> npt.NDArray[np.int16]:

@@ -36,6 +36,8 @@ NUM_REPLICAS: Final = 3
 NUM_CALLS: Final = 30
 LINES: Final = 16
 """Calls that a replica holds: any two hold all."""
+FEW_LINES: Final = 5
+"""Where a dozen calls are to need all replicas: Ray's proxy fills that of its own node first."""
 HEARD_S: Final = 3.0
 """Speech of a story after which words of it were heard, whatever was sent ahead."""
 PREFIX: Final = "test:"
@@ -310,12 +312,12 @@ async def test_clients_resume_where_all_lines_are_taken(
 async def test_an_update_loses_no_call_that_outlasts_the_drain(
     redis: RedisServer, cluster: RayCluster
 ) -> None:
-    deploy(cluster, redis, drain_s=2)
+    deploy(cluster, redis, drain_s=2, lines=FEW_LINES)
     async with tcp_proxy(cluster.port) as network, callers(network.port, 12) as group:
         sessions = [each.call.session_id for each in group]
         old = await ask_all(group)
         assert len(set(old)) == NUM_REPLICAS
-        await asyncio.to_thread(deploy, cluster, redis, drain_s=2, version="v2")
+        await asyncio.to_thread(deploy, cluster, redis, drain_s=2, lines=FEW_LINES, version="v2")
         await until(lambda: cluster.replicas("STOPPING") == 0)
         await asyncio.gather(*(each.until_resumed() for each in group))
         new = await ask_all(group)
@@ -332,7 +334,7 @@ async def test_an_update_loses_no_call_that_outlasts_the_drain(
 async def test_redis_answers_nothing_for_a_while(redis: RedisServer, cluster: RayCluster) -> None:
     """Calls go on and new ones begin; a call whose replica dies meanwhile is refused with the
     reason, and resumed later. What was said meanwhile survives the next death."""
-    deploy(cluster, redis)
+    deploy(cluster, redis, lines=FEW_LINES)
     clock = SystemClock()
     dial = Dial(cluster.url, None, True, None, clock)
     async with callers(cluster.port, 12) as group:

@@ -57,6 +57,19 @@ class Call:
             self.has_ended.set()
 
 
+@pytest.mark.parametrize(("told", "seen"), [(1005, 1006), (1006, 1006), (1000, 1000)])
+async def test_a_connection_of_which_ray_knows_no_more_is_broken(told: int, seen: int) -> None:
+    codes: list[int] = []
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        codes.append((await receive())["code"])
+
+    connection = Connection({**LOST, "code": told})
+    requests = ConnectionRequests(call, LeftHandlers())
+    await requests({"type": "websocket"}, connection.receive, connection.send)
+    assert codes == [seen]
+
+
 async def test_a_request_ends_where_the_server_closes_and_the_call_goes_on() -> None:
     """Nobody reads that connection any more: its end would never be noticed."""
     may_end, has_ended = asyncio.Event(), asyncio.Event()
