@@ -1,4 +1,4 @@
-"""A sentence of each language, from a real voice to the real recognizer."""
+"""Sentences of each language, from a real voice to the real recognizer."""
 
 import re
 from types import SimpleNamespace
@@ -89,11 +89,14 @@ def recognizer() -> asr.Recognizer:
 @pytest.mark.slow
 @pytest.mark.models
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_sentence_is_understood(recognizer: asr.Recognizer, language: str) -> None:
+def test_sentences_are_understood(recognizer: asr.Recognizer, language: str) -> None:
+    """Of one sentence alone another processor's rounding may decide; the bench has all of them."""
     voice = tts.load_voice(PROFILES[language].voice, ModelStore().directory)
-    sentence = next(s for s in load_sentences()[language] if s.written == s.spoken)
-    heard = recognizer.transcribe(
-        spoken(voice, sentence.written), options=asr.TranscriptionOptions(language)
-    ).text
-    result = compared(sentence, heard, language)
-    assert result.errors <= 1, heard
+    sentences = [s for s in load_sentences()[language] if s.written == s.spoken][:5]
+    results = []
+    for sentence in sentences:
+        heard = recognizer.transcribe(
+            spoken(voice, sentence.written), options=asr.TranscriptionOptions(language)
+        ).text
+        results.append(compared(sentence, heard, language))
+    assert sum(r.errors for r in results) <= 0.15 * sum(r.words for r in results), results
