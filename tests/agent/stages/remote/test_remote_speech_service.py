@@ -56,8 +56,8 @@ async def network(live: LiveServer) -> AsyncIterator[TcpProxy]:
 
 @pytest.fixture
 async def endless() -> AsyncIterator[ScriptedServer]:
-    """A server whose voice says the kept texts, and then begins and never ends."""
-    async with scripted_server(whole(), Answer([head("audio/pcm"), PCM], "hang")) as scripted:
+    """A server whose voice says whatever is kept of it; `remote` makes it begin and never end."""
+    async with scripted_server(whole()) as scripted:
         yield scripted
 
 
@@ -94,6 +94,9 @@ async def remote(
     )
     server = LiveServer(config, KeyFile(tmp_path / "keys.json"))
     await asyncio.to_thread(server.start)
+    assert len(endless.bodies) > 1, "its apology, and what is said while a tool runs"
+    assert not endless.given_up.is_set()
+    endless.answers = [Answer([head("audio/pcm"), PCM], "hang")]
     try:
         yield server
         await asyncio.to_thread(server.settle)
