@@ -86,6 +86,11 @@ KEPT_BYTES: Final = 64 << 10
 """Memory of the oldest messages that are processed although the client has gone: a second of that
 audio."""
 
+KEPT_MESSAGES: Final = 50
+"""And their number: a second of audio in pieces of 20 ms. With more, a client over its limits,
+whose changes of the session are read at ten a second, keeps its line after it has gone: for 20 s
+where 64 KiB hold two hundred of them."""
+
 
 SLICE_BYTES: Final = 4096
 """Bytes parsed in one go: 682 of the smallest WebSocket frames, which take 3 ms."""
@@ -181,7 +186,8 @@ class MessageQueue(asyncio.Queue[Any]):
 
     def _forget_newest(self) -> None:
         for message in [self.get_nowait() for _ in range(self.qsize())]:
-            if self._num_bytes + _size(message) <= KEPT_BYTES:
+            has_room = self._num_bytes + _size(message) <= KEPT_BYTES
+            if has_room and self.qsize() < KEPT_MESSAGES:
                 super().put_nowait(message)
 
     def _put(self, item: Any) -> None:

@@ -11,6 +11,7 @@ from agent.codec.json_frame import MAX_FRAME_BYTES
 from agent.http.hardening import websocket_protocol
 from agent.http.hardening.websocket_protocol import (
     FRAMES_AT_ONCE,
+    KEPT_MESSAGES,
     MAX_PHONE_FRAME_BYTES,
     SLICE_BYTES,
 )
@@ -275,6 +276,23 @@ async def test_queued_messages_are_dropped_on_disconnect(
     assert last == {"type": "websocket.disconnect", "code": 1000, "reason": ""}
     assert 3 <= len(kept) <= 5
     assert [each["text"].strip() for each in kept] == [str(each) for each in range(len(kept))]
+    await end(wire)
+
+
+async def test_few_of_many_short_messages_are_kept_on_disconnect() -> None:
+    reader, wire = await call()
+    reader.may_read.clear()
+    wire.protocol.data_received(b"".join(text(b"%d" % each) for each in range(200)))
+    await turns(100)
+    wire.protocol.data_received(CLOSE)
+    await turns()
+    reader.may_read.set()
+    await turns(200)
+    *kept, last = reader.got
+    assert last["type"] == "websocket.disconnect"
+    # And the one that the session was about to take.
+    assert KEPT_MESSAGES <= len(kept) <= KEPT_MESSAGES + 1
+    assert [each["text"] for each in kept] == [str(each) for each in range(len(kept))]
     await end(wire)
 
 
