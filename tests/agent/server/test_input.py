@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from agent.codec.json_frame import MAX_FRAME_BYTES
+from agent.realtime import socket
+from agent.realtime.socket import ReceiveLimiter
 from tests.support.service.live import LiveServer
 from tests.support.service.live_call import (
     WIRE_HZ,
@@ -239,8 +242,17 @@ async def test_the_input_format_may_change_in_mid_call(live: LiveServer) -> None
         await call.until("response.created")
 
 
-async def test_long_texts_in_a_row_are_all_answered(live: LiveServer) -> None:
-    """None fits into the model's context, and each is refused for itself."""
+async def test_long_texts_in_a_row_are_all_answered(
+    live: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None fits into the model's context, and each is refused for itself. The client has to wait,
+    for they count as more messages than it may send at once."""
+    waits: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(socket, "ReceiveLimiter", partial(ReceiveLimiter, pause=pause))
     async with call_to(live.url) as call:
         content = [{"type": "input_text", "text": "\N{CJK UNIFIED IDEOGRAPH-65E5}" * 120_000}]
         for number in range(12):
@@ -250,3 +262,4 @@ async def test_long_texts_in_a_row_are_all_answered(live: LiveServer) -> None:
             assert "tokens" in (await call.problem("invalid_value"))["message"]
         await call.prove_alive()
     assert call.of("conversation.item.created") == []
+    assert waits
