@@ -14,7 +14,7 @@ from llm_engine.cuda.ops import triton_step_inputs
 from llm_engine.cuda.ops.interface import MAX_ROWS, RowMasks, StepOps
 from llm_engine.cuda.ops.reference_ops import ReferenceStepOps
 from llm_engine.cuda.ops.triton_step_inputs import TritonStepOps
-from tests.support.llm.cuda_ops_devices import DEVICE, IMPLEMENTATIONS
+from tests.support.llm.cuda_ops_devices import DEVICE, IMPLEMENTATIONS, LARGE_VOCABULARY
 from tests.support.llm.sampling_cases import (
     EVERY_FILTER,
     distribution,
@@ -128,7 +128,7 @@ def test_a_large_vocabulary(name: str, scale: float, has_ties: bool) -> None:
         SamplingParams(),
         SamplingParams(temperature=1.0, top_k=500, top_p=0.95),
     ]
-    logits = some_logits(3, 70_001, 7, scale, has_ties=has_ties)
+    logits = some_logits(3, LARGE_VOCABULARY, 7, scale, has_ties=has_ties)
     ops, positions, seeds = lane_ops(name), [5, 6, 7], [3, 2, (1 << 64) - 1]
     assert drawn(ops, logits, positions, params, seeds) == on_host(logits, positions, params, seeds)
 

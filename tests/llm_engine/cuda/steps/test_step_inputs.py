@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from llm_engine.cuda.ops.interface import MAX_ROWS, StepState
-from tests.support.llm.cuda_ops_devices import DEVICE, IMPLEMENTATIONS
+from tests.support.llm.cuda_ops_devices import DEVICE, IMPLEMENTATIONS, LARGE_VOCABULARY
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +116,7 @@ def test_rows_are_embedded_where_they_stand(
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @pytest.mark.parametrize("num_seqs", [1, 2, 8])
-@pytest.mark.parametrize("vocab_size", [5, 1024, 70_001])
+@pytest.mark.parametrize("vocab_size", [5, 1024, LARGE_VOCABULARY])
 def test_the_first_of_the_largest_logits_is_the_likeliest(
     name: str, num_seqs: int, vocab_size: int
 ) -> None:
