@@ -88,12 +88,15 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path, caplog: pytest.LogCapture
     path = tmp_path / "file.weights"
     write(path, "key", ARRAYS.items())
     whole = path.read_bytes()
-    for position in range(len(whole)):
-        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        assert read(path, "key") is None, position
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        assert read(path, "key") is None, length
+    with path.open("r+b", buffering=0) as file:  # written anew, it would go to the disk each time
+        for position, byte in enumerate(whole):
+            os.pwrite(file.fileno(), bytes([byte ^ 1]), position)
+            assert read(path, "key") is None, position
+            os.pwrite(file.fileno(), bytes([byte]), position)
+        assert_holds(read(path, "key"))
+        for length in reversed(range(len(whole))):
+            file.truncate(length)
+            assert read(path, "key") is None, length
     path.write_bytes(whole + b"\0")
     assert read(path, "key") is None
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
