@@ -60,7 +60,8 @@ models:
 test:
 	@$(BOOTSTRAP) $(DEV)
 	@HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
-	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile $(TIER) $(ARGS)
+	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile \
+		--no-loadscope-reorder $(TIER) $(ARGS)
 
 test-all:
 	@$(MAKE) --no-print-directory test TIER=

@@ -4,9 +4,32 @@ import importlib.util
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.support.postgres import place, postgres
 
 __all__ = ["place", "postgres"]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the files (`make test-all`), order them: files with slow tests
+    first, and of these and the others those with the most tests. pytest-xdist counts tests alone.
+    The longest files have few, and the last of them kept one process busy while none was left for
+    the others."""
+    if not hasattr(config, "workerinput"):
+        return
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+
+    def place_of(tests: list[pytest.Item]) -> tuple[bool, int]:
+        is_long = any(
+            test.get_closest_marker(name) for test in tests for name in ("slow", "browser")
+        )
+        return not is_long, -len(tests)
+
+    items[:] = [test for tests in sorted(files.values(), key=place_of) for test in tests]
+
 
 # Without a GPU, its kernels run in Triton's interpreter. Triton looks for this when it is imported,
 # whoever is the first to do so.
