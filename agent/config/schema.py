@@ -217,9 +217,10 @@ class LlmSettings:
     model of another server with OpenAI's API, like "openai:http://gpu-box:8000/v1#qwen3-8b", or of
     another package, like "plugin:argument"."""
     dtype: Literal["int8", "int4", "float32", "bfloat16", "fp8"] = "int8"
-    """Number format of the linear layers. int4 keeps GPTQ, AWQ and Q4_0 models as they are, and
-    rounds half of the weights of others, which makes tokens about a tenth quicker. float32 is
-    exact, and three times slower; bfloat16 and fp8 are for an NVIDIA GPU."""
+    """Number format of the linear layers. int4 keeps what GPTQ, AWQ and GGUF files (Q4_0, Q4_1,
+    Q4_K) have in 4 bits as it is, and rounds half of the weights of others, which makes tokens
+    about a tenth quicker. float32 is exact, and three times slower; bfloat16 and fp8 are for an
+    NVIDIA GPU."""
     device: Literal["", "cpu", "cuda"] = ""
     """Device of the language model: cuda is an NVIDIA GPU. Empty: as `dtype` says, with int4 the
     processor."""

@@ -10,8 +10,11 @@ from typing import Final
 
 from latency_budget.host import available_mb
 from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.packed_weights import FusedWeights
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.errors import MemoryShortageError
+
+from .onnx_int4 import CPU_GROUPS
 
 _MB: Final = 1 << 20
 _SESSION_ROWS: Final = 64
@@ -22,6 +25,8 @@ _BYTES: Final = {Precision.FLOAT32: 4.0, Precision.INT8: 1 + 4 / 64, Precision.I
 """Bytes of a weight with its share of the block's scale."""
 _ROUNDED_BYTES: Final = 0.5 + 4.5 / 32
 """Bytes of a weight that was rounded to 4 bits, with its share of scale and zero point."""
+_AFFINE_BYTES: Final = _ROUNDED_BYTES * 33 / 32
+"""Bytes of a weight in GGUF's 4-bit blocks, with its share of those for the blocks' sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +44,15 @@ class CpuMemoryPlan:
 
 
 def plan_memory(
-    model: ModelConfig, config: EngineConfig, context_length: int, *, is_stored_int4: bool = False
+    model: ModelConfig,
+    config: EngineConfig,
+    context_length: int,
+    *,
+    is_stored_int4: bool = False,
+    num_affine: int = 0,
 ) -> CpuMemoryPlan:
-    """Plan the memory; `is_stored_int4`: the layers' matrices are stored in 4 bits."""
+    """Plan the memory; `is_stored_int4`: the layers' matrices are stored in 4 bits. `num_affine`:
+    weights in GGUF's 4-bit blocks that would otherwise have 8 bits."""
     precision = config.precision
     is_rounded = precision is Precision.INT4 and not is_stored_int4
     if is_rounded:
@@ -56,6 +67,7 @@ def plan_memory(
     if is_rounded:  # the matrices of `onnx_int4.CPU_GROUPS`
         down = model.num_layers * model.hidden_size * model.intermediate_size
         weights -= (down + vocabulary) * (_BYTES[Precision.INT8] - _ROUNDED_BYTES)
+        weights -= num_affine * (_BYTES[Precision.INT8] - _AFFINE_BYTES)
     token = 4 * model.num_layers * pairs
     cache = min(config.kv_cache_mb * _MB, config.max_batch * context_length * token)
     row = 4 * (model.vocab_size + 2 * heads + 3 * model.intermediate_size)
@@ -69,20 +81,34 @@ def plan_memory(
 def converted_bytes(checkpoint: Checkpoint, config: EngineConfig) -> int:
     """Size of the file of converted weights: matrices are in it as they are and packed."""
     model = checkpoint.config
-    plan = plan_memory(model, config, 1, is_stored_int4=_is_stored_int4(checkpoint))
+    plan = _plan(checkpoint, config, 1)
     return 2 * plan.weights_mb * _MB - 2 * model.vocab_size * model.hidden_size
 
 
-def _is_stored_int4(checkpoint: Checkpoint) -> bool:
-    return any(name.startswith("layers.") for name in checkpoint.int4_names)
+def _plan(checkpoint: Checkpoint, config: EngineConfig, context_length: int) -> CpuMemoryPlan:
+    num_affine = 0
+    if config.calibration is None:
+        weights = FusedWeights(checkpoint)
+        num_affine = sum(
+            matrix.num_inputs * sum(num_outputs for _, num_outputs in matrix.parts)
+            for layer in range(checkpoint.config.num_layers)
+            for matrix in weights.matrices(layer)
+            if matrix.may_be_affine_int4 and matrix.name not in CPU_GROUPS
+        )
+    return plan_memory(
+        checkpoint.config,
+        config,
+        context_length,
+        is_stored_int4=checkpoint.has_int4_layers,
+        num_affine=num_affine,
+    )
 
 
 def require_memory(checkpoint: Checkpoint, config: EngineConfig, context_length: int) -> None:
     """Raise MemoryShortageError, with the arithmetic, for a model that this machine or its
     container has no room for. A platform that does not report its memory is taken to have it."""
     free_mb = available_mb()
-    stored = _is_stored_int4(checkpoint)
-    plan = plan_memory(checkpoint.config, config, context_length, is_stored_int4=stored)
+    plan = _plan(checkpoint, config, context_length)
     if free_mb is None or plan.total_mb <= free_mb:
         return
     remedies = []

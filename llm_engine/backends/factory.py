@@ -24,7 +24,9 @@ def make_backend(
         return load_backend(checkpoint, config, context_length, on_progress)
     if name is BackendName.TORCH:
         require_torch("precision float32")
-    elif config.precision is Precision.INT4 and checkpoint.has_int4_layers:
+    elif (
+        config.precision is Precision.INT4 and checkpoint.int4_names - checkpoint.affine_int4_names
+    ):
         require_torch(f"{checkpoint.path}: keeping 4-bit weights, instead of int8,")
     elif config.precision is Precision.INT4 and config.calibration is not None:
         require_torch("calibration")

@@ -89,7 +89,7 @@ class OnnxBackend:
             return convert(
                 checkpoint,
                 on_progress,
-                keeps_int4=is_int4 and checkpoint.has_int4_layers,
+                keeps_int4=is_int4,
                 int4_groups=groups,
                 calibration=calibration,
             )

@@ -17,6 +17,8 @@ and 128 add in another order for a last row without a pair (ONNX Runtime 1.31 on
 32 and of 8 bits do not: the former are given an even number of rows (`in_pairs`). Running the whole
 model on pairs instead would cost a third of a step where its other matrices have 8 bits.
 
+Some matrices of 4 bits take the sums of their blocks of inputs as more inputs (`onnx_int4`).
+
 Weights stay in their file (ONNX external data): the session maps it, and of the matrices their
 packed bytes, where the file has them (`onnx_packing`); otherwise it packs into its own memory.
 """
@@ -129,6 +131,12 @@ def matrix_format(arrays: Mapping[str, StoredArray], matrix: str) -> BlockFormat
     """Format of a stored matrix."""
     kind = "nibbles" if f"{matrix}.nibbles" in arrays else "codes"
     return block_format(kind, arrays[f"{matrix}.{kind}"].shape)
+
+
+def takes_block_sums(arrays: Mapping[str, StoredArray], matrix: str, num_inputs: int) -> bool:
+    """True if a stored matrix has more weights than inputs: for the sums of their blocks."""
+    form = matrix_format(arrays, matrix)
+    return form.bits == 4 and arrays[f"{matrix}.nibbles"].shape[1] > -(-num_inputs // form.block)
 
 
 def paired_inputs(arrays: Mapping[str, StoredArray]) -> list[tuple[str, str]]:
@@ -300,14 +308,27 @@ class _Builder:
         inputs = [rows, f"{name}.{kind}", f"{name}.scales", zeros]
         if f"{name}.bias" in self._arrays:
             inputs += ["", f"{name}.bias"]
+        if takes_block_sums(self._arrays, name, num_inputs):
+            num_blocks = num_inputs // form.block
+            inputs[0] = self._with_block_sums(name, rows, num_blocks, form.block)
+            num_inputs += num_blocks
         attributes = linear_attributes(num_inputs, num_outputs, form)
         if not form.in_pairs:
             return self._add("MatMulNBits", inputs, output=output, **attributes)
         is_head = output == LOGITS
         paired, unpaired = (PAIRED_SAMPLED, UNPAIRED_SAMPLED) if is_head else (PAIRED, UNPAIRED)
-        inputs[0] = self._add("Gather", [rows, paired], axis=1)
+        inputs[0] = self._add("Gather", [inputs[0], paired], axis=1)
         products = self._add("MatMulNBits", inputs, **attributes)
         return self._add("Gather", [products, unpaired], output=output, axis=1)
+
+    def _with_block_sums(self, name: str, rows: str, num_blocks: int, block: int) -> str:
+        """Rows `[1, T, inputs]`, and behind each the sums of its blocks. T may be 0, of which a
+        size left open cannot be told."""
+        shape = self._constant(f"{name}.blocks", (0, 0, num_blocks, block))
+        last = self._constant(f"{name}.last", (-1,))
+        blocks = self._add("Reshape", [rows, shape])
+        sums = self._add("ReduceSum", [blocks, last], keepdims=0)
+        return self._add("Concat", [rows, sums], axis=-1)
 
     def _norm(self, name: str, rows: str, delta: str | None) -> tuple[str, str]:
         """RMS norm of `rows` + `delta`, and that sum."""

@@ -1,8 +1,15 @@
 """4-bit blocks for MatMulNBits: rounding floats to them, and packing their codes.
 
 Two codes are in a byte, the first in the lower half, and zero points alike. A matrix that a
-checkpoint stores in 4 bits comes as an `Int4Matrix`; any other is rounded to the nearest here,
-without torch, or by calibration (`models/int4_rounding.py`).
+checkpoint stores in 4 bits comes as an `Int4Matrix` or an `AffineInt4`; any other is rounded to the
+nearest here, without torch, or by calibration (`models/int4_rounding.py`).
+
+The offset of an `AffineInt4`'s block is any number, that of MatMulNBits a whole multiple of the
+scale. What is left of the offset after the nearest multiple is the same for all inputs of a block,
+so it multiplies their sum: a matrix with such rests has more inputs, the sums of its blocks
+(`onnx_graph`), and the rests as their weights. These are rounded to 4 bits in turn: by no more than
+a 30th of a code's step, where leaving them out would double the error of the file's own rounding.
+They are a 32nd of the weights.
 """
 
 from collections.abc import Iterator
@@ -11,7 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_engine.checkpoints.int4 import LARGEST, SHRINKS, ZERO, Int4Matrix
+from llm_engine.checkpoints.gguf_reader import INT4_BLOCK
+from llm_engine.checkpoints.int4 import LARGEST, SHRINKS, ZERO, AffineInt4, Int4Matrix
 from llm_engine.checkpoints.packed_cache import Array
 
 CPU_GROUPS: Final = {"down": 32, "head": 32}
@@ -29,6 +37,19 @@ def packed_arrays(name: str, matrix: Int4Matrix) -> Iterator[tuple[str, Array]]:
     """Arrays of a stored or calibrated matrix as the graph wants them."""
     codes, scales, zeros = (each.numpy() for each in (matrix.codes, matrix.scales, matrix.zeros))
     yield from _packed(name, codes, scales, zeros, matrix.group)
+
+
+def affine_arrays(name: str, matrix: AffineInt4) -> Iterator[tuple[str, Array]]:
+    """Arrays of a matrix in GGUF's blocks, with weights for the sums of its blocks where its
+    offsets need them."""
+    steps = np.where(matrix.scales == 0, 1, matrix.scales)
+    zeros = np.clip(np.rint(-matrix.offsets / steps), 0, LARGEST)
+    rests = matrix.offsets + zeros * matrix.scales
+    parts = [(matrix.codes, matrix.scales, zeros.astype(np.uint8))]
+    if rests.any():
+        parts.append(nearest(rests, INT4_BLOCK))
+    codes, scales, zeros = (np.concatenate(each, axis=1) for each in zip(*parts, strict=True))
+    yield from _packed(name, codes, scales, zeros, INT4_BLOCK)
 
 
 def rounded_arrays(name: str, weight: Array, group: int) -> Iterator[tuple[str, Array]]:

@@ -4,9 +4,10 @@ Each row of a matrix is cut into blocks of `BLOCK` inputs with one scale, the la
 127. Codes are unsigned around 128, as MatMulNBits expects them; a last block that the inputs do not
 fill is padded with zeros. Heads have the size that attention supports (`onnx_attention`).
 
-With precision int4, a checkpoint that is stored in 4 bits is kept code for code; its other matrices
-become 8-bit, as rounding what its maker has rounded would lose twice. Of any other checkpoint
-`onnx_int4.CPU_GROUPS` are rounded to the nearest, or by calibration (`onnx_calibration`).
+With precision int4, matrices that are stored in 4 bits are kept code for code. The others of a
+checkpoint in GPTQ, AWQ or Q4_0 become 8-bit, as rounding what its maker has rounded would lose
+twice; of any other checkpoint `onnx_int4.CPU_GROUPS` are rounded to the nearest, or by calibration
+(`onnx_calibration`), which keeps nothing as it is.
 
 No more than two tensors of the checkpoint are in memory at a time, in their stored type, and one
 converted matrix: a model that can be run can be converted. Calibration holds a layer in float32.
@@ -26,12 +27,12 @@ from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
 from .onnx_attention import norm_factor, pad_heads, stored_size
-from .onnx_int4 import packed_arrays, rounded_arrays
+from .onnx_int4 import affine_arrays, packed_arrays, rounded_arrays
 
 if TYPE_CHECKING:
     from .onnx_calibration import CpuCalibration
 
-KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-3"
+KIND, INT4_KIND = "onnx-int8-3", "onnx-int4-4"
 """Names of the conversions in the cache; must change with every change to them."""
 
 NO_GROUPS: Mapping[str, int] = {}
@@ -90,9 +91,9 @@ def _vocabulary(
     del stored
     if weights.has_own_head:
         del embedding
-    kept = weights.head_matrix().int4() if keeps_int4 else None
-    if kept is not None:
-        yield from packed_arrays("head", kept[0])
+    kept = list(_stored("head", weights.head_matrix())) if keeps_int4 else []
+    if kept:
+        yield from kept
         return
     head = weights.head() if weights.has_own_head else embedding
     rounded = head if calibration is None else calibration.head(head)
@@ -114,10 +115,11 @@ def _layer(
     yield from _vectors(weights, config, index)
     for matrix in weights.matrices(index):
         name = f"layers.{index}.{matrix.name}"
-        stored = matrix.int4() if keeps_int4 and not _has_padding(matrix.name, config) else None
-        group = None if _has_padding(matrix.name, config) else int4_groups.get(matrix.name)
-        if stored is not None:
-            yield from _int4_matrix(name, *stored)
+        is_padded = _has_padding(matrix.name, config)
+        stored = list(_stored(name, matrix)) if keeps_int4 and not is_padded else []
+        group = None if is_padded else int4_groups.get(matrix.name)
+        if stored:
+            yield from stored
         elif group is not None:
             values, bias = matrix.joined()
             yield from rounded_arrays(name, values, group)
@@ -157,6 +159,20 @@ def _vectors(weights: FusedWeights, config: ModelConfig, index: int) -> Iterator
             vector = pad_heads(vector, config.head_dim, axis=0)
             vector = vector * np.float32(norm_factor(config.head_dim))
         yield f"layers.{index}.{name}", vector
+
+
+def _stored(name: str, matrix: FusedMatrix) -> Iterator[tuple[str, Array]]:
+    """Arrays of a matrix that is stored in 4 bits; none of any other."""
+    affine = matrix.affine_int4()
+    if affine is not None:
+        values, bias = affine
+        yield from affine_arrays(name, values)
+        if bias is not None:
+            yield f"{name}.bias", bias
+        return
+    stored = matrix.int4()
+    if stored is not None:
+        yield from _int4_matrix(name, *stored)
 
 
 def _int4_matrix(name: str, matrix: Int4Matrix, bias: Array | None) -> Iterator[tuple[str, Array]]:

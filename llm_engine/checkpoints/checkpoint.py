@@ -19,7 +19,7 @@ from llm_engine.config import ModelConfig
 from llm_engine.errors import ModelError
 
 from .fp8 import Fp8Matrix
-from .int4 import Int4Matrix
+from .int4 import AffineInt4, Int4Matrix
 from .packed_cache import Array
 from .tokenizer import Tokenizer
 
@@ -77,6 +77,10 @@ class Checkpoint:
     """Reads one tensor as 4-bit codes; None where it cannot be had as these."""
     int4_names: frozenset[str] = frozenset()
     """Names of the tensors that `read_int4` may return."""
+    read_affine_int4: Callable[[str], AffineInt4 | None] = lambda _: None
+    """Reads one tensor as 4-bit codes with offsets, without torch; None where it is no such one."""
+    affine_int4_names: frozenset[str] = frozenset()
+    """Names of the tensors that `read_affine_int4` may return."""
 
     def __post_init__(self) -> None:
         """Raise ModelError for an impossible shape, before anything is allocated by it."""
@@ -144,6 +148,19 @@ class Checkpoint:
         if matrix is not None:
             self._check_shape(name, tuple(matrix.codes.shape), shape)
             if not bool(matrix.scales.isfinite().all()):
+                raise self._damaged(name)
+        return matrix
+
+    def affine_int4(self, name: str, *shape: int) -> AffineInt4 | None:
+        """Read a weight as 4-bit codes with offsets, exactly as stored.
+
+        None where it is stored differently, or missing: `tensor` then reports it. Raises
+        ModelError.
+        """
+        matrix = self.read_affine_int4(name) if name in self.affine_int4_names else None
+        if matrix is not None:
+            self._check_shape(name, matrix.codes.shape, shape)
+            if not (is_finite(matrix.scales) and is_finite(matrix.offsets)):
                 raise self._damaged(name)
         return matrix
 

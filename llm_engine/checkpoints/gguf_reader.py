@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import dequantize
+from gguf.quants import Q4_K, dequantize
 
 from llm_engine.errors import ModelError
+
+from .int4 import ZERO, AffineInt4
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
@@ -32,8 +34,11 @@ SUPPORTED_TYPES = frozenset(
     GGMLQuantizationType[name] for name in (*_FLOATS, *_BLOCKS, *_SUPER_BLOCKS)
 )
 
-Q4_0_BLOCK = 32
-"""Numbers that share a scale in Q4_0."""
+INT4_BLOCK = 32
+"""Numbers that share a scale in the 4-bit types that `read_int4` reads."""
+INT4_TYPES = frozenset({"Q4_0", "Q4_1", "Q4_K"})
+_SUPER_BLOCK = 8 * INT4_BLOCK
+"""Numbers that share the scale of their blocks' scales in Q4_K."""
 
 _SCALARS = {
     0: struct.Struct("<B"),
@@ -160,20 +165,22 @@ class GgufFile:
         values: npt.NDArray[np.float32] = dequantize(rows, info.type).reshape(info.shape)
         return values
 
-    def read_q4_0(self, name: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]] | None:
-        """Read a matrix `[out, in]` of type Q4_0: codes `[out, in]`, 0 to 15, of which 8 is zero,
-        and scales `[out, in / Q4_0_BLOCK]`. None for other types. Raises ModelError if it is
-        missing."""
+    def read_int4(self, name: str) -> AffineInt4 | None:
+        """Read a matrix `[out, in]` of one of `INT4_TYPES`, code for code. None for other types.
+        Raises ModelError if it is missing."""
         info, raw = self._raw(name)
-        if info.type != GGMLQuantizationType.Q4_0 or len(info.shape) != 2:
+        if info.type.name not in INT4_TYPES or len(info.shape) != 2:
             return None
         num_outputs, num_inputs = info.shape
-        blocks = raw.reshape(num_outputs, num_inputs // Q4_0_BLOCK, -1)
-        scales = blocks[..., :2].copy().view(np.float16)[..., 0].astype(np.float32)
-        packed = blocks[..., 2:]
-        # The low halves are the block's first 16 numbers.
-        codes = np.concatenate([packed & 0xF, packed >> 4], axis=-1)
-        return codes.reshape(info.shape), scales
+        if info.type.name == "Q4_K":
+            codes, scales, offsets = _q4_k(raw.reshape(num_outputs, num_inputs // _SUPER_BLOCK, -1))
+        else:
+            blocks = raw.reshape(num_outputs, num_inputs // INT4_BLOCK, -1)
+            codes = _halves(blocks[..., -INT4_BLOCK // 2 :])
+            scales = _float16(blocks[..., :2])
+            offsets = _float16(blocks[..., 2:4]) if info.type.name == "Q4_1" else -ZERO * scales
+        shape = num_outputs, num_inputs // INT4_BLOCK
+        return AffineInt4(codes.reshape(info.shape), scales.reshape(shape), offsets.reshape(shape))
 
     def _raw(self, name: str) -> tuple[TensorInfo, npt.NDArray[np.uint8]]:
         info = self.tensors.get(name)
@@ -183,6 +190,30 @@ class GgufFile:
             self._bytes, dtype=np.uint8, count=info.num_bytes, offset=info.first_byte
         )
         return info, raw
+
+
+def _q4_k(blocks: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[Any], ...]:
+    """Codes `[out, super-blocks, 256]`, scales and offsets `[out, super-blocks, 8]` of Q4_K: the
+    scale of the scales, that of the offsets, both in 6 bits, and the codes."""
+    flat = blocks.reshape(-1, blocks.shape[-1])
+    scales, offsets = (
+        values.reshape(*blocks.shape[:2], 8).astype(np.float32)
+        for values in Q4_K.get_scale_min(flat[:, 4:16])
+    )
+    scales *= _float16(blocks[..., :2])[..., None]
+    offsets *= -_float16(blocks[..., 2:4])[..., None]
+    pairs = blocks[..., 16:].reshape(*blocks.shape[:2], 4, INT4_BLOCK)
+    return _halves(pairs), scales, offsets
+
+
+def _halves(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Codes of packed bytes: the low halves come first."""
+    return np.concatenate([packed & 0xF, packed >> 4], axis=-1)
+
+
+def _float16(raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+    """Numbers of `[..., 2]` bytes, `[...]`."""
+    return np.ascontiguousarray(raw).view(np.float16)[..., 0].astype(np.float32)
 
 
 class _Cursor:

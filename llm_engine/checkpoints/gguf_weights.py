@@ -10,9 +10,9 @@ from llm_engine.errors import ModelError
 
 from .checkpoint import Checkpoint, is_known_tensor
 from .gguf_config import ROPE_DIVISORS, read_config
-from .gguf_reader import Q4_0_BLOCK, GgufFile
+from .gguf_reader import INT4_BLOCK, INT4_TYPES, GgufFile
 from .gguf_tokenizer import build_tokenizer
-from .int4 import ZERO, Int4Matrix
+from .int4 import ZERO, AffineInt4, Int4Matrix
 from .packed_cache import Array
 
 _LAYER_NAMES = {
@@ -56,19 +56,25 @@ def open_gguf(path: Path) -> Checkpoint:
     def read(name: str) -> Array:
         return in_order(name, file.read(own_names[name]))
 
+    def read_affine_int4(name: str) -> AffineInt4 | None:
+        stored = file.read_int4(own_names[name])
+        if stored is None:
+            return None
+        parts = (stored.codes, stored.scales, stored.offsets)
+        return AffineInt4(*(in_order(name, values) for values in parts))
+
     def read_int4(name: str) -> Int4Matrix | None:
-        stored = file.read_q4_0(own_names[name])
+        stored = read_affine_int4(name) if name in int4_names else None
         if stored is None:
             return None
         import torch
 
-        codes, scales = (torch.from_numpy(in_order(name, values)) for values in stored)
+        codes, scales = torch.from_numpy(stored.codes), torch.from_numpy(stored.scales)
         zeros = torch.full(scales.shape, ZERO, dtype=torch.uint8)
-        return Int4Matrix(codes, scales, zeros, Q4_0_BLOCK)
+        return Int4Matrix(codes, scales, zeros, INT4_BLOCK)
 
-    int4_names = frozenset(
-        name for name, own in own_names.items() if file.tensors[own].type.name == "Q4_0"
-    )
+    kinds = {name: file.tensors[own].type.name for name, own in own_names.items()}
+    int4_names = frozenset(name for name, kind in kinds.items() if kind == "Q4_0")
     return Checkpoint(
         path=path,
         config=config,
@@ -77,6 +83,8 @@ def open_gguf(path: Path) -> Checkpoint:
         read=read,
         read_int4=read_int4,
         int4_names=int4_names,
+        read_affine_int4=read_affine_int4,
+        affine_int4_names=frozenset(name for name, kind in kinds.items() if kind in INT4_TYPES),
     )
 
 

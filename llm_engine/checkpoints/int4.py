@@ -1,8 +1,8 @@
 """Weights stored in 4 bits: codes, a scale and a zero point for each group of inputs.
 
 GGUF's Q4_0 and the matrices of GPTQ and AWQ checkpoints are all of this form and are kept code for
-code. Q4_1 and the K-quants are not: their offset is a number of its own, not a whole multiple of
-the scale.
+code. In Q4_1 and Q4_K the offset is a number of its own, not a whole multiple of the scale
+(`AffineInt4`): the backend for a CPU keeps these as well (`backends.onnx_int4`).
 
 GPTQ (AutoGPTQ, GPTQModel) packs eight inputs into an int32, the first in the lowest bits:
 `qweight` `[in / 8, out]`, `qzeros` `[groups, out / 8]`, `scales` `[groups, out]`, `g_idx` `[in]`,
@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from llm_engine.errors import ModelError
 
@@ -55,6 +58,18 @@ class Int4Matrix:
             part -= self.zeros[:, index, None]
             part *= self.scales[:, index, None]
         return weight
+
+
+@dataclass(frozen=True, slots=True)
+class AffineInt4:
+    """A weight in GGUF's 4-bit blocks of 32 inputs: `code * scale + offset`. Needs no torch."""
+
+    codes: NDArray[np.uint8]
+    """`[out, in]`, 0 to 15."""
+    scales: NDArray[np.float32]
+    """`[out, in / 32]`."""
+    offsets: NDArray[np.float32]
+    """`[out, in / 32]`."""
 
 
 class Layout(StrEnum):

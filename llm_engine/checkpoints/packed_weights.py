@@ -11,7 +11,7 @@ import numpy as np
 
 from .checkpoint import Checkpoint
 from .fp8 import Fp8Matrix
-from .int4 import Int4Matrix
+from .int4 import AffineInt4, Int4Matrix
 from .packed_cache import Array
 
 
@@ -57,6 +57,11 @@ class FusedMatrix:
         """True if all parts are stored in 4 bits; `int4` says if they can be had so."""
         return self.checkpoint.int4_names >= {f"{name}.weight" for name, _ in self.parts}
 
+    @property
+    def may_be_affine_int4(self) -> bool:
+        """True if all parts are stored in GGUF's 4-bit blocks."""
+        return self.checkpoint.affine_int4_names >= {f"{name}.weight" for name, _ in self.parts}
+
     def int4(self) -> tuple[Int4Matrix, Array | None] | None:
         """Read the whole matrix, exactly as stored in 4 bits, and its bias; None where a part is
         stored differently, or in groups of another size. Raises ModelError."""
@@ -75,6 +80,24 @@ class FusedMatrix:
             torch.cat([part.scales for part in parts]),
             torch.cat([part.zeros for part in parts]),
             parts[0].group,
+        )
+        return joined, joined_bias([self._bias(*part) for part in self.parts])
+
+    def affine_int4(self) -> tuple[AffineInt4, Array | None] | None:
+        """Read the whole matrix in GGUF's 4-bit blocks, exactly as stored, and its bias; None where
+        a part is stored differently. Raises ModelError."""
+        if not self.may_be_affine_int4:
+            return None
+        parts: list[AffineInt4] = []
+        for name, num_outputs in self.parts:
+            part = self.checkpoint.affine_int4(f"{name}.weight", num_outputs, self.num_inputs)
+            if part is None:
+                return None
+            parts.append(part)
+        joined = AffineInt4(
+            np.concatenate([part.codes for part in parts]),
+            np.concatenate([part.scales for part in parts]),
+            np.concatenate([part.offsets for part in parts]),
         )
         return joined, joined_bias([self._bias(*part) for part in self.parts])
 

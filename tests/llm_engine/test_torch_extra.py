@@ -38,10 +38,20 @@ asyncio.run(main())
 """Loads the server's modules and a model, and prints a reply and whether torch was imported."""
 
 
-@pytest.mark.parametrize(("name", "precision"), [("model.gguf", "int4"), ("", "int8")])
-def test_a_reply_is_the_same_without_torch(name: str, precision: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "precision"),
+    [
+        ("model.gguf", "Q8_0", "int4"),
+        ("model.gguf", "Q4_0", "int4"),
+        ("model.gguf", "Q4_1", "int4"),
+        ("", "Q8_0", "int8"),
+    ],
+)
+def test_a_reply_is_the_same_without_torch(
+    name: str, kind: str, precision: str, tmp_path: Path
+) -> None:
     save_tiny_model(tmp_path, "llama")
-    save_tiny_gguf(tmp_path / "model.gguf", tmp_path, "Q8_0")
+    save_tiny_gguf(tmp_path / "model.gguf", tmp_path, kind)
     replies = []
     for way in ("with", "without"):
         command = [sys.executable, "-c", REPLY, str(tmp_path / name), way, precision]

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from llm_engine.backends import cpu_memory
-from llm_engine.backends.cpu_memory import plan_memory
+from llm_engine.backends.cpu_memory import converted_bytes, plan_memory
+from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.engine import Engine
 from llm_engine.errors import MemoryShortageError
-from tests.support.fakes.llm_models import save_tiny_model
+from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
 QWEN_HALF_BILLION = ModelConfig(
     architecture="qwen2",
@@ -46,6 +47,34 @@ def test_weights_are_the_published_number_of_parameters() -> None:
         )
         / 2**20
     )
+
+
+def test_weights_in_blocks_with_offsets_are_counted_as_stored() -> None:
+    """Of a file in Q4_K all but `down` and the head, which are counted as rounded."""
+    num_affine = 357_826_560 - 104_595_456
+    rounded = plan_memory(QWEN_HALF_BILLION, INT4, 4096)
+    kept = plan_memory(QWEN_HALF_BILLION, INT4, 4096, num_affine=num_affine)
+    saved = num_affine * (1.0625 - 0.640625 * 33 / 32) / 2**20
+    assert abs(rounded.weights_mb - kept.weights_mb - saved) <= 1
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q8_0"])
+def test_what_a_conversion_takes_is_what_was_planned(kind: str, tmp_path: Path) -> None:
+    """Within what the vectors and a packing for another processor take."""
+    save_tiny_model(
+        tmp_path,
+        "qwen2",
+        hidden_size=512,
+        intermediate_size=2048,
+        head_dim=128,
+        num_hidden_layers=2,
+    )
+    save_tiny_gguf(tmp_path / "model.gguf", tmp_path, kind)
+    config = EngineConfig(precision=Precision.INT4, num_threads=1, cache_dir=tmp_path / "converted")
+    planned = converted_bytes(load_checkpoint(tmp_path / "model.gguf"), config)
+    Engine.load(tmp_path / "model.gguf", config).close()
+    (file,) = (tmp_path / "converted").glob("*.weights")
+    assert 0.75 * file.stat().st_size < planned < 1.25 * file.stat().st_size
 
 
 def test_the_cache_counts_with_a_batch_and_its_limit() -> None:

@@ -23,10 +23,16 @@ from llm_engine.backends.onnx_graph import (
     linear_attributes,
     make_model,
 )
-from llm_engine.backends.onnx_int4 import CPU_GROUPS, nearest, packed_arrays, rounded_arrays
+from llm_engine.backends.onnx_int4 import (
+    CPU_GROUPS,
+    affine_arrays,
+    nearest,
+    packed_arrays,
+    rounded_arrays,
+)
 from llm_engine.backends.onnx_weights import convert
 from llm_engine.checkpoints.checkpoint import Checkpoint
-from llm_engine.checkpoints.int4 import Int4Matrix
+from llm_engine.checkpoints.int4 import AffineInt4, Int4Matrix
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.checkpoints.packed_cache import Array, stored_weights
 from llm_engine.config import EngineConfig, Precision
@@ -41,6 +47,8 @@ from tests.support.fakes.llm_decoding import all_logits
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
 INT4 = EngineConfig(precision=Precision.INT4, num_threads=1)
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+"""Rows that super-blocks of 256 divide."""
 PROMPT = tuple((11 * index + 5) % 310 + 3 for index in range(100))
 
 
@@ -82,6 +90,40 @@ def test_products(group: int, num_inputs: int) -> None:
     expected = rows @ matrix.dequantize().numpy().T
     got = products(dict(packed_arrays("m", matrix)), rows)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("num_inputs", [32, 256, 1536])
+def test_products_with_any_offset(num_inputs: int) -> None:
+    """What is left of an offset multiplies the block's sum. Without that the error is 20 times
+    as large; offsets far from what codes reach are held as well."""
+    rng = np.random.default_rng(1)
+    shape = 40, num_inputs // 32
+    codes = rng.integers(0, 16, (40, num_inputs), dtype=np.uint8)
+    scales = rng.uniform(0.01, 0.1, shape).astype(np.float32)
+    offsets = (-scales * rng.uniform(0, 15, shape)).astype(np.float32)
+    scales[3], offsets[3] = 0, -0.5
+    offsets[4] = 1
+    weight = (codes.reshape(*shape, 32) * scales[..., None] + offsets[..., None]).reshape(40, -1)
+    rows = rng.integers(-127, 128, (5, num_inputs)).astype(np.float32)
+    rows[:, ::32] = 127  # so that each block's scale is 1, and what is left is not the inputs'
+    expected = rows @ weight.T
+    arrays = dict(affine_arrays("m", AffineInt4(codes, scales, offsets)))
+    sums = rows.reshape(5, -1, 32).sum(axis=2)
+    got = products(arrays, np.concatenate([rows, sums], axis=1))
+    error = np.linalg.norm(got - expected) / np.linalg.norm(expected)
+    arrays["m.scales"][:, num_inputs // 32 :] = 0
+    without = products(arrays, np.concatenate([rows, sums], axis=1))
+    assert error < 0.01
+    assert np.linalg.norm(without - expected) > 5 * error * np.linalg.norm(expected)
+
+
+def test_offsets_that_zero_points_hold_take_no_sums() -> None:
+    """As in Q4_0."""
+    scales = np.full((6, 2), 0.25, np.float32)
+    codes = np.arange(6 * 64, dtype=np.uint8).reshape(6, 64) % 16
+    arrays = dict(affine_arrays("m", AffineInt4(codes, scales, -8 * scales)))
+    assert arrays["m.nibbles"].shape == (6, 2, 16)
+    assert np.array_equal(arrays["m.zeros"], np.full((6, 1), 0x88))
 
 
 def stored(codes: Array, scales: Array, zeros: Array) -> Int4Matrix:
@@ -167,6 +209,40 @@ def test_a_row_does_not_depend_on_its_neighbours(
     expected = in_pieces(backend, PROMPT, len(PROMPT))
     for size in (*range(1, 20), 31, 33, 63, 64, 65):
         assert torch.equal(in_pieces(backend, PROMPT, size), expected), size
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("Q4_1", {}), ("Q4_K", WIDE)])
+def test_nor_where_sums_of_blocks_are_inputs(
+    kind: str, changes: dict[str, int], tmp_path: Path
+) -> None:
+    save_tiny_model(tmp_path, "qwen2", **changes)
+    save_tiny_gguf(tmp_path / "model.gguf", tmp_path, kind)
+    checkpoint = load_checkpoint(tmp_path / "model.gguf")
+    backend = OnnxBackend(checkpoint, replace(INT4, max_batch=3), 200)
+    expected = in_pieces(backend, PROMPT, len(PROMPT))
+    for size in (*range(1, 20), 31, 33, 63, 64, 65):
+        assert torch.equal(in_pieces(backend, PROMPT, size), expected), size
+
+
+def test_a_part_in_another_type_makes_its_matrix_one_of_eight_bits(tmp_path: Path) -> None:
+    """As llama.cpp's mixtures have it: the values in Q6_K beside queries and keys in Q4_K; what has
+    no codes to keep is rounded like that of any other file."""
+    save_tiny_model(tmp_path, "qwen2", **WIDE)
+    save_tiny_gguf(tmp_path / "model.gguf", tmp_path, "Q4_K")
+    whole = load_checkpoint(tmp_path / "model.gguf")
+    other = {"layers.1.self_attn.v_proj.weight", "layers.2.mlp.down_proj.weight", "lm_head.weight"}
+    mixed = replace(whole, affine_int4_names=whole.affine_int4_names - other)
+    arrays = dict(convert(mixed, lambda share: None, keeps_int4=True, int4_groups=CPU_GROUPS))
+    blocks = {name: array.shape[1] for name, array in arrays.items() if name.endswith(".nibbles")}
+    assert "layers.1.qkv.codes" in arrays
+    assert blocks["layers.0.qkv.nibbles"] == 9  # 256 inputs and the sums of 8 blocks
+    assert blocks["layers.1.down.nibbles"] == 17
+    assert blocks["layers.2.down.nibbles"] == 16
+    assert blocks["head.nibbles"] == 8
+    exact = all_logits(whole, PROMPT)
+    anew = replace(whole, affine_int4_names=frozenset(), int4_names=frozenset())
+    errors = [(all_logits(each, PROMPT, Precision.INT4) - exact).norm() for each in (mixed, anew)]
+    assert errors[0] < errors[1]
 
 
 def arrays_of(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -1,6 +1,7 @@
-"""4-bit checkpoints: GPTQ, AWQ and Q4_0 are read code for code, others are refused."""
+"""4-bit checkpoints: GPTQ, AWQ and GGUF's are read code for code, others are refused."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from llm_engine.checkpoints.checkpoint import Checkpoint
+from llm_engine.checkpoints.int4 import AffineInt4
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import Precision
 from llm_engine.errors import ModelError
@@ -214,3 +216,45 @@ def test_other_types_have_no_codes_to_keep(kind: str, tmp_path: Path) -> None:
     checkpoint = load_checkpoint(tmp_path / "model.gguf")
     assert not checkpoint.int4_names
     assert checkpoint.int4(NAME, 96, 64) is None
+    assert bool(checkpoint.affine_int4_names) == (kind == "Q4_1")
+
+
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64}
+"""Rows that super-blocks of 256 divide."""
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K"])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_offsets_are_read_as_they_are(kind: str, family: str, tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, family, **(WIDE if kind == "Q4_K" else {}))
+    stored = save_tiny_gguf(tmp_path / "model.gguf", tmp_path, kind)
+    checkpoint = load_checkpoint(tmp_path / "model.gguf")
+    matrices = {name for name, values in stored.items() if values.dim() == 2}
+    assert checkpoint.affine_int4_names == matrices
+    for name in matrices:
+        matrix = checkpoint.affine_int4(name, *stored[name].shape)
+        assert matrix is not None
+        assert matrix.codes.max() <= 15
+        blocks = matrix.codes.reshape(*matrix.scales.shape, 32).astype(np.float32)
+        weight = blocks * matrix.scales[..., None] + matrix.offsets[..., None]
+        np.testing.assert_allclose(
+            weight.reshape(stored[name].shape), stored[name].numpy(), rtol=1e-5, atol=1e-6
+        )
+    anew = replace(checkpoint, affine_int4_names=frozenset(), int4_names=frozenset())
+    assert nearness(checkpoint, Precision.INT4) < 0.7 * nearness(anew, Precision.INT4)
+
+
+def test_a_damaged_offset_is_refused(tmp_path: Path) -> None:
+    save_tiny_model(tmp_path, "qwen2")
+    save_tiny_gguf(tmp_path / "model.gguf", tmp_path, "Q4_1")
+    checkpoint = load_checkpoint(tmp_path / "model.gguf")
+
+    def damaged(name: str) -> AffineInt4 | None:
+        matrix = checkpoint.read_affine_int4(name)
+        if matrix is not None:
+            matrix.offsets[0, 0] = np.nan
+        return matrix
+
+    broken = replace(checkpoint, read_affine_int4=damaged)
+    with pytest.raises(ModelError, match="is damaged: it holds NaN or infinity"):
+        all_logits(broken, PROMPT, Precision.INT4)
