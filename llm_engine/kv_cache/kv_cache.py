@@ -107,6 +107,16 @@ class KvCache:
                 break
         return num_own
 
+    def take_over(self, source: CachedSequence, target: CachedSequence, num_tokens: int) -> None:
+        """Give the target the source's first tokens, which begin with all of its own. Without room
+        for a copy it stays as it is. Of shared pages only full ones are taken: the source, which
+        may be at work, goes on in its own."""
+        assert source.token_ids[: len(target.token_ids)] == target.token_ids
+        if self._layout.shares_pages:
+            num_tokens -= num_tokens % self._layout.page_size
+        if num_tokens > len(target.token_ids):
+            self._fork(source, target, num_tokens)
+
     def reserve(
         self,
         sequence: CachedSequence,

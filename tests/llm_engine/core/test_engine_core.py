@@ -29,18 +29,28 @@ def test_a_reply_from_prompt_to_end() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.text("abc", min_size=1, max_size=40), st.integers(1, 10), st.integers(0, 6)),
+        st.tuples(
+            st.text("abc", min_size=1, max_size=40),
+            st.integers(1, 10),
+            st.integers(0, 6),
+            st.integers(0, 100),
+        ),
         min_size=1,
         max_size=4,
-    )
+    ),
+    st.booleans(),
 )
-def test_company_changes_nothing(requests: list[tuple[str, int, int]]) -> None:
-    bench = Bench()
+def test_company_changes_nothing(
+    requests: list[tuple[str, int, int, int]], shares_pages: bool
+) -> None:
+    bench = Bench(shares_pages=shares_pages)
     ids: dict[RequestId, tuple[str, int]] = {}
     for at_step in range(7):
-        for prompt, max_tokens, start in requests:
+        for text, max_tokens, start, num_fixed in requests:
+            prompt = FIXED[:num_fixed] + text
             if start == at_step:
-                ids[bench.add(prompt, max_tokens)] = (prompt, max_tokens)
+                request = bench.add(prompt, max_tokens, num_fixed=num_fixed)
+                ids[request] = (prompt, max_tokens)
         bench.step()
     bench.run()
     for request, (prompt, max_tokens) in ids.items():
@@ -115,6 +125,67 @@ def test_any_history_of_prompts_equals_a_cold_start(requests: list[tuple[str, in
             continue
         bench.run()
         assert bench.text(request) == (alone(prompt, max_tokens) if max_tokens else "")
+
+
+FIXED = "the same instructions and tools for everyone " * 3
+"""The beginning of many prompts: 138 tokens."""
+
+
+@pytest.mark.parametrize("shares_pages", [True, False])
+def test_a_beginning_is_computed_once_by_all_that_come_at_once(shares_pages: bool) -> None:
+    bench = Bench(max_sequences=8, shares_pages=shares_pages, prefill_chunk=16)
+    prompts = [f"{FIXED}caller {index}" for index in range(4)]
+    ids = [bench.add(prompt, 3, num_fixed=len(FIXED)) for prompt in prompts]
+    preview = bench.add(FIXED, 0, num_fixed=len(FIXED))
+    bench.run()
+    for request, prompt in zip(ids, prompts, strict=True):
+        assert bench.text(request) == alone(prompt, 3)
+        usage = bench.outputs[request][-1].usage
+        assert usage is not None
+        assert usage.prompt_tokens == len(prompt)
+    assert bench.outputs[preview][-1].finish_reason is FinishReason.LENGTH
+    computed = sum(len(rows.token_ids) for step in bench.backend.steps for rows in step)
+    own = sum(len(prompt) - len(FIXED) + 2 for prompt in prompts)
+    # Each lags by less than a chunk, which is what is worth a copy.
+    assert len(FIXED) + own <= computed < len(FIXED) + own + 5 * 16
+    by_reply = [bench.outputs[request][-1].usage for request in ids]
+    assert sum(usage.cached_tokens for usage in by_reply if usage) > 2.5 * len(FIXED)
+
+
+def test_only_the_fixed_beginning_is_taken_from_another_request() -> None:
+    """What callers said stays theirs, though it be the same."""
+    bench = Bench()
+    said = FIXED + "my number is 4471"
+    ids = [bench.add(said, 2, num_fixed=40) for _ in range(2)]
+    bench.run()
+    assert [bench.text(request) for request in ids] == [alone(said, 2)] * 2
+    for usage in (bench.outputs[request][-1].usage for request in ids):
+        assert usage is not None
+        assert usage.cached_tokens <= 40
+
+
+def test_another_beginning_is_not_taken_over() -> None:
+    bench = Bench()
+    ids = {bench.add(prompt, 2, num_fixed=100): prompt for prompt in ("a" * 120, "b" * 120)}
+    bench.run()
+    for request, prompt in ids.items():
+        assert bench.text(request) == alone(prompt, 2)
+        usage = bench.outputs[request][-1].usage
+        assert usage is not None
+        assert usage.cached_tokens == 0
+
+
+def test_a_beginning_of_an_aborted_request_is_not_lost_to_those_behind_it() -> None:
+    bench = Bench(prefill_chunk=16)
+    first = bench.add(FIXED + "first", 2, num_fixed=len(FIXED))
+    second = bench.add(FIXED + "second", 2, num_fixed=len(FIXED))
+    for _ in range(4):
+        bench.step()
+    bench.core.abort(first)
+    bench.run()
+    assert bench.text(second) == alone(FIXED + "second", 2)
+    computed = sum(len(rows.token_ids) for step in bench.backend.steps for rows in step)
+    assert computed < len(FIXED) + len("second") + 2 + 2 * 16
 
 
 def test_a_new_request_ends_the_one_before_on_its_sequence() -> None:
