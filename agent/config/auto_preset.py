@@ -46,7 +46,7 @@ _SHARE_SPOKEN: Final = 0.6
 """Share of a call in which the agent speaks, with some reserve."""
 _LAYER_MS: Final = 0.1
 """Time of a layer beside its weights: attention, norms, calls of kernels."""
-_REST_MB: Final = 1200
+_REST_MB: Final = 800
 """Memory of everything else: recognizer, voice, calls, operating system."""
 
 
@@ -60,7 +60,8 @@ class CpuRequirements:
     bits a token takes 0.89 of the time (measured), not 0.81 as bytes would have it; the 1.5B by the
     same share."""
     resident_mb: int
-    """Memory of the model, with its cache."""
+    """Memory of the model, with the cache of four calls (`llm_engine.backends.cpu_memory`). In 1700
+    MB of its own the 0.5B converts its weights, starts and answers (measured)."""
     num_layers: int
 
     def token_ms(self, mb_per_ms: float) -> float:
@@ -69,8 +70,8 @@ class CpuRequirements:
 
 
 CPU_PRESETS: Final = (
-    CpuRequirements("embedded-1.5b", weights_mb=1460, resident_mb=4600, num_layers=28),
-    CpuRequirements("embedded-0.5b", weights_mb=467, resident_mb=2200, num_layers=24),
+    CpuRequirements("embedded-1.5b", weights_mb=1460, resident_mb=2700, num_layers=28),
+    CpuRequirements("embedded-0.5b", weights_mb=467, resident_mb=1100, num_layers=24),
     CpuRequirements("embedded", weights_mb=143, resident_mb=600, num_layers=30),
 )
 """The largest first. The last one runs everywhere."""

@@ -121,6 +121,8 @@ def _packed(
 
 
 def _in_pairs(codes: Array, num_padded: int) -> Array:
-    codes = np.pad(codes, ((0, 0), (0, num_padded)), constant_values=ZERO)
-    pairs: Array = codes[:, ::2] | codes[:, 1::2] << 4
+    if num_padded:
+        codes = np.pad(codes, ((0, 0), (0, num_padded)), constant_values=ZERO)
+    pairs: Array = codes[:, 1::2] << 4
+    pairs |= codes[:, ::2]
     return pairs

@@ -53,6 +53,7 @@ def with_packed(arrays: Iterable[tuple[str, Array]]) -> Iterator[tuple[str, Arra
             parts = {}
             if packed is not None:
                 yield packed
+        del array  # not to be kept while the next one is made
     if num_unpacked:
         _log.warning(
             "%d matrices are not packed, and take memory in each session: "

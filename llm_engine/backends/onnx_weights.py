@@ -82,27 +82,40 @@ def _vocabulary(
     int4_groups: Mapping[str, int] = NO_GROUPS,
     calibration: "CpuCalibration | None" = None,
 ) -> Iterator[tuple[str, Array]]:
-    embedding = weights.embedding()
+    stored = list(_stored("head", weights.head_matrix())) if keeps_int4 else []
+    is_stored = bool(stored)
+    yield from stored
+    del stored
+    # The largest tensors by far: never both at once, and none while its codes are packed.
+    floats = weights.embedding()
+    yield "embedding", _in_float16(floats)
+    if is_stored:
+        return
+    if weights.has_own_head:
+        del floats
+        floats = weights.head()
+    arrays = list(_head(floats, int4_groups, calibration))
+    del floats
+    yield from arrays
+
+
+def _in_float16(embedding: Array) -> Array:
     with np.errstate(over="ignore"):
-        stored = embedding.astype(np.float16, copy=False)
+        stored: Array = embedding.astype(np.float16, copy=False)
     if not is_finite(stored):
         raise ModelError("the embedding has numbers beyond float16; use precision float32")
-    yield "embedding", stored
-    del stored
-    if weights.has_own_head:
-        del embedding
-    kept = list(_stored("head", weights.head_matrix())) if keeps_int4 else []
-    if kept:
-        yield from kept
-        return
-    head = weights.head() if weights.has_own_head else embedding
+    return stored
+
+
+def _head(
+    head: Array, int4_groups: Mapping[str, int], calibration: "CpuCalibration | None"
+) -> Iterator[tuple[str, Array]]:
     rounded = head if calibration is None else calibration.head(head)
     if isinstance(rounded, Int4Matrix):
-        yield from packed_arrays("head", rounded)
-    elif "head" in int4_groups:
-        yield from rounded_arrays("head", rounded, int4_groups["head"])
-    else:
-        yield from _matrix("head", [rounded], None)
+        return packed_arrays("head", rounded)
+    if "head" in int4_groups:
+        return rounded_arrays("head", rounded, int4_groups["head"])
+    return _matrix("head", [rounded], None)
 
 
 def _layer(

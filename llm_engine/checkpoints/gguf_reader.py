@@ -40,6 +40,9 @@ INT4_TYPES = frozenset({"Q4_0", "Q4_1", "Q4_K"})
 _SUPER_BLOCK = 8 * INT4_BLOCK
 """Numbers that share the scale of their blocks' scales in Q4_K."""
 
+_PIECE = 1 << 22
+"""Numbers dequantized at a time: the package's intermediate results are as large again."""
+
 _SCALARS = {
     0: struct.Struct("<B"),
     1: struct.Struct("<b"),
@@ -161,9 +164,14 @@ class GgufFile:
             return raw.view(np.float32).reshape(info.shape)
         if info.type == GGMLQuantizationType.F16:
             return raw.view(np.float16).reshape(info.shape).astype(np.float32)
-        rows = raw.reshape(*info.shape[:-1], -1)
-        values: npt.NDArray[np.float32] = dequantize(rows, info.type).reshape(info.shape)
-        return values
+        num_rows = math.prod(info.shape[:-1])
+        rows = raw.reshape(num_rows, -1)
+        values = np.empty((num_rows, info.shape[-1]), np.float32)
+        step = max(1, _PIECE // info.shape[-1])
+        for first in range(0, num_rows, step):
+            piece = slice(first, first + step)
+            values[piece] = dequantize(rows[piece], info.type)
+        return values.reshape(info.shape)
 
     def read_int4(self, name: str) -> AffineInt4 | None:
         """Read a matrix `[out, in]` of one of `INT4_TYPES`, code for code. None for other types.

@@ -278,6 +278,7 @@ def _write(
         put(bytes(-end % _ALIGNMENT))
         stored[name] = StoredArray(array.dtype.name, array.shape, end, array.nbytes)
         put(np.ascontiguousarray(array).data.cast("B"))
+        del array  # not to be kept while the next one is made
     entries = {name: asdict(array) for name, array in stored.items()}
     header = json.dumps({"key": key, "arrays": entries}).encode()
     put(header + len(header).to_bytes(_LENGTH_BYTES, "little"))

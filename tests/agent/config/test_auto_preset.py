@@ -26,8 +26,8 @@ GPU = Gpu("NVIDIA H100", 81_000, 9.0)
         (TWO_CORES, 4, "embedded-0.5b", "not embedded-1.5b: its first clause would take"),
         (FAST_TWO_CORES, 4, "embedded-0.5b", "ms, more than 400"),
         (FOUR_CORES, 4, "embedded-1.5b", "4 cores, 16000 MB"),
-        (replace(FOUR_CORES, memory_mb=4000), 4, "embedded-0.5b", "it needs 5800 MB of memory"),
-        (replace(TWO_CORES, memory_mb=2000), 4, "embedded", "it needs 3400 MB of memory"),
+        (replace(FOUR_CORES, memory_mb=3000), 4, "embedded-0.5b", "it needs 3500 MB of memory"),
+        (replace(TWO_CORES, memory_mb=1800), 4, "embedded", "it needs 1900 MB of memory"),
         (replace(TWO_CORES, mb_per_ms=5.0), 1, "embedded", "not embedded-0.5b"),
         (replace(TWO_CORES, mb_per_ms=0.1), 1, "embedded", "2 cores"),
         (TWO_CORES, 20, "embedded", "20 calls speak 48 tokens a second, and it makes"),
@@ -85,7 +85,7 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert preset_for_here(4, measure, env).preset == "embedded-0.5b"
     assert preset_for_here(4, measure, env) == preset_for_here(4, None, env)
     assert asked == [2]
-    monkeypatch.setattr(auto_preset, "memory_mb", lambda: 2000)
+    monkeypatch.setattr(auto_preset, "memory_mb", lambda: 1800)
     assert preset_for_here(4, measure, env).preset == "embedded", "memory is not measured"
     monkeypatch.setattr(auto_preset, "usable_cores", lambda: 4.0)
     preset_for_here(4, measure, env)

@@ -1,11 +1,15 @@
 """Memory plan of the processor's backends, and models that do not fit."""
 
+import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from llm_engine.backends import cpu_memory
 from llm_engine.backends.cpu_memory import converted_bytes, plan_memory
+from llm_engine.backends.onnx_int4 import CPU_GROUPS
+from llm_engine.backends.onnx_weights import NO_GROUPS, convert
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, ModelConfig, Precision
 from llm_engine.engine import Engine
@@ -75,6 +79,30 @@ def test_what_a_conversion_takes_is_what_was_planned(kind: str, tmp_path: Path) 
     Engine.load(tmp_path / "model.gguf", config).close()
     (file,) = (tmp_path / "converted").glob("*.weights")
     assert 0.75 * file.stat().st_size < planned < 1.25 * file.stat().st_size
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
+@pytest.mark.parametrize("groups", [NO_GROUPS, CPU_GROUPS], ids=["int8", "int4"])
+def test_a_conversion_holds_one_large_tensor(
+    is_tied: bool, kind: str, groups: Mapping[str, int], tmp_path: Path
+) -> None:
+    """The embedding as floats and in 16 bits, which are 1.5 of the former: nothing beside them, so
+    that a machine with room to run a model has room to convert it."""
+    shape = {"vocab_size": 60_000, "hidden_size": 256, "num_hidden_layers": 1}
+    save_tiny_model(tmp_path, "qwen2", tie_word_embeddings=is_tied, **shape)
+    save_tiny_gguf(tmp_path / "model.gguf", tmp_path, kind)
+    checkpoint = load_checkpoint(tmp_path / "model.gguf")
+    tracemalloc.start()
+    try:
+        for name, array in convert(
+            checkpoint, lambda share: None, keeps_int4=bool(groups), int4_groups=groups
+        ):
+            del name, array
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.8 * 4 * shape["vocab_size"] * shape["hidden_size"]
 
 
 def test_the_cache_counts_with_a_batch_and_its_limit() -> None:
