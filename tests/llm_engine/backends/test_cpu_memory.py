@@ -81,9 +81,15 @@ def test_what_a_conversion_takes_is_what_was_planned(kind: str, tmp_path: Path) 
     assert 0.75 * file.stat().st_size < planned < 1.25 * file.stat().st_size
 
 
-@pytest.mark.parametrize("is_tied", [True, False])
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
-@pytest.mark.parametrize("groups", [NO_GROUPS, CPU_GROUPS], ids=["int8", "int4"])
+@pytest.mark.parametrize(
+    ("is_tied", "kind", "groups"),
+    [
+        (True, "Q8_0", CPU_GROUPS),
+        (True, "Q4_1", CPU_GROUPS),
+        (False, "Q8_0", NO_GROUPS),
+        (False, "Q4_1", CPU_GROUPS),
+    ],
+)
 def test_a_conversion_holds_one_large_tensor(
     is_tied: bool, kind: str, groups: Mapping[str, int], tmp_path: Path
 ) -> None:
