@@ -29,6 +29,7 @@ from asr.recognition.engine import (
 from asr.recognition.final_reuse import FinalReuse
 from asr.recognition.recognizer import (
     AS_LOADED,
+    FindsLanguage,
     Recognizer,
     Transcriber,
     TranscriptionOptions,
@@ -90,6 +91,7 @@ __all__ = [
     "EndpointingConfig",
     "FinalReuse",
     "FinalTranscript",
+    "FindsLanguage",
     "Hypothesis",
     "Listener",
     "ListenerConfig",

@@ -16,6 +16,12 @@ PROFILES: Final = {
 
 ENGLISH: Final = english.PROFILE
 
+AUTO: Final = "auto"
+"""In place of a code: the language is found by what the caller says, one of the complete ones."""
+
+FOREIGN: Final = next(code for code in PROFILES if code != ENGLISH.code)
+"""A language for which a recognizer has to know more than English."""
+
 RECOGNIZED: Final = words(
     """
     af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he
@@ -50,6 +56,11 @@ def code_of(tag: str) -> str:
     return tag.strip().lower().replace("_", "-").partition("-")[0]
 
 
+def until_found(code: str) -> str:
+    """Language of a call before anything was said: English, where it is still to be found."""
+    return ENGLISH.code if code == AUTO else code
+
+
 def turn_words(code: str) -> TurnWords:
     """Words of turn-taking; none for a language without a profile."""
     profile = PROFILES.get(code)
@@ -62,7 +73,9 @@ def complete_names() -> str:
 
 
 __all__ = [
+    "AUTO",
     "ENGLISH",
+    "FOREIGN",
     "NO_WORDS",
     "PROFILES",
     "RECOGNIZED",
@@ -76,4 +89,5 @@ __all__ = [
     "is_known",
     "profile_of",
     "turn_words",
+    "until_found",
 ]

@@ -55,7 +55,9 @@ def session_start(
         agent=agent,
         instructions=profile.instructions,
         voice=shown_model(config.voice(profile)),
-        agent_language=config.language(profile),
+        agent_language=(
+            languages.AUTO if config.finds_language(profile) else config.language(profile)
+        ),
         pace_ms=config.pace_ms(profile),
         budget_ms=config.budget_ms(profile),
         tools=profile.tools,
@@ -64,7 +66,7 @@ def session_start(
         return SessionStart(agent, profile, settings, wanted or agent)
     bound = dict(principal.session)
     settings = merge_session(settings, Fields(bound, "session"))
-    if settings.language != settings.agent_language:
+    if settings.language != config.language(given):
         own = profile.instructions
         profile = _localized(config, agent, given, settings.language)
         if settings.instructions == own:

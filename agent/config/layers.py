@@ -288,7 +288,7 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="webrtc.max_port",
         )
     profiles = _profiles(agents, origins)
-    _check_languages(sections["agent"].language, profiles, origins)
+    _check_languages(sections["agent"].language, sections["asr"].model, profiles, origins)
     _check_remote_voices(sections["tts"], profiles, origins)
     _check_handoffs(profiles, origins)
     _refuse_keyless(telephony, profiles)
@@ -344,16 +344,20 @@ def _check_state_store(value: str, origins: Mapping[str, str]) -> None:
 
 
 def _check_languages(
-    own: str, profiles: Mapping[str, AgentProfile], origins: Mapping[str, str]
+    own: str, recognizer: str, profiles: Mapping[str, AgentProfile], origins: Mapping[str, str]
 ) -> None:
-    """Raise ConfigError for a language that no recognizer knows, and for "auto"."""
+    """Raise ConfigError for a language that no recognizer knows, and for "auto" where the
+    recognizer is not Whisper in this process."""
     spoken = {f"agents.{name}.language": profile.language for name, profile in profiles.items()}
     for key, language in {"agent.language": own, **spoken}.items():
-        if not language or languages.is_known(language):
+        is_found = language == languages.AUTO
+        finds = not (is_remote(recognizer) or is_plugin(recognizer))
+        if not language or (is_found and finds) or languages.is_known(language):
             continue
         what = (
-            "the language of a call is not found out by itself, so it must be named"
-            if language == AUTO
+            "only Whisper in this process finds the language of a call, and asr.model is "
+            f"{shown(shown_model(recognizer))}, so it must be named"
+            if is_found
             else f"no recognizer here knows the language {shown(language)}"
         )
         raise ConfigError(

@@ -67,7 +67,8 @@ class ServiceSettings:
     language: str = ""
     """Language of the calls, a code like "de"; agents and clients may choose another. de, en, es
     and fr are complete; in other languages there are recognition and a voice only. Others than
-    English need the extra `languages`. Empty: that of `[asr]`."""
+    English need the extra `languages`. "auto": a call begins in English and goes on in the complete
+    language that the caller speaks. Empty: that of `[asr]`."""
     lead_ms: Annotated[int, Between(20, 5000)] = 400
     """How far ahead of real time audio is sent. Less: audio stutters on a slow network. More: a
     client that does not empty its buffer plays on after a barge-in."""
@@ -529,16 +530,23 @@ class Config:
     @property
     def own_language(self) -> str:
         """Language of the calls of agents that say no other."""
-        return self.agent.language or self.asr.language
+        return languages.until_found(self.agent.language) or self.asr.language
 
     def language(self, profile: AgentProfile) -> str:
-        """Language of this agent's calls."""
-        return profile.language or self.own_language
+        """Language of this agent's calls, or in which they begin."""
+        return languages.until_found(profile.language or "") or self.own_language
+
+    def finds_language(self, profile: AgentProfile) -> bool:
+        """True if the language of this agent's calls is found by what the caller says."""
+        return (profile.language or self.agent.language) == languages.AUTO
 
     @property
     def call_languages(self) -> tuple[str, ...]:
-        """Languages of all agents, the server's own first."""
+        """Languages of all agents, the server's own first; all complete ones, where an agent finds
+        them."""
         spoken = [self.language(profile) for profile in self.agents.values()]
+        if any(self.finds_language(profile) for profile in self.agents.values()):
+            spoken += languages.PROFILES
         return tuple(dict.fromkeys([self.own_language, *spoken]))
 
     def voice(self, profile: AgentProfile) -> str:

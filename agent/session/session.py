@@ -68,7 +68,7 @@ from .api import server_events as say
 from .background_tools import BackgroundTools
 from .deferred_requests import NOT_DEFERRED, DeferredRequests
 from .item_operations import change_items, check_request, check_text, check_tools
-from .spoken_voice import asked_voice, with_spoken_voice
+from .spoken_voice import NO_VOICE, asked_voice, with_spoken_voice
 from .transcription_options import transcription_options
 from .user_items import UserItems
 from .wait_notices import WaitNotices
@@ -180,6 +180,8 @@ class Session:
         self._group = asyncio.TaskGroup()
         self._deferred = DeferredRequests(self._group, self._take)
         self._is_running = False
+        self._found_languages: set[str] = set()
+        """Languages that the caller was found to speak."""
         self._taken_over: ev.CallTakenOver | None = None
         """The call began at another server."""
         self._background = BackgroundTools(
@@ -610,6 +612,8 @@ class Session:
         settings = self._with_named_voice(request.settings.rebased(request.base or old, old))
         if self._is_spoken_as_before(settings):
             return False
+        if settings.finds_language and not self._stages.is_prepared(languages.FOREIGN, NO_VOICE):
+            return True
         return not self._stages.is_prepared(settings.language, asked_voice(settings))
 
     def _names_voice(self, settings: SessionSettings) -> bool:
@@ -624,7 +628,11 @@ class Session:
     def _is_spoken_as_before(self, settings: SessionSettings) -> bool:
         """True if new settings need no other models than the session's do."""
         old = self.settings
-        is_same = (settings.language, settings.speaks) == (old.language, old.speaks)
+        is_same = (settings.language, settings.finds_language, settings.speaks) == (
+            old.language,
+            old.finds_language,
+            old.speaks,
+        )
         return is_same and not self._names_voice(settings)
 
     async def _with_spoken_voice(self, settings: SessionSettings) -> SessionSettings:
@@ -694,6 +702,8 @@ class Session:
         self._log.heard(heard, self._machine.turn)
         if heard.refused is not None:
             self._complain(heard.refused)
+        if heard.language:
+            self._found_language(heard.language)
         if heard.partial is not None:
             text, stable_chars = heard.partial
             if text:
@@ -713,6 +723,15 @@ class Session:
             self._log.guessed(MarkName.SPEECH_STARTED, self._clock.now_ns())
         if heard.event is not None:
             self.feed(heard.event)
+
+    def _found_language(self, code: str) -> None:
+        """Go on in the language that the caller speaks, as if the client had asked for it. One that
+        was refused is not asked for again."""
+        if self.settings.finds_language and code not in self._found_languages:
+            self._found_languages.add(code)
+            found = self.settings.with_language(code)
+            change = ask.UpdateSession(found, base=self.settings)
+            self._group.create_task(self.handle(change))
 
     def _on_message_end(self, text: str, log_prob: float) -> None:
         """Take what the language model knows of the caller's newest words."""

@@ -1,5 +1,6 @@
 """Voice of a session in its language: the one that was asked for, or the language's own."""
 
+import languages
 from agent.session.api.settings import SessionSettings
 
 from .response.dependencies import PrepareLanguage
@@ -18,7 +19,10 @@ async def with_spoken_voice(
 ) -> SessionSettings:
     """The settings with the voice that speaks their language, whose models are then loaded. What
     was asked for is kept, so that it speaks again in its own language. Where nothing speaks, no
-    voice is needed. Raises ClientError for a language that calls can't have here."""
+    voice is needed; where the language is to be found, a recognizer of several is. Raises
+    ClientError for a language that calls can't have here."""
+    if settings.finds_language:
+        await prepare_language(languages.FOREIGN, NO_VOICE)
     asked = settings.asked_voice or settings.voice
     if not settings.speaks:
         await prepare_language(settings.language, NO_VOICE)

@@ -169,6 +169,13 @@ class SpeechInput:
     def set_transcription(self, options: asr.TranscriptionOptions) -> bool:
         """See `SpeechInputPort.set_transcription`."""
         check_language(options.language, self._decoder.languages)
+        if options.candidates and not self._decoder.finds_language:
+            raise ClientError(
+                "The recognizer of this server does not find the language of a call: name it, like "
+                '"de".',
+                code="invalid_value",
+                param="session.audio.input.transcription.language",
+            )
         is_taken = self._decoder.takes_prompts or not options.prompt
         self._decoder.set_options(options if is_taken else replace(options, prompt=""))
         return is_taken

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import asr
+import languages
 from agent.errors import StageError
 from agent.session.ports.stage_ports import SpeechResult
 from agent.stages.call_audio import ArrivalClock, GuardedStream
@@ -36,6 +37,13 @@ TURN_MODEL_TIMEOUT_S: Final = 5.0
 """The end-of-turn model takes 20 ms. This long, it hangs."""
 
 
+FOUND_AFTER_S: Final = 1.0
+"""Speech from which on the language of a call is taken as found. A "hm" or a name says nothing."""
+
+FOUND_PROBABILITY: Final = 0.7
+"""Least probability of it among the languages that it may be."""
+
+
 Answer = TypeVar("Answer")
 _log = logging.getLogger(__name__)
 
@@ -51,6 +59,11 @@ class JobDecoder(Protocol):
     @property
     def takes_prompts(self) -> bool:
         """Jobs can have a prompt."""
+        ...
+
+    @property
+    def finds_language(self) -> bool:
+        """Jobs can have several languages to choose from."""
         ...
 
     def set_options(self, options: asr.TranscriptionOptions) -> None:
@@ -98,6 +111,11 @@ class LocalDecoder:
         return True
 
     @property
+    def finds_language(self) -> bool:
+        model = self._thread_for(languages.FOREIGN).model
+        return isinstance(model, asr.FindsLanguage) and model.finds_language
+
+    @property
     def can_stand_in(self) -> bool:
         """True if the recognizer is loaded and knows the call's language."""
         model, language = self._recognizer.model, self._options.language
@@ -106,8 +124,10 @@ class LocalDecoder:
     def set_options(self, options: asr.TranscriptionOptions) -> None:
         """See `JobDecoder`. Words of an early pass that is over stay as they are, unless they are
         of another language."""
-        if options.language != self._options.language:
-            self._recognizer = self._thread_for(options.language)
+        before = self._options
+        if (options.language, options.candidates) != (before.language, before.candidates):
+            language = languages.FOREIGN if options.candidates else options.language
+            self._recognizer = self._thread_for(language)
             self._early = asr.FinalReuse()
         self._options = options
 
@@ -136,6 +156,8 @@ def _options_for(
 ) -> asr.TranscriptionOptions:
     """Options for one model: without a language where it is the model's own, or one that it does
     not know, as that of a recognizer which stands in."""
+    if options.candidates:
+        return options
     if options.language is None or options.language in model.languages[1:]:
         return options
     return replace(options, language=None)
@@ -283,6 +305,13 @@ class TranscriptionJobs:
         if hypothesis is None:
             await self.notify_stream(partial(self._stream.fail, job))
             return None, True
+        if (
+            hypothesis.language
+            and hypothesis.language_prob >= FOUND_PROBABILITY
+            and len(job.pcm) >= FOUND_AFTER_S * asr.RATE_HZ
+            and hypothesis.text.strip()
+        ):
+            self._emit(SpeechResult(job.utterance, language=hypothesis.language))
         transcripts = await self.ask(lambda: self._stream.complete(job, hypothesis))
         return transcripts[0] if transcripts else None, bool(hypothesis.text.strip())
 

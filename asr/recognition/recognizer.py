@@ -6,7 +6,7 @@ have a smaller interface (`engine.py`), of which `EngineRecognizer` makes this o
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from asr.audio.samples import Pcm
 
@@ -22,10 +22,22 @@ class TranscriptionOptions:
     """One of `Recognizer.languages`, a code like "de"; None: the language of loading."""
     prompt: str = ""
     """Text that came before, or names and a spelling to follow. Not an instruction."""
+    candidates: tuple[str, ...] = ()
+    """Languages of which the speech is in one, to be found (`FindsLanguage`); empty: `language`."""
 
 
 AS_LOADED: Final = TranscriptionOptions()
 """The language of loading, and no prompt."""
+
+
+@runtime_checkable
+class FindsLanguage(Protocol):
+    """A recognizer that finds the language of speech, and says it in `Hypothesis.language`."""
+
+    @property
+    def finds_language(self) -> bool:
+        """True if `TranscriptionOptions.candidates` has an effect."""
+        ...
 
 
 class Transcriber(Protocol):

@@ -30,6 +30,12 @@ class Hypothesis:
     decode_ms: float = 0.0
     fell_back: bool = False
     """The short window was not enough, and wider ones were tried."""
+    language: str = ""
+    """Language that was found, a code like "de"; empty: it was given."""
+    language_prob: float = 0.0
+    """Its probability among the candidates, 0..1."""
+    language_ms: float = 0.0
+    """Time that finding it took; part of `decode_ms`."""
     taken_over: bool = False
     """Nothing was decoded: the result of an earlier pass over the same words (`final_reuse.py`)."""
 

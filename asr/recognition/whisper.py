@@ -124,6 +124,16 @@ FULL_WINDOW: Final = WindowPolicy(floor_s=FULL_WINDOW_S, lead_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
+class _FoundLanguage:
+    """Language of a piece of audio."""
+
+    code: str = ""
+    """Empty: it was not asked for."""
+    probability: float = 0.0
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class _Decoded:
     tokens: tuple[int, ...]
     text: str
@@ -132,6 +142,7 @@ class _Decoded:
     hit_cap: bool
     encode_ms: float
     decode_ms: float
+    found: "_FoundLanguage"
 
     @property
     def is_endless(self) -> bool:
@@ -245,6 +256,11 @@ class WhisperTranscriber:
 
         return (own, *(code for code in _LANGUAGE_CODES if code != own))
 
+    @property
+    def finds_language(self) -> bool:
+        """See `FindsLanguage`."""
+        return bool(self._model.is_multilingual)
+
     def num_prompt_tokens(self, options: TranscriptionOptions) -> int:
         """Tokens of the prompt that the model sees beside each piece of audio."""
         return len(_words_before(self._tokenizer, options))
@@ -275,8 +291,7 @@ class WhisperTranscriber:
         self, pcm: Pcm, fallback: bool, options: TranscriptionOptions
     ) -> Iterator[Hypothesis]:
         window_s = self._window.window_s(len(pcm) / RATE_HZ)
-        prompt = _prompt_tokens(self._tokenizer, options)
-        attempts = [self._decode(pcm, window_s, prompt)]
+        attempts = [self._decode(pcm, window_s, options)]
         yield self._hypothesis(attempts, pcm, window_s, fallback)
         for wider_s in RETRY_WINDOWS_S if fallback else ():
             if not _best(attempts).is_suspect:
@@ -285,8 +300,8 @@ class WhisperTranscriber:
                 window_s = wider_s
                 if options.prompt and len(attempts) > 1 and attempts[-1].is_endless:
                     # It loops on the prompt, or would have ended in a wider window.
-                    prompt = _prompt_tokens(self._tokenizer, replace(options, prompt=""))
-                attempts.append(self._decode(pcm, window_s, prompt))
+                    options = replace(options, prompt="")
+                attempts.append(self._decode(pcm, window_s, options))
                 yield self._hypothesis(attempts, pcm, window_s, fallback)
 
     def _hypothesis(
@@ -307,12 +322,20 @@ class WhisperTranscriber:
             encode_ms=sum(one.encode_ms for one in attempts),
             decode_ms=sum(one.decode_ms for one in attempts),
             fell_back=len(attempts) > 1,
+            language=best.found.code,
+            language_prob=best.found.probability,
+            language_ms=sum(one.found.ms for one in attempts),
         )
 
-    def _decode(self, pcm: Pcm, window_s: float, prompt: list[int]) -> _Decoded:
+    def _decode(self, pcm: Pcm, window_s: float, options: TranscriptionOptions) -> _Decoded:
         started_ns = self._clock.now_ns()
         encoded = self._model.encode(self._features(pcm, window_s), to_cpu=False)
         encoded_ns = self._clock.now_ns()
+        found = _FoundLanguage()
+        if options.candidates and self.finds_language:
+            found = self._found(encoded, options.candidates)
+            options = replace(options, language=found.code)
+        prompt = _prompt_tokens(self._tokenizer, options)
         max_tokens = int(TOKENS_PER_S * len(pcm) / RATE_HZ) + TOKENS_AT_LEAST
         result = self._model.generate(
             encoded,
@@ -333,7 +356,21 @@ class WhisperTranscriber:
             hit_cap=len(tokens) >= max_tokens,
             encode_ms=(encoded_ns - started_ns) / 1e6,
             decode_ms=(decoded_ns - encoded_ns) / 1e6,
+            found=found,
         )
+
+    def _found(self, encoded: Any, candidates: tuple[str, ...]) -> _FoundLanguage:
+        """The likeliest of these languages: one step of the decoder on what the encoder has
+        seen."""
+        started_ns = self._clock.now_ns()
+        likelihoods = {
+            token.strip("<|>"): probability
+            for token, probability in self._model.detect_language(encoded)[0]
+        }
+        among = {code: likelihoods.get(code, 0.0) for code in candidates}
+        best = max(among, key=lambda code: among[code])
+        ms = (self._clock.now_ns() - started_ns) / 1e6
+        return _FoundLanguage(best, among[best] / max(sum(among.values()), 1e-9), ms)
 
     def _features(self, pcm: Pcm, window_s: float) -> Any:
         """Log-mel features of the padded audio: float32 [1, mels, 100 * window_s]."""
@@ -388,6 +425,9 @@ def _joined(parts: list[Hypothesis]) -> Hypothesis:
         encode_ms=sum(part.encode_ms for part in parts),
         decode_ms=sum(part.decode_ms for part in parts),
         fell_back=any(part.fell_back for part in parts),
+        language=parts[0].language,
+        language_prob=parts[0].language_prob,
+        language_ms=sum(part.language_ms for part in parts),
     )
 
 

@@ -11,6 +11,7 @@ is measured by `bench tts` and `bench asr`.
 import argparse
 import json
 import re
+import statistics
 import sys
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,10 @@ class LanguageResult:
     """Time of synthesis."""
     recognizer_s: float
     """Time of recognition."""
+    found: int | None = None
+    """Sentences whose language was found; None: it was given."""
+    find_ms: tuple[float, ...] = ()
+    """Time that finding it took, of each sentence."""
 
 
 def load_sentences() -> Mapping[str, Sequence[Sentence]]:
@@ -98,6 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "languages", nargs="*", metavar="LANGUAGE", help=f"default: {', '.join(known)}"
     )
     parser.add_argument("--model", default="whisper-base", help="the recognizer")
+    parser.add_argument(
+        "--find", action="store_true", help='find the language, as with "auto", and say how long'
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")
     options = parser.parse_args(argv)
     wanted = options.languages or list(known)
@@ -109,7 +117,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         recognizer = asr.load_recognizer(store.locate(options.model), language=wanted[0])
         recognizer.warm()
         rows = [
-            round_trip(language, known[language], recognizer, store, options.model)
+            round_trip(
+                language, known[language], recognizer, store, options.model, finds=options.find
+            )
             for language in wanted
         ]
     except (asr.ModelError, tts.VoiceError, ModelStoreError) as error:
@@ -121,6 +131,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{row.language}  {row.voice:<8} {row.recognizer}  {len(row.sentences)} sentences  "
             f"WER {row.word_error_rate:.1%}  RTF of voice and recognizer {speeds}"
         )
+        if row.found is not None:
+            print(
+                f"    language found in {row.found} of {len(row.sentences)}, in "
+                f"{statistics.median(row.find_ms):.0f} ms (median), {max(row.find_ms):.0f} ms "
+                "at the longest"
+            )
     if options.json is not None:
         result = {
             "bench": "languages",
@@ -139,23 +155,30 @@ def round_trip(
     recognizer: asr.Recognizer,
     store: ModelStore,
     recognizer_name: str,
+    *,
+    finds: bool = False,
 ) -> LanguageResult:
-    """Read and recognize all sentences of a language. Raises VoiceError."""
+    """Read and recognize all sentences of a language; `finds`: it is to be found. Raises
+    VoiceError."""
     profile = languages.PROFILES[language]
     voice = tts.load_voice(profile.voice, store.directory)
     voice.warm()
-    clock, options = SystemClock(), asr.TranscriptionOptions(language)
+    clock, candidates = SystemClock(), tuple(languages.PROFILES) if finds else ()
+    options = asr.TranscriptionOptions(language, candidates=candidates)
     results: list[SentenceResult] = []
+    found, find_ms = 0, []
     audio_s = voice_ns = recognizer_ns = 0.0
     for sentence in sentences:
         began_ns = clock.now_ns()
         pcm = spoken(voice, sentence.written)
         spoken_ns = clock.now_ns()
-        heard = recognizer.transcribe(pcm, options=options).text
+        hypothesis = recognizer.transcribe(pcm, options=options)
+        found += hypothesis.language == language
+        find_ms.append(round(hypothesis.language_ms, 1))
         voice_ns += spoken_ns - began_ns
         recognizer_ns += clock.now_ns() - spoken_ns
         audio_s += len(pcm) / asr.RATE_HZ
-        results.append(compared(sentence, heard, language))
+        results.append(compared(sentence, hypothesis.text, language))
     words = sum(each.words for each in results)
     errors = sum(each.errors for each in results)
     return LanguageResult(
@@ -167,6 +190,8 @@ def round_trip(
         round(audio_s, 2),
         round(voice_ns / 1e9, 2),
         round(recognizer_ns / 1e9, 2),
+        found if finds else None,
+        tuple(find_ms) if finds else (),
     )
 
 

@@ -15,6 +15,7 @@ from benchmarks.tts.languages import Sentence, compared, load_sentences, spoken
 from languages import PROFILES
 from tts.voices.pico import PicoEngine
 
+ENGLISH = ["What time do you open on Saturday?", "I would like to book a table for four."]
 LANGUAGES = sorted(PROFILES.keys() - {"en"})
 
 
@@ -84,6 +85,27 @@ def recognizer() -> asr.Recognizer:
     if store.presence("whisper-base") != "present":
         pytest.skip("whisper-base is not on this machine: halfsec models fetch whisper-base")
     return asr.load_recognizer(store.locate("whisper-base"))
+
+
+@pytest.mark.slow
+@pytest.mark.models
+@pytest.mark.parametrize("language", sorted(PROFILES))
+def test_the_language_is_found(recognizer: asr.Recognizer, language: str) -> None:
+    assert isinstance(recognizer, asr.FindsLanguage)
+    assert recognizer.finds_language
+    voice = tts.load_voice(PROFILES[language].voice, ModelStore().directory)
+    known = load_sentences()
+    sentences = [each.written for each in known[language][:4]] if language in known else ENGLISH
+    options = asr.TranscriptionOptions("en", candidates=tuple(PROFILES))
+    for sentence in sentences:
+        heard = recognizer.transcribe(spoken(voice, sentence), options=options)
+        assert (heard.language, heard.text != "") == (language, True), sentence
+        assert heard.language_prob > 0.7
+        assert 0 < heard.language_ms <= heard.decode_ms
+        given = recognizer.transcribe(
+            spoken(voice, sentence), options=asr.TranscriptionOptions(language)
+        )
+        assert given.language == ""
 
 
 @pytest.mark.slow

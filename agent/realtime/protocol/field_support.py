@@ -77,7 +77,8 @@ _INPUT_AUDIO: Final = (
     }),
     *_rows("obeyed", {
         "audio.input.transcription.language": "Language of the call, like `de`, from the next "
-        "words on: recognition, voice and what the service says. Not set: the agent's. One that "
+        "words on: recognition, voice and what the service says. Not set: the agent's. `auto`: the "
+        "one that the caller speaks, of the complete ones; `session.updated` tells it. One that "
         "can't be recognized is refused, with those that can. While models are loaded, until "
         "`session.updated`, the call goes on in the old one.",
         "audio.input.transcription.languages": "Like `language`, where it names one.",

@@ -99,7 +99,8 @@ class SessionSettings:
     transcription: dict[str, Any] | None = None
     """The client's `audio.input.transcription`, shown as set. Transcripts are sent always."""
     agent_language: str = languages.ENGLISH.code
-    """Language of the agent's calls, where the client asks for no other."""
+    """Language of the agent's calls, where the client asks for no other; `languages.AUTO`: it is
+    found by what the caller says."""
     max_output_tokens: int | None = None
     """None: as many as the reply takes ("inf")."""
     pace_ms: int = 0
@@ -126,10 +127,26 @@ class SessionSettings:
 
     @property
     def language(self) -> str:
-        """Language of the call: the one that the client asks for transcripts in, or the agent's."""
+        """Language of the call: the one that the client asks for transcripts in, or the agent's.
+        English, until it is found."""
+        return languages.until_found(self._asked_language)
+
+    @property
+    def finds_language(self) -> bool:
+        """True while the language is still to be found by what the caller says."""
+        return self._asked_language == languages.AUTO
+
+    @property
+    def _asked_language(self) -> str:
         asked = self.transcription or {}
         tag = asked.get("language") or next(iter(asked.get("languages") or ()), "")
         return languages.code_of(tag) or self.agent_language
+
+    def with_language(self, code: str) -> "SessionSettings":
+        """The settings with the language that was found."""
+        asked = dict(self.transcription or {})
+        asked.pop("languages", None)
+        return self.changed(transcription=asked | {"language": code})
 
     def rebased(self, base: "SessionSettings", onto: "SessionSettings") -> "SessionSettings":
         """The settings `onto`, with what these changed of `base`."""

@@ -127,6 +127,8 @@ class SpeechResult:
     """Times at which the last voiced sample was spoken, and was received, ns."""
     refused: ClientError | None = None
     """Error of audio that could not be accepted."""
+    language: str = ""
+    """Language in which the caller speaks, where it was to be found and is certain; else empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,11 @@ class RemoteRecognizer:
         """No: a server that refuses one would count as failing for all calls."""
         return False
 
+    @property
+    def finds_language(self) -> bool:
+        """No: a server says at most what it took the language for, once it has transcribed it."""
+        return False
+
     def set_options(self, options: asr.TranscriptionOptions) -> None:
         """See `JobDecoder`. An open session is given up for one in another language; there is no
         prompt."""

@@ -68,9 +68,26 @@ def test_a_language_that_no_recognizer_knows(section: str, language: str) -> Non
     assert caught.value.key == f"{section}.language"
 
 
-def test_auto_says_what_is_allowed() -> None:
-    with pytest.raises(ConfigError, match=r"must be named. Complete: de \(German\), en"):
-        made('[agent]\nlanguage = "auto"\n')
+@pytest.mark.parametrize("section", ["agent", "agents.default"])
+def test_a_language_that_is_found_begins_in_english(section: str) -> None:
+    config = made(f'[{section}]\nlanguage = "auto"\n')
+    _, profile = config.profile(None)
+    assert config.finds_language(profile)
+    assert (config.language(profile), config.voice(profile)) == ("en", "hibari")
+    assert set(config.call_languages) == set(PROFILES)
+    assert "whisper-base" in needed_models(config)
+
+
+def test_an_agent_of_one_language_finds_none() -> None:
+    config = made('[agent]\nlanguage = "auto"\n[agents.paris]\nlanguage = "fr"\n')
+    assert not config.finds_language(config.agents["paris"])
+    assert config.language(config.agents["paris"]) == "fr"
+
+
+@pytest.mark.parametrize("recognizer", ["openai:http://gpu-box:8000/v1#whisper", "moonshine:tiny"])
+def test_a_recognizer_of_others_finds_no_language(recognizer: str) -> None:
+    with pytest.raises(ConfigError, match=r"only Whisper in this process finds .*named. Complete"):
+        made(f'[agent]\nlanguage = "auto"\n[asr]\nmodel = "{recognizer}"\n')
 
 
 def test_another_language_without_a_profile_keeps_the_voice() -> None:

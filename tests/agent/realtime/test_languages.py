@@ -19,6 +19,19 @@ def test_the_language_is_the_clients_or_else_the_agents(language: str | None, co
     assert asked(language=language).language == code
 
 
+def test_a_language_that_is_to_be_found_is_english_until_it_is() -> None:
+    session = asked(language="auto", prompt="Ana.")
+    assert (session.language, session.finds_language) == ("en", True)
+    found = session.with_language("de")
+    assert (found.language, found.finds_language) == ("de", False)
+    assert found.transcription == {"language": "de", "prompt": "Ana."}
+    of_agent = SessionSettings(agent_language="auto")
+    assert (of_agent.language, of_agent.finds_language) == ("en", True)
+    assert of_agent.with_language("es").transcription == {"language": "es"}
+    assert not asked(of_agent, language="fr").finds_language
+    assert asked(languages=["auto"]).with_language("de").language == "de"
+
+
 def test_a_single_one_of_several_languages_is_the_calls() -> None:
     assert asked(languages=["de-AT"]).language == "de"
     assert asked(languages=["de"], language="es").language == "es"

@@ -1,5 +1,6 @@
 """A session's language: what follows it, at the start and when the client changes it."""
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from agent.http.auth.principal import Principal
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import SessionSettings
-from agent.session.ports.stage_ports import APOLOGY, Speech, apology_in
+from agent.session.ports.stage_ports import APOLOGY, Speech, SpeechResult, apology_in
 from asr.recognition.recognizer import TranscriptionOptions
 from languages import PROFILES
 from tests.support.fakes.stages import FakeVoice
@@ -96,6 +97,52 @@ async def test_a_language_that_calls_cannot_have_changes_nothing() -> None:
         assert call.session.settings is before
         assert call.ears.transcription == TranscriptionOptions("en")
         assert not call.of(say.SessionUpdated)
+
+
+FOUND = TranscriptionOptions("en", "", ("en", "de", "es", "fr"))
+
+
+async def test_the_call_goes_on_in_the_language_that_is_found() -> None:
+    settings = SessionSettings(agent_language="auto")
+    async with call_with("Hallo.", settings=settings) as call:
+        assert call.ears.transcription == FOUND
+        assert call.session._machine._state.rules.language == "en"
+        call.ears.hear(SpeechResult(1, language="de"))
+        (updated,) = await call.until(say.SessionUpdated)
+        assert isinstance(updated, say.SessionUpdated)
+        assert updated.settings.transcription == {"language": "de"}
+        assert call.ears.transcription == TranscriptionOptions("de")
+        assert call.session._machine._state.rules.language == "de"
+        call.ears.hear(SpeechResult(2, language="en"))
+        await call.session.handle(ask.UpdateSession(call.session.settings))
+        assert call.session.settings.language == "de", "it is found once"
+
+
+async def test_a_client_asks_for_the_language_to_be_found() -> None:
+    async with call_with("Hallo.") as call:
+        await change(call, "auto")
+        await call.until(say.SessionUpdated)
+        assert call.ears.transcription == FOUND
+        call.ears.hear(SpeechResult(1, language="en"))
+        _, updated = await call.until(say.SessionUpdated, 2)
+        assert isinstance(updated, say.SessionUpdated)
+        assert updated.settings.transcription == {"language": "en"}
+        assert call.ears.transcription == TranscriptionOptions("en")
+
+
+async def test_a_language_that_calls_cannot_have_is_asked_for_once() -> None:
+    async def prepare(language: str, voice: str) -> str:
+        raise ClientError("The voice is missing.", code="invalid_value")
+
+    settings = SessionSettings(agent_language="auto")
+    async with call_with("Hello.", settings=settings) as call:
+        call.session._stages = replace(call.session._stages, prepare_language=prepare)
+        for utterance in (1, 2):
+            call.ears.hear(SpeechResult(utterance, language="de"))
+            await call.until(say.Problem) if utterance == 1 else await asyncio.sleep(0.05)
+        assert len(call.of(say.Problem)) == 1
+        assert call.session.settings.finds_language
+        assert call.ears.transcription == FOUND
 
 
 def test_the_apology_of_a_language() -> None:

@@ -67,6 +67,8 @@ class Call:
         )
         self.finals: asyncio.Queue[str] = asyncio.Queue()
         self.paused = asyncio.Event()
+        self.found: set[str] = set()
+        """Languages that were found."""
         self._revision = 0
 
     def tell(self, heard: SpeechResult) -> None:
@@ -76,6 +78,8 @@ class Call:
             self.paused.set()
         elif isinstance(heard.event, ev.TranscriptReady):
             self.finals.put_nowait(heard.event.text)
+        elif heard.language:
+            self.found.add(heard.language)
 
     async def hear(self, *stretches: Int16) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -151,6 +155,62 @@ class Prompted(Recognizer):
         options: asr.TranscriptionOptions = asr.AS_LOADED,
     ) -> asr.Hypothesis:
         return asr.Hypothesis(f"{options.language} {options.prompt}".strip())
+
+
+class Finding(Recognizer):
+    """Finds German, as surely as it is told."""
+
+    languages = ("en", "de")
+    finds_language = True
+    text = "Guten Tag."
+    probability = 0.9
+
+    def transcribe(
+        self,
+        pcm: npt.NDArray[np.float32],
+        *,
+        fallback: bool,
+        options: asr.TranscriptionOptions = asr.AS_LOADED,
+    ) -> asr.Hypothesis:
+        found = "de" if "de" in options.candidates else ""
+        return asr.Hypothesis(self.text, language=found, language_prob=self.probability)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text", "probability", "found"),
+    [
+        (1.2, "Guten Tag.", 0.9, {"de"}),
+        (0.5, "Guten Tag.", 0.9, set()),
+        (1.2, "", 0.9, set()),
+        (1.2, "Guten Tag.", 0.6, set()),
+    ],
+)
+async def test_a_language_is_found_by_enough_words_that_are_certain(
+    seconds: float, text: str, probability: float, found: set[str]
+) -> None:
+    model = Finding()
+    model.text, model.probability = text, probability
+    async with call(model) as made:
+        assert made.hearing.set_transcription(
+            asr.TranscriptionOptions("en", candidates=("en", "de"))
+        )
+        await made.hear(said(seconds), quiet(0.2))
+        assert await made.final() == text
+        assert made.found == found
+        await made.hear(quiet(0.1))
+        assert made.hearing.set_transcription(asr.TranscriptionOptions("en"))
+        made.found.clear()
+        await made.hear(said(1.2), quiet(0.2))
+        assert await made.final() == text
+        assert made.found == set(), "it was not to be found"
+
+
+async def test_a_recognizer_of_one_language_finds_none() -> None:
+    async with call(Prompted()) as made:
+        with pytest.raises(ClientError, match="does not find the language") as refused:
+            made.hearing.set_transcription(asr.TranscriptionOptions("en", candidates=("en", "de")))
+        assert refused.value.param == "session.audio.input.transcription.language"
+        assert made.hearing.set_transcription(asr.TranscriptionOptions("de", "Anna."))
 
 
 async def test_a_sessions_language_and_prompt_go_with_every_pass() -> None:
