@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+import languages
+
 from .schema import SECTIONS, AgentProfile, Config
 from .tools import MCP_PREFIX
 
@@ -97,8 +99,14 @@ def _is_applied(key: str, started: Config, current: Config, new: Config) -> bool
     if key == "agent.max_sessions":
         return new.agent.max_sessions <= started.agent.max_sessions
     if key == "agent.language":  # its models are there, or calls of it could not begin
-        return new.own_language in started.call_languages
+        return _has_models(started, new.agent.language or new.own_language)
     return name in AT_RUN_TIME.get(section, ())
+
+
+def _has_models(started: Config, language: str) -> bool:
+    """True if calls in a language, or in one that is to be found, have models since the start."""
+    needed = set(languages.PROFILES) if language == languages.AUTO else {language}
+    return needed <= set(started.call_languages)
 
 
 def _usable(
@@ -111,7 +119,7 @@ def _usable(
     if profile.voice is not None and profile.voice not in started.voices:
         lacking.append(f"agents.{name}.voice")
         profile = replace(profile, voice=before.voice)
-    if profile.language is not None and profile.language not in started.call_languages:
+    if profile.language is not None and not _has_models(started, profile.language):
         lacking.append(f"agents.{name}.language")
         profile = replace(profile, language=before.language)
     connected = {

@@ -36,7 +36,7 @@ how much of one was heard."""
 @dataclass(slots=True, eq=False)
 class _Deferred:
     request: ask.Request
-    frame: int
+    frame: int | None
     is_dropped: bool = False
 
 
@@ -62,15 +62,16 @@ class DeferredRequests:
 
     @property
     def first_frame(self) -> int | None:
-        """Frame of the first request that is not done; None: all are. Once the session has ended,
-        of the first one that it did not come to."""
+        """Frame of the client's first request that is not done; None: all are. Once the session has
+        ended, of the first one that it did not come to."""
         current = self._current
-        if current is not None and not current.is_dropped:
-            return current.frame
-        return self._waiting[0].frame if self._waiting else None
+        begun = [current] if current is not None and not current.is_dropped else []
+        frames = (each.frame for each in (*begun, *self._waiting))
+        return next((frame for frame in frames if frame is not None), None)
 
-    async def add(self, request: ask.Request, frame: int) -> None:
-        """Carry this request, of the client's frame with this number, out behind those that wait.
+    async def add(self, request: ask.Request, frame: int | None) -> None:
+        """Carry this request, of the client's frame with this number, out behind those that wait;
+        None: of the session's own.
         Returns at once, unless there is no room."""
         await self._room.acquire()
         was_busy = self.is_busy

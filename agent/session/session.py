@@ -245,11 +245,11 @@ class Session:
             self._log.over.settle_all()
             await self._context.chat.close()
 
-    async def handle(self, request: ask.Request, frame: int = 0) -> None:
+    async def handle(self, request: ask.Request, frame: int | None = 0) -> None:
         """Carry out a client's request; one that is refused becomes a `Problem` notice. A change
         whose models have to be loaded, and what waits behind it, is carried out later: see
         `deferred_requests.py`. `frame`: the client's frames before the one with this request, for
-        `first_deferred`."""
+        `first_deferred`; None: it is not the client's."""
         if isinstance(request, ask.UpdateSession) and request.base is None:
             request = replace(request, base=self.settings)
         if isinstance(request, NOT_DEFERRED):
@@ -481,6 +481,8 @@ class Session:
         """Raises ClientError, having changed nothing."""
         while True:
             old = self.settings
+            if request.is_found and not old.finds_language:
+                return
             settings = await self._checked(request.settings.rebased(request.base or old, old))
             if self.settings is old:  # no other agent took over in the meantime
                 break
@@ -497,6 +499,8 @@ class Session:
             self._context.instructions = settings.instructions
             self._context.tools = () if tools is None else tools.definitions
             self._prefill.changed()
+        if settings.finds_language and not old.finds_language:
+            self._found_languages.clear()
         self._detect_anew(settings, old)
         self._log.budget = budget_of(settings, self._options.budget)
         self._notify(say.SessionUpdated(settings))
@@ -730,8 +734,8 @@ class Session:
         if self.settings.finds_language and code not in self._found_languages:
             self._found_languages.add(code)
             found = self.settings.with_language(code)
-            change = ask.UpdateSession(found, base=self.settings)
-            self._group.create_task(self.handle(change))
+            change = ask.UpdateSession(found, base=self.settings, is_found=True)
+            self._group.create_task(self.handle(change, None))
 
     def _on_message_end(self, text: str, log_prob: float) -> None:
         """Take what the language model knows of the caller's newest words."""

@@ -31,9 +31,9 @@ class Hypothesis:
     fell_back: bool = False
     """The short window was not enough, and wider ones were tried."""
     language: str = ""
-    """Language that was found, a code like "de"; empty: it was given."""
+    """Language that was found, a code like "de"; empty: it was given, or none was likely."""
     language_prob: float = 0.0
-    """Its probability among the candidates, 0..1."""
+    """Its probability, 0..1."""
     language_ms: float = 0.0
     """Time that finding it took; part of `decode_ms`."""
     taken_over: bool = False

@@ -334,7 +334,8 @@ class WhisperTranscriber:
         found = _FoundLanguage()
         if options.candidates and self.finds_language:
             found = self._found(encoded, options.candidates)
-            options = replace(options, language=found.code)
+            if found.code:
+                options = replace(options, language=found.code)
         prompt = _prompt_tokens(self._tokenizer, options)
         max_tokens = int(TOKENS_PER_S * len(pcm) / RATE_HZ) + TOKENS_AT_LEAST
         result = self._model.generate(
@@ -360,17 +361,17 @@ class WhisperTranscriber:
         )
 
     def _found(self, encoded: Any, candidates: tuple[str, ...]) -> _FoundLanguage:
-        """The likeliest of these languages: one step of the decoder on what the encoder has
-        seen."""
+        """The likeliest of these languages, if it is likelier than all other languages together:
+        one step of the decoder on what the encoder has seen."""
         started_ns = self._clock.now_ns()
         likelihoods = {
             token.strip("<|>"): probability
             for token, probability in self._model.detect_language(encoded)[0]
         }
-        among = {code: likelihoods.get(code, 0.0) for code in candidates}
-        best = max(among, key=lambda code: among[code])
+        best = max(candidates, key=lambda code: likelihoods.get(code, 0.0))
+        probability = likelihoods.get(best, 0.0)
         ms = (self._clock.now_ns() - started_ns) / 1e6
-        return _FoundLanguage(best, among[best] / max(sum(among.values()), 1e-9), ms)
+        return _FoundLanguage(best if probability > 0.5 else "", probability, ms)
 
     def _features(self, pcm: Pcm, window_s: float) -> Any:
         """Log-mel features of the padded audio: float32 [1, mels, 100 * window_s]."""

@@ -20,6 +20,9 @@ class UpdateSession:
     event_id: str | None = None
     base: SessionSettings | None = None
     """Settings that were changed; None: those of the session."""
+    is_found: bool = False
+    """The change is to the language that the caller was found to speak: void once the session has
+    a language."""
 
 
 @dataclass(frozen=True, slots=True)

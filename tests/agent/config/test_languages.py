@@ -3,6 +3,7 @@
 import pytest
 
 from agent.config.layers import load_config
+from agent.config.reload import reload_config
 from agent.config.schema import Config
 from agent.errors import ConfigError
 from agent.stages.model_store.catalogue import needed_models
@@ -76,6 +77,13 @@ def test_a_language_that_is_found_begins_in_english(section: str) -> None:
     assert (config.language(profile), config.voice(profile)) == ("en", "hibari")
     assert set(config.call_languages) == set(PROFILES)
     assert "whisper-base" in needed_models(config)
+
+
+def test_a_reload_keeps_agents_whose_language_is_found() -> None:
+    before = made('[agents.front]\nlanguage = "auto"\n')
+    assert reload_config(before, before, before).needs_restart == ()
+    english = made("[agents.front]\n")
+    assert reload_config(english, english, before).needs_restart == ("agents.front.language",)
 
 
 def test_an_agent_of_one_language_finds_none() -> None:

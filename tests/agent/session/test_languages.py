@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from agent.calls.call_state import _settings_json, _settings_of
 from agent.calls.session_start import IN_ENGLISH, SessionStart, instructions_in, session_start
 from agent.config.layers import load_config
 from agent.errors import ClientError, StageError
 from agent.http.auth.principal import Principal
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
-from agent.session.api.settings import SessionSettings
+from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.ports.stage_ports import APOLOGY, Speech, SpeechResult, apology_in
 from asr.recognition.recognizer import TranscriptionOptions
 from languages import PROFILES
@@ -143,6 +144,66 @@ async def test_a_language_that_calls_cannot_have_is_asked_for_once() -> None:
         assert len(call.of(say.Problem)) == 1
         assert call.session.settings.finds_language
         assert call.ears.transcription == FOUND
+
+
+async def test_a_language_is_found_again_where_that_is_asked_for_again() -> None:
+    async with call_with("Hallo.") as call:
+        for number in (1, 2):
+            await change(call, "auto")
+            await call.until(say.SessionUpdated, 2 * number - 1)
+            call.ears.hear(SpeechResult(number, language="de"))
+            await call.until(say.SessionUpdated, 2 * number)
+            assert call.session.settings.language == "de"
+
+
+async def test_what_the_client_asks_for_goes_before_what_is_found() -> None:
+    """Both wait for models; what was found is no request of the client's."""
+    gate = asyncio.Event()
+
+    async def prepare(language: str, voice: str) -> str:
+        await gate.wait()
+        return voice
+
+    settings = SessionSettings(agent_language="auto")
+    async with call_with("Hallo.", settings=settings) as call:
+        stages = replace(call.session._stages, prepare_language=prepare)
+        call.session._stages = replace(stages, is_prepared=lambda language, voice: False)
+        await change(call, "pt")
+        call.ears.hear(SpeechResult(1, language="de"))
+        await asyncio.sleep(0.05)
+        assert call.session.first_deferred == 0
+        gate.set()
+        await call.until(say.SessionUpdated)
+        await asyncio.sleep(0.05)
+        assert call.session.settings.language == "pt"
+        assert len(call.of(say.SessionUpdated)) == 1
+
+
+async def test_what_is_found_is_none_of_the_clients_frames() -> None:
+    gate = asyncio.Event()
+
+    async def prepare(language: str, voice: str) -> str:
+        await gate.wait()
+        return voice
+
+    settings = SessionSettings(agent_language="auto")
+    async with call_with("Hallo.", settings=settings) as call:
+        stages = replace(call.session._stages, prepare_language=prepare)
+        call.session._stages = replace(stages, is_prepared=lambda language, voice: False)
+        call.ears.hear(SpeechResult(1, language="de"))
+        await asyncio.sleep(0.05)
+        assert call.session.first_deferred is None
+        await call.session.handle(ask.CreateResponse(ResponseOptions()), 7)
+        assert call.session.first_deferred == 7, "it waits behind"
+        gate.set()
+        await call.until(say.SessionUpdated)
+        assert call.session.settings.language == "de"
+
+
+def test_another_server_goes_on_in_the_language_that_was_found() -> None:
+    found = SessionSettings(agent_language="auto").with_language("de")
+    kept = _settings_of(_settings_json(found))
+    assert (kept.language, kept.finds_language, kept.agent_language) == ("de", False, "auto")
 
 
 def test_the_apology_of_a_language() -> None:
