@@ -286,17 +286,25 @@ class CallService:
         """
         if self._stages.status != "ready":
             return BROKEN if self._stages.status == "broken" else WARMING
+        waiting = self._calls.waiting
         kept = 0 if may_be_due else len(self.tokens)
-        lacking = self._num_lacking_of_key(principal, kept and self.tokens.num_of(principal.key_id))
-        if lacking and not give_way(principal.key_id, lacking):
+        of_key = self._num_lacking_of_key(principal, kept and self.tokens.num_of(principal.key_id))
+        if of_key and not waiting.can_give_way(principal.key_id, of_key):
             return LINES_OF_KEY
         if scope is not None and self._by_address.are_all_held(scope):
             return LINES_OF_ADDRESS
-        lacking = self._calls.num_lacking(kept)
-        if lacking and not give_way(None, lacking):
+        number = max(of_key, self._calls.num_lacking(kept))
+        if number and not waiting.can_give_way(None, number):
             return BUSY
-        if (crowd := self._calls.crowd(kept)) is not None and not give_way(None, 1):
-            return replace(CROWDED, message=f"{crowd.reason} Try again later.")
+        if not number and (crowd := self._calls.crowd(kept)) is not None:
+            if not waiting.can_give_way():
+                return replace(CROWDED, message=f"{crowd.reason} Try again later.")
+            number = 1
+        # Only now that nothing refuses: a call that gives way does so for somebody.
+        if of_key:
+            give_way(principal.key_id, of_key)
+        if number > of_key:
+            give_way(None, number - of_key)
         return None
 
     def count_load_refusal(self, refusal: HttpRefusal) -> None:

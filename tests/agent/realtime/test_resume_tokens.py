@@ -1,10 +1,15 @@
 """Tokens by which clients come back: once each, for the same key, and no longer than the call."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.calls.service import BUSY, LINES_OF_ADDRESS, CallService
 from agent.calls.suspended import WaitingCalls
 from agent.http.auth.token_format import RESUME_PREFIX
+from agent.http.refusal import HttpRefusal
 from agent.realtime.protocol.items import item_json
 from agent.realtime.protocol.resumed import MAX_CHARS, MAX_ITEMS
 from agent.realtime.resume_tokens import ResumeTokens
@@ -89,6 +94,40 @@ def test_longest_waiting_call_is_evicted_first() -> None:
     assert c.ended == "enough"
     assert len(waiting) == 0
     assert waiting.num_lost == 3
+
+
+def refused(waiting: WaitingCalls, **more: Any) -> HttpRefusal | None:
+    """Admission of a caller whose key has all of its lines, one of them by a call that waits."""
+    calls = {"waiting": waiting, "num_lacking": lambda kept: 0, "crowd": lambda kept: None}
+    service = SimpleNamespace(
+        _stages=SimpleNamespace(status="ready"),
+        tokens=(),
+        _num_lacking_of_key=lambda principal, kept: 1,
+        _by_address=SimpleNamespace(are_all_held=lambda scope: more.get("are_all_held", False)),
+        _calls=SimpleNamespace(**calls | more),
+    )
+    principal: Any = SimpleNamespace(key_id="key:a")
+    return CallService.refusal(cast(Any, service), principal, {}, waiting.give_way)
+
+
+def test_no_call_gives_way_to_a_caller_who_is_refused() -> None:
+    for more, refusal in (
+        ({"are_all_held": True}, LINES_OF_ADDRESS),
+        ({"num_lacking": lambda kept: 2}, BUSY),
+    ):
+        waiting, call = WaitingCalls(), Call()
+        waiting.begin(call, "key:a")
+        assert refused(waiting, **more) == refusal
+        assert (len(waiting), call.ended) == (1, "")
+
+
+def test_calls_give_way_to_a_caller_who_is_admitted() -> None:
+    """Those of its key first; one that ends makes room in a crowd as well."""
+    waiting, calls = WaitingCalls(), [Call(), Call(), Call()]
+    for call, key_id in zip(calls, ("key:b", "key:a", "key:b"), strict=True):
+        waiting.begin(call, key_id)
+    assert refused(waiting, num_lacking=lambda kept: 2, crowd=lambda kept: 1 / 0) is None
+    assert [bool(call.ended) for call in calls] == [True, True, False]
 
 
 def conversation(*texts: str) -> tuple[Message, ...]:
