@@ -284,6 +284,8 @@ class CallSocket:
         """Returns the close code; None where it was stopped, or nothing came."""
         while not self._is_stopped:
             await self._send_queue.room()
+            if self._is_stopped:  # while there was no room
+                break
             self._is_receiving = True
             try:
                 frame = await self._limiter.frame()

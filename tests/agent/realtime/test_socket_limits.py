@@ -25,6 +25,7 @@ from agent.session.api.client_events import (
     CancelResponse,
     CommitAudio,
     CreateResponse,
+    Request,
     UpdateSession,
 )
 from agent.session.api.settings import ResponseOptions, SessionSettings
@@ -90,6 +91,32 @@ async def test_a_reason_is_cut_at_a_character() -> None:
         assert (close["type"], close["code"]) == ("websocket.close", 1008)
         assert MAX_REASON_BYTES - 4 < len(close["reason"].encode()) <= MAX_REASON_BYTES
         assert text.startswith(close["reason"])
+
+
+async def test_a_socket_that_is_stopped_while_there_is_no_room_reads_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client does not read, so that its next frame is not waited for either."""
+    peer = Peer()
+    may_send = asyncio.Event()
+
+    async def send(message: Any) -> None:
+        await may_send.wait()
+
+    socket = CallSocket(peer.websocket, ManualClock(), AccessSettings())
+    await socket.accept()
+    monkeypatch.setattr(peer.websocket, "_send", send)
+    for _ in range(7):
+        socket.put("x" * 500_000)
+
+    async def take(frame: str | bytes) -> list[Request]:
+        return []
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        carrying = group.create_task(socket.carry(take))
+        await asyncio.sleep(0.05)
+        socket.stop()
+        await carrying
 
 
 async def test_client_that_sends_nothing_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
