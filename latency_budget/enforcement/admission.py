@@ -30,6 +30,11 @@ from typing import Final
 
 from .stage_latencies import StageLatencies
 
+SAMPLE_NS: Final = 10**9
+"""Least time between samples of the processor time, where no call begins or ends. Each refused
+client asks for a forecast, which goes through all samples: without this, a storm of clients that
+try again makes each refusal dearer than the one before."""
+
 MEASURED_NS: Final = 60 * 10**9
 """Window of the processor time: some seven turns of a call. A shorter one depends on who happens to
 speak."""
@@ -100,7 +105,12 @@ class Admission:
     def used(self, at_ns: int, cpu_ns: int, calls: int) -> None:
         """Record the processor time of the process so far, and the number of calls from now on.
         Call it whenever a call begins or ends, and from time to time between."""
-        self._usage.append((at_ns, cpu_ns, calls))
+        usage = self._usage
+        if len(usage) > 1:
+            before, newest = usage[-2], usage[-1]
+            if before[2] == newest[2] == calls and at_ns - before[0] < SAMPLE_NS:
+                usage.pop()  # the newest sample would only divide one interval into two
+        usage.append((at_ns, cpu_ns, calls))
         while len(self._usage) > 2 and self._usage[1][0] < at_ns - MEASURED_NS:
             self._usage.popleft()
 

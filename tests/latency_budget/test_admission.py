@@ -114,6 +114,19 @@ def test_only_the_last_minute_of_processor_time_counts() -> None:
     assert admission.per_call() == pytest.approx(0.4)
 
 
+def test_a_storm_of_questions_leaves_few_samples() -> None:
+    """Each refused client asks for a forecast, which goes through all of them."""
+    admission = service(0.2, 300, calls=2)
+    for number in range(10_000):
+        at_ns = 60 * S + number * 6 * S // 1000
+        admission.used(at_ns, round(48 * S + (at_ns - 60 * S) * 0.8), 2)
+    assert len(admission._usage) <= 122
+    assert admission.per_call() == pytest.approx(0.2)
+    admission.used(at_ns, round(48 * S + (at_ns - 60 * S) * 0.8), 3)
+    admission.used(at_ns + S // 2, round(48 * S + (at_ns - 60 * S) * 0.8 + 0.6 * S), 3)
+    assert [calls for *_, calls in list(admission._usage)[-2:]] == [3, 3], "a call began between"
+
+
 def test_time_without_calls_is_nobodys() -> None:
     admission = Admission(1)
     admission.used(0, 0, 1)
