@@ -146,12 +146,15 @@ class CallTools:
         state: ToolState = "cancelled"
         text = ""
         try:
-            text = shortened(await self._given(call), self._settings.tool_result_chars)
+            text = await self._given(call)
             state = "done"
         except ToolError as error:
-            text = shortened(f"Error: {error}", self._settings.tool_result_chars)
+            text = f"Error: {error}"
             state = "failed"
         finally:
+            # Half a surrogate pair, as of a foreign API's JSON, is no text for a model or a store.
+            text = text.encode("utf-8", "replace").decode()
+            text = shortened(text, self._settings.tool_result_chars)
             ms = (self._clock.now_ns() - began_ns) // 1_000_000
             self._tell(item_id, call.name, state, ms)
             level = logging.WARNING if state == "failed" else logging.DEBUG

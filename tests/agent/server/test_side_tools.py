@@ -148,6 +148,12 @@ async def test_a_tool_that_is_cancelled() -> None:
     assert caller.told() == [("clock", "started"), ("clock", "cancelled")]
 
 
+async def test_a_result_that_no_file_can_hold_is_mended() -> None:
+    """Half a surrogate pair, in a result or in an error."""
+    assert await Caller(Fake("Caf\ud800")).call() == "Caf?"
+    assert "Caf?" in await Caller(Fake(ToolError("Caf\ud800"))).call()
+
+
 async def test_a_result_that_is_too_long_is_cut() -> None:
     text = await Caller(Fake("x" * 4001)).call()
     assert text == "x" * 4000 + " [cut: the first 4000 of 4001 characters]"
