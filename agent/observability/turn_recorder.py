@@ -4,6 +4,7 @@ Marks of the caller's speech come before the turn has a number; they are kept fo
 discarded when the utterance is dropped.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,13 @@ from .pending_records import OnTurn, PendingRecords
 MAX_LATE: Final = 4
 """Number of turns whose ledger still takes marks after their end: playback reports come late."""
 
+MAX_PENDING: Final = 256
+"""Marks of the turn to come, some fifty utterances: of a caller who is only transcribed no turn
+ever comes, and the newest marks are those of the next one."""
+
+MAX_TEXT_CHARS: Final = 16_000
+"""Newest words of the caller that are kept for the next turn: a quarter of an hour."""
+
 _TO_COME: Final = TurnId(0)
 
 OnMark = Callable[[Mark], None]
@@ -44,7 +52,7 @@ class _Pending:
     """Marks of the turn to come, and their ledger so far."""
 
     def __init__(self) -> None:
-        self.marks: list[Mark] = []
+        self.marks: deque[Mark] = deque(maxlen=MAX_PENDING)
         self.ledger = TurnLedger(_TO_COME)
 
     def add(self, mark: Mark) -> None:
@@ -182,7 +190,7 @@ class TurnRecorder:
             self._told.void()
 
     def caller_said(self, text: str) -> None:
-        self._caller_text = f"{self._caller_text} {text}".strip()
+        self._caller_text = f"{self._caller_text} {text}".strip()[-MAX_TEXT_CHARS:]
 
     def reply_begun(
         self, turn: TurnId, now_ns: int, *, greets: bool = False, asked: bool = False
