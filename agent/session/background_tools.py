@@ -36,7 +36,7 @@ from agent.session.api.session_state import BackgroundResult, BackgroundState
 from agent.session.context.chat_context import ChatContext
 from agent.session.ports.stage_ports import ChatMessage, ToolsPort
 from agent.session.response.response import Reply
-from agent.session.response.task import TOO_LONG
+from agent.session.response.task import LOST, TOO_LONG
 from agent.turn_taking import events as ev
 from agent.turn_taking.machine import TurnTaking
 from agent.turn_taking.thresholds import ANNOUNCE_AFTER_NS
@@ -60,10 +60,6 @@ RUNNING: Final = (
 )
 """First result of a tool in the background, for the model."""
 
-LOST: Final = (
-    "Error: this was lost when the call moved to another server. It may have been done or not, and "
-    "was not started again."
-)
 OUT_OF_BAND: Final = "Error: this tool can't be used outside of the conversation."
 OVER: Final = "Error: this was not started, because the call ends."
 

@@ -19,6 +19,7 @@ from agent.session.api.conversation import (
     Message,
     Modality,
     ModelCall,
+    ToolRound,
 )
 from agent.session.api.ids import Identifiers
 from agent.session.api.server_events import (
@@ -43,6 +44,7 @@ from latency_budget.account.turn import TurnId
 
 from .dependencies import SessionOutputs
 from .response import Reply
+from .task import INTERRUPTED, LOST
 
 _OTHER_TURN: Final = TurnId(0)
 """Turn of a response that another server gave: none of this one's."""
@@ -297,6 +299,7 @@ class ReplyItems:
             played = playback.chars_heard(state.played_samples)
             heard = played if is_spoken else state.shown_chars
         heard = max(state.first_char, min(heard, len(state.text)))
+        rounds = _with_lost(state.rounds) if state.in_progress else state.rounds
         modality: Modality = "audio" if state.speaks else "text"
         reply = Reply(
             _OTHER_TURN,
@@ -307,7 +310,7 @@ class ReplyItems:
             item_id=state.item_id,
             has_item=True,
             text=state.text,
-            rounds=list(state.rounds),
+            rounds=list(rounds),
             first_char=state.first_char,
             shown_chars=state.shown_chars,
             is_complete=state.is_complete,
@@ -317,14 +320,14 @@ class ReplyItems:
         )
         reply.claims.close()
         if state.in_progress:
-            if state.item_id not in self._conversation and state.rounds:
+            if state.item_id not in self._conversation and rounds:
                 self._make_room()
                 self._conversation.add(Message(state.item_id, "assistant", modality, None))
             if state.item_id in self._conversation:
                 is_whole = state.is_complete and heard == len(state.text)
                 status: ItemStatus = "completed" if is_whole else "incomplete"
                 text = state.text[state.first_char : heard]
-                self._conversation.set_text(state.item_id, text, status, state.rounds)
+                self._conversation.set_text(state.item_id, text, status, rounds)
         self._kept[state.item_id] = reply
         return bool(state.text[:heard].strip())
 
@@ -381,6 +384,15 @@ class ReplyItems:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))
         elif reply.generated or reply.is_recorded or reply.goes_on:
             self._context.edited()
+
+
+def _with_lost(rounds: tuple[ToolRound, ...]) -> tuple[ToolRound, ...]:
+    """Rounds of a reply that another server was making. How far the tools had come that were
+    running there is not known: the model must not take them for cancelled, and call them again."""
+    if not rounds:
+        return rounds
+    results = tuple(LOST if each == INTERRUPTED else each for each in rounds[-1].results)
+    return (*rounds[:-1], replace(rounds[-1], results=results))
 
 
 def _words_heard(reply: Reply, num_samples: int) -> int:

@@ -79,6 +79,10 @@ calls that it has made before, which are not run again: a small one may repeat a
 must not book twice."""
 
 INTERRUPTED: Final = "Error: this was cancelled, because the caller interrupted."
+LOST: Final = (
+    "Error: this was lost when the call moved to another server. It may have been done or not, and "
+    "was not started again."
+)
 TOO_LONG: Final = "Error: the result is too long to be read."
 
 

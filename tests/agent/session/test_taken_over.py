@@ -19,6 +19,8 @@ from agent.session.api.conversation import (
 )
 from agent.session.api.session_state import SessionState
 from agent.session.api.settings import ResponseOptions
+from agent.session.ports.stage_ports import ChatMessage
+from agent.session.response.task import LOST
 from latency_budget.account.clock import ManualClock
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import Calling
@@ -34,6 +36,7 @@ from tests.support.session.overlap_call import (
     wire_is_in_order,
 )
 from tests.support.session.session_call import Call, call_with
+from tests.support.session.tool_call import CALL, Toolbox, until
 
 HEARD = "Your table for two is booked"
 """Of `REPLY`, after 30 characters."""
@@ -284,6 +287,26 @@ def test_a_server_tool_that_ran_is_not_run_again() -> None:
     assert isinstance(call.chat, RememberingChat)
     asked = [(message.role, message.text) for message in call.chat.asked[-1]]
     assert asked == [("user", "Is it booked?"), ("assistant", ""), ("tool", "booked")]
+
+
+def test_a_server_tool_that_ran_when_the_server_died_may_have_done_its_work() -> None:
+    """It is not known to be cancelled: a model that reads so books a second time."""
+    states: list[SessionState] = []
+
+    async def before(clock: ManualClock) -> None:
+        tools = Toolbox(gate=asyncio.Event())
+        async with call_with(Calling("", (CALL,)), tools=tools, clock=clock) as call:
+            call.ears.say("Book it.")
+            await until(lambda: tools.called)
+            states.append(recorded(call.session.state()))
+
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+
+    virtual_time.run(before)
+    call = go_on(states[0], story, "It may be booked.")
+    assert isinstance(call.chat, RememberingChat)
+    assert call.chat.asked[0][-1] == ChatMessage("tool", LOST)
 
 
 def test_ids_and_the_axis_of_audio_go_on() -> None:
