@@ -214,6 +214,7 @@ class ResponseController:
         if rest is None:
             self._cancel()
             self._items.cut(run.reply, "turn_detected", keeps_heard=True)
+            self._follow_handoff(run.reply)
             self._emit(ev.ReplySent(turn))
             self._emit(ev.ReplyPlayed(turn, _newest_heard(run.reply)))
             return
@@ -391,15 +392,19 @@ class ResponseController:
         self._items.finish(reply)
         if reply.opener_chars:
             self._prefill.changed()  # the model reads words that it did not generate
-        if reply.hands_off:
-            reply.hands_off = False  # it may be held and resumed, and come here again
-            if not reply.has_called:  # else the client asks, with the result of its tool
-                self._follow_up()
+        self._follow_handoff(reply)
         self._emit(ev.ReplySent(reply.turn))
         remaining_ns = reply.playback.end_ns() - self._clock.now_ns()
         await asyncio.sleep(max(0.0, remaining_ns / 1e9))
         self._emit(ev.ReplyPlayed(reply.turn, _newest_heard(reply)))
         self._group.create_task(self._await_report(reply))
+
+    def _follow_handoff(self, reply: Reply) -> None:
+        """Ask for the response of the agent that took over, behind a response that is sent."""
+        if reply.hands_off:
+            reply.hands_off = False  # it may be held and resumed, and be sent once more
+            if not reply.has_called:  # else the client asks, with the result of its tool
+                self._follow_up()
 
     async def _await_report(self, reply: Reply) -> None:
         """Wait some time for the client's report of what was played, and for speech that shows that

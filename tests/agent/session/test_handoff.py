@@ -19,11 +19,14 @@ from agent.session.ports.stage_ports import ChatMessage
 from agent.session.response.handoff import MAX_HANDOFFS, NOT_THIS_ONE, TOO_MANY, AgentSwitch
 from agent.session.response.task import INTERRUPTED
 from agent.tools.server_tools import CallTools, ToolCounts, handoff_tools
+from agent.turn_taking import events as ev
 from agent.turn_taking.tables import Agent
-from latency_budget.account.clock import SystemClock
+from latency_budget.account.clock import ManualClock, SystemClock
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import Calling
-from tests.support.session.session_call import Call, call_with
+from tests.support.session import virtual_time
+from tests.support.session.overlap_call import begin, listen
+from tests.support.session.session_call import WAIT, Call, call_with
 from tests.support.session.tool_call import CLOCK, Toolbox, answer, problems, until
 
 CONFIG = load_config(
@@ -216,6 +219,34 @@ async def test_speech_over_the_words_after_the_switch_is_for_the_other_agent() -
         ChatMessage("tool", '{"assistant": "billing"}'),
         ChatMessage("user", "It is from May."),
     )
+
+
+def test_a_handoff_while_the_response_is_held_is_followed_up() -> None:
+    """All of the response was heard before the backchannel: nothing of it is left to resume."""
+
+    async def story(clock: ManualClock) -> None:
+        agents = Agents()
+        agents.gate = asyncio.Event()
+        words = Calling("I will connect you.", (TO_BILLING,))
+        async with call_of(agents, words, "Billing here.", clock=clock) as call:
+            listen(call)
+            call.ears.say("My bill is wrong.")
+            await call.until(say.ReplyAudio)
+            await asyncio.sleep(8)
+            number = begin(call, "Mm-hmm.")
+            await asyncio.sleep(0.1)
+            assert call.session._machine.agent is Agent.HELD
+            agents.gate.set()
+            await until(lambda: handoffs(call))
+            call.ears.hear(ev.SpeechPaused(number, 16_000))
+            await asyncio.sleep(0.05)
+            call.ears.hear(ev.SilenceGrew(number, 320))
+            first, second = await replied(call, 2)
+            assert (first.text, second.text) == (f"I will connect you. {WAIT}", "Billing here.")
+            await until(lambda: call.session._machine.agent is Agent.IDLE)
+            assert len(call.of(say.ReplyStarted)) == 2
+
+    virtual_time.run(story)
 
 
 async def test_a_handoff_waits_for_the_other_tools_and_only_the_first_counts() -> None:
