@@ -129,6 +129,11 @@ class Playback:
         self._chunks.insert(0, first)
         self._held_from = len(pcm) if holds_rest else None
 
+    @property
+    def queued_chars(self) -> int:
+        """End of the speech pushed so far, in characters of the reply; 0 where there is none."""
+        return self._chunks[-1].span[1] if self._chunks else 0
+
     def release_rest(self) -> None:
         """What is behind the speech that was put in front may be sent as well."""
         self._held_from = None

@@ -252,7 +252,7 @@ class ResponseController:
         if self._overlapping is not None:
             self._shared.barge_ins.barged_in[self._overlapping] += 1
             self._overlapping = None
-        if run.reply.opener_chars or run.reply.rounds:
+        if run.reply.opener_chars or run.reply.rounds or run.reply.failed:
             self._prefill.changed()
 
     def apologize(self, turn: TurnId) -> None:
@@ -390,7 +390,7 @@ class ResponseController:
         run.is_sent = True
         reply = run.reply
         self._items.finish(reply)
-        if reply.opener_chars:
+        if reply.opener_chars or reply.failed:
             self._prefill.changed()  # the model reads words that it did not generate
         self._follow_handoff(reply)
         self._emit(ev.ReplySent(reply.turn))

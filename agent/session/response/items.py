@@ -2,10 +2,10 @@
 
 A preemptive response is not known here until it is announced.
 
-A reply that began with an opener holds words that the model did not write and has no ids for. Once
-it is over the model takes the conversation anew: this one reply is encoded from its text, as it was
-heard, and everything before it keeps its ids. That costs a prefill of the reply, while it is still
-being played.
+A reply that began with an opener, or failed and ends with an apology, holds words that the model
+did not write and has no ids for. Once it is over the model takes the conversation anew: this one
+reply is encoded from its text, as it was heard, and everything before it keeps its ids. That costs
+a prefill of the reply, while it is still being played.
 """
 
 from collections import OrderedDict
@@ -147,7 +147,7 @@ class ReplyItems:
         if reply.item_id in self._conversation:
             text = reply.text[reply.first_char :]
             self._conversation.set_text(reply.item_id, text, item_status, reply.rounds)
-            if reply.generated and (reply.opener_chars or (reply.rounds and reply.failed)):
+            if reply.generated and (reply.opener_chars or reply.failed):
                 self._context.edited()
             elif reply.continues is not None:  # a cut of the part before may have taken it along
                 self._correct(reply, len(reply.text))
@@ -380,6 +380,8 @@ class ReplyItems:
         """Cut the reply in the model's history, if it is in there."""
         if reply.rounds or reply.has_called or reply.has_unrun_calls:
             self._context.edited()  # its tokens hold calls, which stay whatever was heard
+        elif reply.failed:
+            self._context.edited()  # the apology is not the model's, and words before it are gone
         elif reply.generated and reply is self._newest and not reply.opener_chars:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))
         elif reply.generated or reply.is_recorded or reply.goes_on:

@@ -111,6 +111,15 @@ class Reply:
         self.playback.push(speech.pcm, span, words)
         self.has_speech = True
 
+    def drop_unspoken(self) -> None:
+        """Drop the words of which no speech was queued; none will be."""
+        end = max(self.first_char, self.playback.queued_chars)
+        self.text = self.text[:end]
+        self.rounds[:] = [
+            replace(each, at_char=min(each.at_char, end), resumes_at=min(each.resumes_at, end))
+            for each in self.rounds
+        ]
+
     @property
     def is_opener_all(self) -> bool:
         """True while nothing but an early opener was sent: no answer, so it counts as unheard."""

@@ -247,11 +247,13 @@ class ResponseTask:
         self._show(len(self.reply.text))
 
     async def apologize(self) -> None:
-        """Queue the cached apology behind what was said, to be sent by `conclude`. Raises no error
-        of a stage."""
+        """Queue the cached apology behind what has speech, to be sent by `conclude`: words without
+        it are never heard. Raises no error of a stage."""
         reply = self.reply
-        start = len(reply.text)
+        if reply.speaks:
+            reply.drop_unspoken()
         apology, speech = await self._kept_apology()
+        start = len(reply.text)
         reply.text += (" " if reply.text[-1:].strip() else "") + apology
         self.release()
         if speech is not None:

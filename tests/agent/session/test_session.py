@@ -1,6 +1,7 @@
 """A whole session on fake stages: events to the client, and the model's final history."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,13 +12,15 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ConversationItems, ItemId, ItemReference, Message
 from agent.session.api.settings import ResponseOptions, SemanticVad
 from agent.session.context.chat_messages import messages_of, response_input
-from agent.session.ports.stage_ports import APOLOGY
+from agent.session.ports.stage_ports import APOLOGY, ChatMessage, Speech
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn_record import Origin
+from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import SAMPLES_PER_CHAR, FakeVoice
 from tests.support.session.session_call import call_with
+from tts.text_chunker import SpeakablePiece
 
 
 async def test_a_spoken_turn_in_the_order_that_clients_expect() -> None:
@@ -118,6 +121,34 @@ async def test_words_without_sound_are_typed_and_answered_in_text() -> None:
     assert isinstance(started, say.ReplyStarted)
     assert started.metadata == {"a": "b"}
     assert call.turns[0].agent_text == "Good morning."
+
+
+async def test_words_behind_which_the_voice_failed_are_neither_said_nor_remembered() -> None:
+    class Breaking(FakeVoice):
+        num_pieces = 0
+
+        async def speak(self, piece: SpeakablePiece) -> AsyncIterator[Speech]:
+            self.num_pieces += 1
+            if self.num_pieces == 2:
+                raise StageError("tts", "The tts stage took too long.")
+            async for speech in super().speak(piece):
+                yield speech
+
+    reply = "Your table is booked. It is for two people at nine. Please come early."
+    chat = RememberingChat([reply, "Sure."])
+    async with call_with(chat=chat, voice=Breaking()) as call:
+        call.ears.say("Is it booked?")
+        (ended,) = await call.until(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        heard = "Your table is booked. " + APOLOGY
+        assert (ended.status, ended.text) == ("failed", heard)
+        shown = [each.delta for each in call.of(say.ReplyText) if isinstance(each, say.ReplyText)]
+        assert "".join(shown) == heard
+        call.ears.say("What?")
+        await call.until(say.ReplyEnded, 2)
+        told = messages_of(tuple(call.session.conversation)[:-1])
+    assert chat.asked[-1] == tuple(told)
+    assert told[1] == ChatMessage("assistant", heard)
 
 
 @pytest.mark.parametrize("broken", ["llm", "voice"])
