@@ -2,9 +2,10 @@
 
 Theory of operation: audio leaves at most `lead_ms` ahead of real time, so that a barge-in recalls
 little and the position of the listener is known without asking. The client is assumed to play from
-the moment the first sample reaches it; where it ran dry, it starts again with the next sample. A
-client's playback report counts only where it claims *less* than that: what was not sent was not
-heard, and a word counts as heard when its last sample was played.
+the moment the first sample reaches it, or from the end of a response that it still plays
+(`play_after`); where it ran dry, it starts again with the next sample. A client's playback report
+counts only where it claims *less* than that: what was not sent was not heard, and a word counts as
+heard when its last sample was played.
 
 Sent audio is kept for a while, because a reply that was interrupted without words goes on from the
 first word that was not heard (`rest`), which lies behind what was sent.
@@ -87,6 +88,7 @@ class Playback:
         self._queued = 0
         self.sent = 0
         """Samples sent so far."""
+        self._not_before_ns = 0
         self._anchor_ns: int | None = None
         self._anchor_sample = 0
         self._reported: tuple[int, int] | None = None
@@ -134,6 +136,11 @@ class Playback:
         """End of the speech pushed so far, in characters of the reply; 0 where there is none."""
         return self._chunks[-1].span[1] if self._chunks else 0
 
+    def play_after(self, end_ns: int) -> None:
+        """The client plays another response until then; nothing of this one was sent yet."""
+        assert not self.sent
+        self._not_before_ns = end_ns
+
     def release_rest(self) -> None:
         """What is behind the speech that was put in front may be sent as well."""
         self._held_from = None
@@ -167,7 +174,7 @@ class Playback:
         text = None if chunk.announced else chunk.span
         chunk.announced = True
         if self._anchor_ns is None or self.position(now_ns) >= self.sent:
-            self._anchor_ns = now_ns
+            self._anchor_ns = max(now_ns, self._not_before_ns)
             self._anchor_sample = self.sent
         first_sample = self.sent
         self.sent += len(pcm)
@@ -251,7 +258,9 @@ class Playback:
     def lasts_until_ns(self, now_ns: int) -> int:
         """Time at which all that was pushed so far will have been played, if it is sent from now
         on, ns."""
-        return now_ns + duration_ns(self._queued - self.position(now_ns), self.rate_hz)
+        begins_ns = self._not_before_ns if self._anchor_ns is None else self._anchor_ns
+        left = self._queued - self.position(now_ns)
+        return max(now_ns, begins_ns) + duration_ns(left, self.rate_hz)
 
     def position(self, now_ns: int) -> int:
         """Samples that the client can have played by now, if it played without a gap."""

@@ -149,7 +149,9 @@ class ResponseController:
                 self._context.stays()
             run = self._prepare(turn, settings, options)
             self._task = self._group.create_task(self._drive(run, script))
-        self.current = run
+        before, self.current = self.current, run
+        if before is not None and not before.reply.is_stopped:
+            run.reply.playback.play_after(before.reply.playback.end_ns())
         self._overlapping = None  # an overlap of the response before is settled by other means
         self._items.announce(run.reply)
         run.announced.set()

@@ -158,6 +158,7 @@ class ReplyItems:
         """End the response, but perhaps not the reply. Return the text that was heard, and the rest
         as far as it is known."""
         self._show_rounds(reply)
+        reply.is_stopped = True
         self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
         heard = reply.held_at = self._heard(reply)
         self._keep_heard(reply, heard)
@@ -190,6 +191,7 @@ class ReplyItems:
             first_audible_sample=None,
             answer_sample=None,
             claims=PlaybackReportCheck(),
+            is_stopped=False,
             ended=False,
         )
         self._kept[reply.item_id] = before
@@ -199,6 +201,7 @@ class ReplyItems:
     def cut(self, reply: Reply, reason: CutReason, *, keeps_heard: bool) -> None:
         """Cut the response; the history keeps what was heard of it, or nothing."""
         self._show_rounds(reply)
+        reply.is_stopped = True
         if reply.held_at is None:
             self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
         heard = self._heard(reply) if reply.held_at is None else reply.held_at
@@ -235,6 +238,7 @@ class ReplyItems:
             return None
         samples = reply.playback.samples_claimed(audio_end_ms)
         if reply.ended:
+            reply.is_stopped = True
             self._recording.cut(reply.playback, samples)
             reply.claimed_chars = _words_heard(reply, samples)
             self._keep_heard(reply, reply.claimed_chars)

@@ -73,6 +73,8 @@ class Reply:
     """Checks the client's playback reports."""
     has_speech: bool = False
     """Something of it was synthesized."""
+    is_stopped: bool = False
+    """The client plays no more of it, though it was sent."""
     ended: bool = False
     """Its end was sent to the client."""
     is_recorded: bool = False

@@ -100,6 +100,20 @@ def test_a_client_that_ran_dry_starts_again_with_the_next_sample() -> None:
     assert playback.end_ns() == 1100 * MS
 
 
+def test_a_response_is_heard_from_the_end_of_the_one_before() -> None:
+    playback = two_words()
+    playback.play_after(350 * MS)
+    assert playback.lasts_until_ns(100 * MS) == 1350 * MS
+    frames = playback.due(100 * MS)
+    assert [frame.at_ns // MS for frame in frames] == [350, 450, 550, 650]
+    assert playback.next_due_ns() == 350 * MS + 41_667
+    assert playback.lasts_until_ns(100 * MS) == 1350 * MS
+    assert playback.position(350 * MS) == 0
+    assert playback.position(400 * MS) == 50 * 24
+    playback.due(850 * MS)  # dry since 750 ms
+    assert playback.position(900 * MS) == 450 * 24
+
+
 def test_a_client_is_believed_only_where_it_claims_less() -> None:
     playback = two_words()
     playback.due(0)

@@ -6,6 +6,7 @@ import pytest
 
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
+from agent.session.api.settings import ResponseOptions
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from agent.turn_taking.tables import Agent
@@ -235,6 +236,45 @@ def test_resumed_reply_is_truncated_over_all_its_parts() -> None:
     assert after.text
     assert isinstance(call.chat, RememberingChat)
     assert [each.text for each in call.chat.history][1] == heard
+
+
+def test_a_response_that_was_sent_behind_another_is_not_heard_before_that_ends() -> None:
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        first = call.session._responses.current
+        assert first is not None
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await call.until(say.ReplyStarted, 2)
+        end_ns = first.reply.playback.end_ns()
+        left_s = (end_ns - call.session._clock.now_ns()) / 1e9
+        assert left_s > 0.2, "the client plays the first still"
+        await asyncio.sleep(left_s + 12.5 * CHAR_S)
+        await over(call, "Stop it please.", silence_ms=600)
+        await call.until(say.ReplyEnded, 3)
+
+    reply = "Seven eight nine ten eleven twelve."
+    call = play(story, "One two three four five six.", reply, "Fine.")
+    assert ended(call)[1].text == "Seven eight"
+    assert isinstance(call.chat, RememberingChat)
+    assert [each.text for each in call.chat.asked[-1]][-2:] == ["Seven eight", "Stop it please."]
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_a_response_behind_one_that_the_client_stopped_is_heard_at_once(truncates: bool) -> None:
+    async def story(call: Call) -> None:
+        if truncates:
+            await call.until(say.ReplyEnded)
+            await call.session.handle(ask.TruncateItem(items(call)[-1].id, 1000))
+        else:
+            await call.session.handle(ask.CancelResponse())
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await call.until(say.ReplyAudio, len(call.of(say.ReplyAudio)) + 1)
+        second = call.session._responses.current
+        assert second is not None
+        await asyncio.sleep(0.2)
+        assert second.reply.playback.heard_samples(call.session._clock.now_ns()) >= 0.2 * 24_000
+
+    play(story, "One two three four five six.", "Seven eight nine ten eleven twelve.")
 
 
 def test_resumed_reply_is_never_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
