@@ -153,13 +153,15 @@ class ReplyItems:
                 self._correct(reply, len(reply.text))
         self._end(reply, status, reason, len(reply.text))
         self._record(reply, len(reply.text))
+        if reply.stopped_at is not None:
+            self._truncate(reply, reply.stopped_at)
 
     def hold(self, reply: Reply) -> tuple[str, str]:
         """End the response, but perhaps not the reply. Return the text that was heard, and the rest
         as far as it is known."""
         self._show_rounds(reply)
         reply.is_stopped = True
-        self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
+        self._recording.cut(reply.playback, self._heard_samples(reply))
         heard = reply.held_at = self._heard(reply)
         self._keep_heard(reply, heard)
         self._end(reply, "cancelled", "turn_detected", heard)
@@ -191,6 +193,7 @@ class ReplyItems:
             first_audible_sample=None,
             answer_sample=None,
             claims=PlaybackReportCheck(),
+            stopped_at=None,
             is_stopped=False,
             ended=False,
         )
@@ -203,7 +206,7 @@ class ReplyItems:
         self._show_rounds(reply)
         reply.is_stopped = True
         if reply.held_at is None:
-            self._recording.cut(reply.playback, reply.playback.heard_samples(self._clock.now_ns()))
+            self._recording.cut(reply.playback, self._heard_samples(reply))
         heard = self._heard(reply) if reply.held_at is None else reply.held_at
         if not keeps_heard:
             heard = 0
@@ -220,16 +223,19 @@ class ReplyItems:
             return max(reply.claimed_chars, reply.first_char)
         if not reply.speaks:
             return reply.shown_chars
-        playback = reply.playback
-        heard = _words_heard(reply, playback.heard_samples(self._clock.now_ns()))
-        return max(heard, reply.first_char)
+        return max(_words_heard(reply, self._heard_samples(reply)), reply.first_char)
+
+    def _heard_samples(self, reply: Reply) -> int:
+        heard = reply.playback.heard_samples(self._clock.now_ns())
+        return heard if reply.stopped_at is None else min(heard, reply.stopped_at)
 
     def is_held(self, item_id: ItemId) -> bool:
         """True if this item is the beginning of a held reply."""
         return item_id in self._kept and self._kept[item_id].held_at is not None
 
     def heard_until(self, item_id: ItemId, audio_end_ms: int) -> int | None:
-        """Apply a client's truncation. Return it in ms, clamped to what was sent.
+        """Apply a client's truncation; of a response in progress when it is cut, held or over.
+        Clients send it before they cancel. Return it in ms, clamped to what was sent.
 
         None where the item is no reply that is still kept.
         """
@@ -238,11 +244,17 @@ class ReplyItems:
             return None
         samples = reply.playback.samples_claimed(audio_end_ms)
         if reply.ended:
-            reply.is_stopped = True
-            self._recording.cut(reply.playback, samples)
-            reply.claimed_chars = _words_heard(reply, samples)
-            self._keep_heard(reply, reply.claimed_chars)
+            self._truncate(reply, samples)
+        elif samples < self._heard_samples(reply):
+            reply.stopped_at, reply.is_stopped = samples, True
         return samples * 1000 // reply.playback.rate_hz
+
+    def _truncate(self, reply: Reply, samples: int) -> None:
+        """Cut a response that is over to what the client has played of it."""
+        reply.is_stopped = True
+        self._recording.cut(reply.playback, samples)
+        reply.claimed_chars = _words_heard(reply, samples)
+        self._keep_heard(reply, reply.claimed_chars)
 
     def played(self, item_id: ItemId, played_ms: int) -> None:
         """Record a client's running report of its playback."""
@@ -287,7 +299,7 @@ class ReplyItems:
             reply.is_complete,
             stands_at,
             reply.playback.rate_hz,
-            reply.playback.heard_samples(self._clock.now_ns()),
+            self._heard_samples(reply),
             reply.playback.spoken(),
             tuple(reply.rounds),
         )

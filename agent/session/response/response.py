@@ -73,6 +73,9 @@ class Reply:
     """Checks the client's playback reports."""
     has_speech: bool = False
     """Something of it was synthesized."""
+    stopped_at: int | None = None
+    """Samples after which the client stopped, as it said while the response went on; None: it has
+    not."""
     is_stopped: bool = False
     """The client plays no more of it, though it was sent."""
     ended: bool = False

@@ -15,10 +15,11 @@ from agent.session.context.chat_messages import messages_of, response_input
 from agent.session.ports.stage_ports import APOLOGY, ChatMessage, Speech
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
-from latency_budget.account.clock import SystemClock
+from latency_budget.account.clock import ManualClock, SystemClock
 from latency_budget.account.turn_record import Origin
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import SAMPLES_PER_CHAR, FakeVoice
+from tests.support.session import virtual_time
 from tests.support.session.session_call import call_with
 from tts.text_chunker import SpeakablePiece
 
@@ -123,7 +124,7 @@ async def test_words_without_sound_are_typed_and_answered_in_text() -> None:
     assert call.turns[0].agent_text == "Good morning."
 
 
-async def test_words_behind_which_the_voice_failed_are_neither_said_nor_remembered() -> None:
+def test_words_behind_which_the_voice_failed_are_neither_said_nor_remembered() -> None:
     class Breaking(FakeVoice):
         num_pieces = 0
 
@@ -135,20 +136,25 @@ async def test_words_behind_which_the_voice_failed_are_neither_said_nor_remember
                 yield speech
 
     reply = "Your table is booked. It is for two people at nine. Please come early."
+    heard = "Your table is booked. " + APOLOGY
     chat = RememberingChat([reply, "Sure."])
-    async with call_with(chat=chat, voice=Breaking()) as call:
-        call.ears.say("Is it booked?")
-        (ended,) = await call.until(say.ReplyEnded)
-        assert isinstance(ended, say.ReplyEnded)
-        heard = "Your table is booked. " + APOLOGY
-        assert (ended.status, ended.text) == ("failed", heard)
-        shown = [each.delta for each in call.of(say.ReplyText) if isinstance(each, say.ReplyText)]
-        assert "".join(shown) == heard
-        call.ears.say("What?")
-        await call.until(say.ReplyEnded, 2)
-        told = messages_of(tuple(call.session.conversation)[:-1])
-    assert chat.asked[-1] == tuple(told)
-    assert told[1] == ChatMessage("assistant", heard)
+
+    async def story(clock: ManualClock) -> None:
+        async with call_with(chat=chat, voice=Breaking(), clock=clock) as call:
+            call.ears.say("Is it booked?")
+            (ended,) = await call.until(say.ReplyEnded)
+            assert isinstance(ended, say.ReplyEnded)
+            assert (ended.status, ended.text) == ("failed", heard)
+            shown = [each for each in call.of(say.ReplyText) if isinstance(each, say.ReplyText)]
+            assert "".join(each.delta for each in shown) == heard
+            await asyncio.sleep(10)  # all is played
+            call.ears.say("What?")
+            await call.until(say.ReplyEnded, 2)
+            told = messages_of(tuple(call.session.conversation)[:-1])
+        assert chat.asked[-1] == tuple(told)
+        assert told[1] == ChatMessage("assistant", heard)
+
+    virtual_time.run(story)
 
 
 @pytest.mark.parametrize("broken", ["llm", "voice"])

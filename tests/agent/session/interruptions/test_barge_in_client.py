@@ -53,6 +53,46 @@ def test_what_a_client_does_meanwhile_counts_as_meant(what: str) -> None:
     assert not any("window" in (text or "") for text in texts)
 
 
+@pytest.mark.parametrize("then", ["cancels", "is too late"])
+def test_a_client_that_truncates_a_response_before_it_cancels_is_heard(then: str) -> None:
+    """As the OpenAI Agents SDK does; a cancellation may come when all was sent."""
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1)
+        await call.session.handle(ask.TruncateItem(items(call)[-1].id, 500))
+        assert not ended(call)
+        if then == "cancels":
+            await asyncio.sleep(0.1)
+            await call.session.handle(ask.CancelResponse())
+        await call.until(say.ReplyEnded)
+        await asyncio.sleep(1)
+        begin(call, "Well")
+        call.ears.hear(ev.SpeechPaused(call.ears.utterance, 16_000))
+        await asyncio.sleep(0.1)
+        call.ears.hear(ev.SilenceGrew(call.ears.utterance, 900))
+        await call.until(say.ReplyEnded, 2)
+
+    call = play(story, "Your table is booked for nine at the window.")
+    (truncated,) = call.of(say.ItemTruncated)
+    assert isinstance(truncated, say.ItemTruncated)
+    assert truncated.audio_end_ms == 500
+    assert items(call)[1].text == "Your table"
+    assert items(call)[1].status == "incomplete"
+    assert isinstance(call.chat, RememberingChat)
+    assert [each.text for each in call.chat.asked[-1]][-2:] == ["Your table", "Well"]
+
+
+def test_a_truncation_that_claims_more_than_was_played_changes_nothing() -> None:
+    reply = "Your table is booked for nine at the window."
+
+    async def story(call: Call) -> None:
+        await call.session.handle(ask.TruncateItem(items(call)[-1].id, 99_999))
+        await call.until(say.ReplyEnded)
+
+    call = play(story, reply)
+    assert items(call)[1].text == reply
+
+
 def test_audio_that_the_client_throws_away_was_nothing() -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(1)
