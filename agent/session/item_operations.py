@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from agent.errors import ClientError, StageError
-from agent.session.api.conversation import NO_SUCH_ITEM, FunctionOutput, ItemReference
+from agent.session.api.conversation import NO_SUCH_ITEM, FunctionOutput, ItemReference, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.server_events import Notice
 from agent.session.api.settings import ResponseOptions, SessionSettings
@@ -174,8 +174,22 @@ def _change_items(
             context.edited()
             notify(say.ItemDeleted(item_id))
         case ask.TruncateItem(item_id, audio_end_ms):
-            conversation.get(item_id)
+            item = conversation.get(item_id)
+            if not (isinstance(item, Message) and item.role == "assistant"):
+                raise ClientError(
+                    f"Item {item_id!r} is no message of the agent; only those have audio that can "
+                    "be truncated.",
+                    code="item_truncate_invalid_item_id",
+                    param="item_id",
+                )
             clamped_ms = replies.heard_until(item_id, audio_end_ms)
-            notify(say.ItemTruncated(item_id, audio_end_ms if clamped_ms is None else clamped_ms))
+            if clamped_ms is None:
+                raise ClientError(
+                    f"Item {item_id!r} is unchanged: it is no response of this session, or too old "
+                    "for its audio to be known.",
+                    code="item_truncate_invalid_item_id",
+                    param="item_id",
+                )
+            notify(say.ItemTruncated(item_id, clamped_ms))
         case _:
             raise ClientError(f"{type(request).__name__} is not supported.", code="invalid_event")

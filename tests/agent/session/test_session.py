@@ -108,6 +108,21 @@ async def test_playback_reported_by_the_client_corrects_the_estimate(
         assert late.audio_end_ms <= 1000
 
 
+async def test_only_responses_can_be_truncated() -> None:
+    async with call_with() as call:
+        for item in (
+            Message(ItemId("mine"), "user", "text", "Hello"),
+            Message(ItemId("other"), "assistant", "text", "Hello."),
+        ):
+            await call.session.handle(ask.CreateItem(item))
+            await call.session.handle(ask.TruncateItem(item.id, 500))
+    mine, other = [each for each in call.notices if isinstance(each, say.Problem)]
+    assert mine.code == other.code == "item_truncate_invalid_item_id"
+    assert "no message of the agent" in mine.message
+    assert "is unchanged" in other.message
+    assert not call.of(say.ItemTruncated)
+
+
 async def test_words_without_sound_are_typed_and_answered_in_text() -> None:
     async with call_with("Good morning.") as call:
         item = Message(ItemId("mine"), "user", "text", "Hello")
