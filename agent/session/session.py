@@ -449,7 +449,13 @@ class Session:
 
     def _cancel_responses(self, request: ask.CancelResponse) -> None:
         """Cancel the response in progress. One that waits to begin has no id yet: a request without
-        one cancels it as well."""
+        one cancels it as well, and one with another's id cancels nothing."""
+        run = self._responses.current
+        named = request.response_id
+        if named is not None and (run is None or run.reply.response_id != named):
+            code = "response_cancel_not_active"
+            self._complain(ClientError(REFUSALS[code], code=code), request.event_id)
+            return
         dropped = [] if request.response_id is not None else self._deferred.drop_responses()
         for each in dropped:
             self._complain(ClientError(NOT_BEGUN, code="response_cancelled"), each.event_id)

@@ -46,8 +46,9 @@ CLIENT: Final = {
     "response.create": "Ask for a response; `response` ([its fields](fields.md)) may change "
     "instructions, tools, voice, modality, `input`, `conversation` (`none`: out of band), "
     "`metadata`.",
-    "response.cancel": "Stop the response. Without `response_id` also one that waits behind a "
-    "`session.update`: it ends with the error `response_cancelled`.",
+    "response.cancel": "Stop the response; with `response_id` only that one (else "
+    "`response_cancel_not_active`). Without it also one that waits behind a `session.update`: it "
+    "ends with the error `response_cancelled`.",
     "halfsec.playback": "Extension: `played_ms` of the reply `item_id` have left the loudspeaker.",
 }
 """Client events and their meaning."""

@@ -108,6 +108,24 @@ async def test_playback_reported_by_the_client_corrects_the_estimate(
         assert late.audio_end_ms <= 1000
 
 
+async def test_a_cancellation_names_the_response_that_it_is_for() -> None:
+    async with call_with("One two three four five six seven.") as call:
+        call.ears.say("Count.")
+        await call.until(say.ReplyAudio)
+        started = call.of(say.ReplyStarted)[0]
+        assert isinstance(started, say.ReplyStarted)
+        await call.session.handle(ask.CancelResponse("resp_other", "e1"))
+        (problem,) = call.of(say.Problem)
+        assert isinstance(problem, say.Problem)
+        assert (problem.code, problem.event_id) == ("response_cancel_not_active", "e1")
+        assert not call.of(say.ReplyEnded)
+        await call.session.handle(ask.CancelResponse(started.response_id))
+        (ended,) = call.of(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        assert (ended.status, ended.reason) == ("cancelled", "client_cancelled")
+        assert len(call.of(say.Problem)) == 1
+
+
 async def test_only_responses_can_be_truncated() -> None:
     async with call_with() as call:
         for item in (
