@@ -187,10 +187,21 @@ class BackgroundTools:
         return BackgroundState(tuple(self._running), tuple(self._ended), is_due)
 
     def restore(self, state: BackgroundState) -> None:
-        """Take over what another server had in the background, before the session runs."""
+        """Take over what another server had in the background, before the session runs. The
+        conversation has been restored: results that joined since the caller's last words are in it.
+        """
         lost = [BackgroundResult(call, LOST) for call in state.running]
         self._ended = [*state.ended, *lost]
         self._is_due = state.is_due
+        for item in self._context.conversation:
+            match item:
+                case Message(role="user"):
+                    self._known.clear()
+                case Message(role="assistant", text="", rounds=rounds):
+                    for each in rounds:
+                        for call, result in zip(each.calls, each.results, strict=False):
+                            if result not in (RUNNING, OVER, too_many(call.name)):
+                                self._know(call, result)
 
     async def _run(self, call: ModelCall, tool: Coroutine[Any, Any, str]) -> None:
         text = await tool
@@ -202,6 +213,12 @@ class BackgroundTools:
         self._running.remove(call)
         self._ended.append(BackgroundResult(call, text))
         self._feed(ev.BackgroundChanged(len(self._running)))
+
+    def _know(self, call: ModelCall, result: str) -> None:
+        """Keep a result that has joined the conversation."""
+        self._known[call] = result
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
 
     def _may_join(self) -> bool:
         """True where nothing is torn apart: neither a message that the caller goes on with, nor a
@@ -220,8 +237,6 @@ class BackgroundTools:
             self._ids.release(item.id)
             self._context.added(item)
             self._notify(ItemAdded(item, previous))
-            self._known[each.call] = each.text
-        for old_call in tuple(self._known)[:-MAX_KNOWN]:
-            del self._known[old_call]
+            self._know(each.call, each.text)
         self._is_due, self._has_failed = True, False
         self._joined()

@@ -789,7 +789,10 @@ def test_another_server_runs_nothing_again_and_tells_what_there_is(where: str) -
         await asyncio.sleep(LONG_S)
         assert scene.texts() == [FOUND]
 
-    scene = play(after, FOUND, "Never said.", restored=state)
-    assert scene.tool.started == []
-    assert scene.results() == [LOST if where == "running" else "89 euros"]
-    assert scene.chat.asked[-1][-1] == ChatMessage("tool", scene.results()[0])
+    found = LOST if where == "running" else "89 euros"
+    for replies in ((FOUND,), (Calling("", (search(),)), FOUND)):
+        scene = play(after, *replies, "Never said.", restored=state)
+        assert scene.tool.started == []
+        assert scene.results() == [found]
+        assert scene.chat.asked[0][-1] == ChatMessage("tool", found)
+    assert [each.text for each in scene.chat.history if each.role == "tool"][-2:] == [found] * 2
