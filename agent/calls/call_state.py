@@ -129,18 +129,27 @@ _NOTHING_RUNS: Final = BackgroundState()
 
 
 class CallStateEncoder:
-    """Fields of one call's states. Items that have not changed are not written out again."""
+    """Fields of one call's states. What has not changed is not written out again: settings and
+    items are the same objects then. A state is written ten times a second while a reply is played,
+    and settings with a hundred tools take milliseconds."""
 
     def __init__(self) -> None:
         self._items: dict[str, tuple[Item, bytes]] = {}
+        self._order: tuple[tuple[str, ...], bytes] | None = None
+        self._settings: tuple[SessionSettings, bytes] | None = None
 
     def fields(self, state: CallState) -> dict[str, bytes]:
-        """The fields; of items that have not changed the same objects as in the last call. Raises
-        ValueError for a text that is none (half of a surrogate pair)."""
+        """The fields; of settings and items that have not changed the same objects as in the last
+        call. Raises ValueError for a text that is none (half of a surrogate pair)."""
         session = state.session
+        if self._settings is None or self._settings[0] is not session.settings:
+            self._settings = session.settings, _settings_json(session.settings)
+        order = tuple(item.id for item in session.items)
+        if self._order is None or self._order[0] != order:
+            self._order = order, _ORDER.dump_json(order)
         fields = {
             "head": _HEAD.dump_json(state.head),
-            "settings": _settings_json(session.settings),
+            "settings": self._settings[1],
             "session": _SESSION.dump_json(
                 _Session(
                     session.num_items,
@@ -153,7 +162,7 @@ class CallStateEncoder:
                     session.answers_caller,
                 )
             ),
-            "order": _ORDER.dump_json(tuple(item.id for item in session.items)),
+            "order": self._order[1],
         }
         if (reply := session.reply) is not None:
             played = _Played(

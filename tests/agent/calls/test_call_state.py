@@ -12,6 +12,7 @@ from agent.calls.call_state import (
     CallState,
     CallStateEncoder,
     SavedToken,
+    _settings_json,
     read_state,
 )
 from agent.calls.session_start import resumed_start
@@ -154,6 +155,27 @@ def test_a_position_is_a_small_change() -> None:
     first = encoder.fields(state_with())
     second = encoder.fields(state_with(reply=replace(REPLY, played_samples=9_000)))
     assert {name for name in second if second[name] != first[name]} == {"played"}
+
+
+def test_a_position_costs_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_encoded = 0
+
+    def counted(settings: SessionSettings) -> bytes:
+        nonlocal num_encoded
+        num_encoded += 1
+        return _settings_json(settings)
+
+    monkeypatch.setattr("agent.calls.call_state._settings_json", counted)
+    encoder, state = CallStateEncoder(), state_with()
+    for number in range(20):
+        reply = replace(REPLY, played_samples=number)
+        state = replace(state, session=replace(state.session, reply=reply))
+        fields = encoder.fields(state)
+    assert num_encoded == 1
+    changed = state.session.settings.changed(instructions="Sell more.")
+    state = replace(state, session=replace(state.session, settings=changed))
+    assert encoder.fields(state)["settings"] != fields["settings"]
+    assert num_encoded == 2
 
 
 @pytest.mark.parametrize("number", [FORMAT + 1, 0, "1", None])
