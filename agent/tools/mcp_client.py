@@ -7,6 +7,10 @@ ends, a call fails, or LOOK_EVERY_S have passed. Then the tools are listed again
 that the server is alive. A server that does not answer is disconnected, and connected again after a
 pause; a command is thereby ended, with all its children, and started again.
 
+A server with one thread lists nothing while it computes. So nothing is listed every LOOK_EVERY_S
+while calls run, nor because one of several calls was cancelled, as a barge-in does: then when the
+others have ended, or the time limit of each has passed.
+
 Calls come from other tasks at any time. The server is notified of a cancelled call (the library
 sends `notifications/cancelled`, or ends the request where that cancels it). A tool's result is not
 validated against the schema of the server: nothing depends on it, and a pattern in it can take
@@ -84,7 +88,11 @@ class McpClient:
         self._silent_s = max(SILENT_S, longest_call_s + ANSWER_S)
         self._client: Client | None = None
         self._news = asyncio.Event()
-        self._num_calls = 0
+        self._deadlines: list[float] = []
+        """Times at which the calls in progress reach their limits, s."""
+        self._check_at: float | None = None
+        """Time at which the server is checked although calls run, s: one of several was cancelled.
+        None: none was."""
         self._num_failures = 0
         """Consecutive failures to connect and stay connected."""
 
@@ -115,19 +123,24 @@ class McpClient:
         from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
 
         params = CallToolRequestParams(name=name, arguments=arguments)
-        self._num_calls += 1
-        is_well = False
+        deadline = anyio.current_time() + timeout_s
+        self._deadlines.append(deadline)
+        is_cancelled = True
         try:
             result = await client.session.send_request(
                 CallToolRequest(params=params), CallToolResult, timeout_s
             )
-            is_well = True
+            is_cancelled = False
         except Exception as error:
+            is_cancelled = False
+            self._news.set()  # check that the server is alive
             raise ToolError(f"{name} failed: {_reason(error)}") from None
         finally:
-            self._num_calls -= 1
-            if not is_well:
-                self._news.set()  # check that the server is alive
+            self._deadlines.remove(deadline)
+            if is_cancelled and self._check_at is None:
+                self._check_at = max(self._deadlines, default=0.0)
+            if self._check_at is not None and not self._deadlines:
+                self._news.set()
         if result.is_error:
             raise ToolError(one_line(result_text(result), 1000))
         return result_text(result)
@@ -184,8 +197,10 @@ class McpClient:
             await self._news.wait()
         has_news = self._news.is_set()
         self._news.clear()
-        if ended.is_set() or (self._num_calls and not has_news):
+        is_due = self._check_at is not None and anyio.current_time() >= self._check_at
+        if ended.is_set() or (self._deadlines and not (has_news or is_due)):
             return
+        self._check_at = None
         await self._list(client)
         if not has_news:
             self._num_failures = 0  # it has stayed for a while

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from agent.config.layers import load_config
+from agent.config.tools import McpSettings
 from agent.tools.api import ToolError
+from agent.tools.mcp_client import LOOK_EVERY_S, McpClient
+from agent.tools.mcp_sanitize import Listing
 from agent.tools.mcp_tools import McpServers, McpTool
+from latency_budget.account.clock import ManualClock
+from tests.support.session import virtual_time
 
 HERE = Path(__file__).parents[2]
 LIBRARY = [sys.executable, str(HERE / "support" / "service" / "mcp_server.py")]
@@ -182,3 +187,59 @@ async def test_a_server_that_can_not_be_had(settings: str, problem: str) -> None
     async with connected(settings) as server:
         await until(lambda: problem in (server.problem or ""))
         assert server.names() == []
+
+
+class Library:
+    """The library's client of a server with one thread, which works on a call until `done`."""
+
+    def __init__(self) -> None:
+        self.session = self
+        self.done = asyncio.Event()
+        self.num_calls = self.num_lists = 0
+
+    async def send_request(self, *_: object) -> Any:
+        from mcp.types import CallToolResult, TextContent
+
+        self.num_calls += 1
+        await self.done.wait()
+        return CallToolResult(content=[TextContent(type="text", text="done")])
+
+    async def list_tools(self, **_: object) -> Any:
+        from mcp.types import ListToolsResult
+
+        self.num_lists += 1
+        return ListToolsResult(tools=[])
+
+
+@pytest.mark.parametrize("is_hung", [False, True])
+def test_a_cancelled_call_has_the_server_checked_when_the_others_are_over(*, is_hung: bool) -> None:
+    """Or have reached their limits."""
+
+    async def story(clock: ManualClock) -> None:
+        library, ended = Library(), asyncio.Event()
+        client = McpClient("it", McpSettings(command=("it",)))
+        client._client, client.listing = library, Listing({"job": "{}"}, ())  # type: ignore[assignment]
+
+        async def look() -> None:
+            while not ended.is_set():
+                await client._look_after(library, ended)  # type: ignore[arg-type]
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(look())
+            job = group.create_task(client.call("job", {}, 5 * LOOK_EVERY_S))
+            other = group.create_task(client.call("job", {}, 5 * LOOK_EVERY_S))
+            await until(lambda: library.num_calls == 2)
+            other.cancel()
+            await asyncio.sleep(4 * LOOK_EVERY_S)
+            assert library.num_lists == 0, "it would have been ended for its silence"
+            if is_hung:
+                await asyncio.sleep(2.5 * LOOK_EVERY_S)
+                assert library.num_lists == 1
+            library.done.set()
+            assert await job == "done"
+            ended.set()
+            client._news.set()
+            await asyncio.sleep(0)
+        assert library.num_lists == 1
+
+    virtual_time.run(story)
