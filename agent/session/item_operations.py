@@ -114,7 +114,7 @@ async def _check_options(
         instructions = ChatMessage("system", options.instructions)
         await check_text(context.chat, instructions, "response.instructions")
     if options.tools is not None or options.tool_choice is not None:
-        check_names(options.tools or (), own_tools)
+        check_names(options.tools or (), own_tools, "response.tools")
         if options.tool_choice is not None:
             check_choice(settings, options, own_tools, "response.tool_choice")
         tools = tools_of(settings, options, own_tools)

@@ -528,7 +528,7 @@ class Session:
             check_choice(settings, _PLAIN, own, "session.tool_choice")
         tools, old_tools = (tools_of(each, _PLAIN, own) for each in (settings, old))
         if tools != old_tools:
-            check_names(settings.tools, own)
+            check_names(settings.tools, own, "session.tools")
             await check_tools(self._context.chat, tools, "session.tools")
         settings = await self._with_spoken_voice(settings)
         self._stages.open_voice(settings.voice, 24_000, 1.0)  # raises for an unknown voice

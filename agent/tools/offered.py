@@ -96,15 +96,16 @@ class SessionTools:
         return self._tools
 
 
-def check_names(tools: Sequence[Mapping[str, Any]], own: ToolsPort) -> None:
-    """Raise ClientError where a client's tool has the name of a server's tool."""
+def check_names(tools: Sequence[Mapping[str, Any]], own: ToolsPort, param: str) -> None:
+    """Raise ClientError where a client's tool has the name of a server's tool. `param`: the field
+    that has the tools."""
     for index, tool in enumerate(tools):
         if own.has(tool["name"]):
             raise ClientError(
                 f"{tool['name']!r} is the name of a tool of this server; call yours something "
                 "else.",
                 code="invalid_value",
-                param=f"tools[{index}].name",
+                param=f"{param}[{index}].name",
             )
 
 

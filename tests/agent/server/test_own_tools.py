@@ -58,6 +58,10 @@ async def test_server_tools_are_invisible_to_strict_clients(live: LiveServer) ->
         while call.types[-1] != "error":
             event = await call.next()
         assert "is the name of a tool of this server" in event["error"]["message"]
+        assert event["error"]["param"] == "session.tools[0].name"
+        await call.send("response.create", response={"tools": [clash]})
+        refused = await call.until("error")
+        assert refused["error"]["param"] == "response.tools[0].name"
     async with call_to(live.url, protocols=("halfsec.v1",)) as call:
         await call.prove_alive()
         assert not call.of("halfsec.tool")

@@ -156,18 +156,24 @@ async def test_a_language_is_found_again_where_that_is_asked_for_again() -> None
             assert call.session.settings.language == "de"
 
 
-async def test_what_the_client_asks_for_goes_before_what_is_found() -> None:
-    """Both wait for models; what was found is no request of the client's."""
+def models_load(call: Call) -> asyncio.Event:
+    """From now on each language waits for its models: until this is set."""
     gate = asyncio.Event()
 
     async def prepare(language: str, voice: str) -> str:
         await gate.wait()
         return voice
 
+    stages = replace(call.session._stages, prepare_language=prepare)
+    call.session._stages = replace(stages, is_prepared=lambda language, voice: False)
+    return gate
+
+
+async def test_what_the_client_asks_for_goes_before_what_is_found() -> None:
+    """Both wait for models; what was found is no request of the client's."""
     settings = SessionSettings(agent_language="auto")
     async with call_with("Hallo.", settings=settings) as call:
-        stages = replace(call.session._stages, prepare_language=prepare)
-        call.session._stages = replace(stages, is_prepared=lambda language, voice: False)
+        gate = models_load(call)
         await change(call, "pt")
         call.ears.hear(SpeechResult(1, language="de"))
         await asyncio.sleep(0.05)
@@ -180,16 +186,9 @@ async def test_what_the_client_asks_for_goes_before_what_is_found() -> None:
 
 
 async def test_what_is_found_is_none_of_the_clients_frames() -> None:
-    gate = asyncio.Event()
-
-    async def prepare(language: str, voice: str) -> str:
-        await gate.wait()
-        return voice
-
     settings = SessionSettings(agent_language="auto")
     async with call_with("Hallo.", settings=settings) as call:
-        stages = replace(call.session._stages, prepare_language=prepare)
-        call.session._stages = replace(stages, is_prepared=lambda language, voice: False)
+        gate = models_load(call)
         call.ears.hear(SpeechResult(1, language="de"))
         await asyncio.sleep(0.05)
         assert call.session.first_deferred is None
