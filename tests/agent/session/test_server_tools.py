@@ -190,7 +190,7 @@ async def test_a_result_too_long_for_the_model_is_said_to_be() -> None:
 async def test_a_client_can_not_take_the_name_of_a_tool_of_the_server() -> None:
     async with call_with(tools=Toolbox()) as call:
         await equip(call)
-        assert problems(call) == [("invalid_value", "tools[0].name")]
+        assert problems(call) == [("invalid_value", "session.tools[0].name")]
 
 
 async def test_server_and_client_tools_in_one_reply() -> None:
