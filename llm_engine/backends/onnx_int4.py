@@ -18,8 +18,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from llm_engine.checkpoints.gguf_reader import INT4_BLOCK
-from llm_engine.checkpoints.int4 import LARGEST, SHRINKS, ZERO, AffineInt4, Int4Matrix
+from llm_engine.checkpoints.int4 import (
+    INT4_BLOCK,
+    LARGEST,
+    SHRINKS,
+    ZERO,
+    AffineInt4,
+    Int4Matrix,
+)
 from llm_engine.checkpoints.packed_cache import Array
 
 CPU_GROUPS: Final = {"down": 32, "head": 32}

@@ -23,7 +23,7 @@ from gguf.quants import Q4_K, dequantize
 
 from llm_engine.errors import ModelError
 
-from .int4 import ZERO, AffineInt4
+from .int4 import INT4_BLOCK, ZERO, AffineInt4
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
@@ -34,8 +34,6 @@ SUPPORTED_TYPES = frozenset(
     GGMLQuantizationType[name] for name in (*_FLOATS, *_BLOCKS, *_SUPER_BLOCKS)
 )
 
-INT4_BLOCK = 32
-"""Numbers that share a scale in the 4-bit types that `read_int4` reads."""
 INT4_TYPES = frozenset({"Q4_0", "Q4_1", "Q4_K"})
 _SUPER_BLOCK = 8 * INT4_BLOCK
 """Numbers that share the scale of their blocks' scales in Q4_K."""

@@ -10,9 +10,9 @@ from llm_engine.errors import ModelError
 
 from .checkpoint import Checkpoint, is_known_tensor
 from .gguf_config import ROPE_DIVISORS, read_config
-from .gguf_reader import INT4_BLOCK, INT4_TYPES, GgufFile
+from .gguf_reader import INT4_TYPES, GgufFile
 from .gguf_tokenizer import build_tokenizer
-from .int4 import ZERO, AffineInt4, Int4Matrix
+from .int4 import INT4_BLOCK, ZERO, AffineInt4, Int4Matrix
 from .packed_cache import Array
 
 _LAYER_NAMES = {

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 ZERO = 8
 """Zero point of symmetric codes."""
 LARGEST = 15
+INT4_BLOCK = 32
+"""Inputs that share a scale and an offset in GGUF's Q4_0, Q4_1 and Q4_K."""
 
 SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 """Shares of a group's range that rounding tries; the one of the least squared error wins."""

@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
 
-pytestmark = pytest.mark.slow
-
 MISSING = (
     *("gguf", "llguidance", "llama_cpp", "ctranslate2", "faster_whisper", "soundfile", "soxr"),
     *("hibari", "piper", "starlette", "uvicorn", "httpx", "hypothesis", "transformers", "tqdm"),
@@ -66,6 +64,7 @@ def test_everything_imports_that_reads_no_gguf() -> None:
     run_without(MISSING, IMPORT_ALL)
 
 
+@pytest.mark.slow
 def test_what_needs_a_package_says_which_when_it_is_asked_for(tmp_path: Path) -> None:
     directory, gguf = tmp_path / "tiny", tmp_path / "tiny.gguf"
     save_tiny_model(directory, "llama")
@@ -78,6 +77,7 @@ def test_what_needs_a_package_says_which_when_it_is_asked_for(tmp_path: Path) ->
     assert "'llguidance'" in about_grammar
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_gpu_s_tests_need_nothing_but_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     """All are found, and some are tried out, without a GPU, a plugin, or the project's settings."""
@@ -93,6 +93,7 @@ def test_the_gpu_s_tests_need_nothing_but_pytest(monkeypatch: pytest.MonkeyPatch
     run_without(NO_PLUGINS, "import tests.gpu.sanitize")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_bench_of_a_gpu_runs_to_its_end_with_little(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
