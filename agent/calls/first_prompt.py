@@ -2,17 +2,15 @@
 
 The model reads an agent's instructions, examples and tools once, and keeps them for all calls. That
 takes two seconds for the half-billion model on two slow cores, which the first caller would wait
-for. So it is done when the models are loaded. A call that comes sooner reads its own, and has the
-model for itself.
+for. So it is done when the models are loaded. A call that begins meanwhile takes over what was read
+(`llm_engine.core`), and reads on from there together with this.
 
 Calls by telephone with tools of the line, and those of an agent whose MCP servers connect later,
 have another prompt from the tools on.
 """
 
-import asyncio
 import logging
 from functools import partial
-from typing import Final
 
 from agent.errors import StageError
 from agent.http.auth.principal import ANYONE
@@ -27,27 +25,15 @@ from .session_start import SessionStart, session_start
 
 _log = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.05
-"""Time between two looks whether a call has begun."""
-
 
 async def prefill_first_prompt(stages: Stages, tools: ServerTools, calls: CallRegistry) -> None:
     """Wait for the models, and have the own language model read what each call of the default agent
-    begins with. An optimization: where it fails, the first call finds out."""
+    begins with. An optimization: where it fails, that is logged, and the first call finds out."""
     await stages.wait_started()
     if stages.status != "ready" or stages.remote_llm is not None or calls.admitted:
         return
     start = session_start(tools.loaded.config, ANYONE, None)
     assert isinstance(start, SessionStart)  # there always is a default agent
-    async with asyncio.TaskGroup() as group:
-        reading = group.create_task(_prefill_or_log(start, stages, tools))
-        while not (reading.done() or calls.admitted):
-            await asyncio.wait({reading}, timeout=LOOK_S)
-        reading.cancel()
-
-
-async def _prefill_or_log(start: SessionStart, stages: Stages, tools: ServerTools) -> None:
-    """Whatever fails here costs no call anything."""
     try:
         await _prefill(start, stages, tools)
     except StageError as error:

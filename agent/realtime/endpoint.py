@@ -69,19 +69,22 @@ class RealtimeSocket:
         if (token := query.get("resume")) is not None:
             await self._resume(websocket, principal, token)
             return
-        refusal = self._service.refusal(principal, websocket.scope, self._calls.waiting.give_way)
+        scope, waiting = websocket.scope, self._calls.waiting
+        refusal = self._service.refusal(principal, scope, waiting.can_give_way)
         if refusal is not None:
             self._service.count_load_refusal(refusal)
-            await turn_away(websocket.scope, websocket.receive, websocket.send, refusal)
+            await turn_away(scope, websocket.receive, websocket.send, refusal)
             return
         if asks_for_beta(websocket.headers, websocket.scope.get("subprotocols", [])):
             await self._refuse_beta(self._socket_of(websocket))
             return
         start = session_start(self._config, principal, query.get("model"), query.get("intent"))
         if isinstance(start, HttpRefusal):
-            await turn_away(websocket.scope, websocket.receive, websocket.send, start)
+            await turn_away(scope, websocket.receive, websocket.send, start)
             return
-        held = self._service.admit(principal, websocket.scope, start, self._service.socket_rules)
+        # Only now does a waiting call give way: nothing else refuses this client.
+        self._service.refusal(principal, scope, waiting.give_way)
+        held = self._service.admit(principal, scope, start, self._service.socket_rules)
         if start.model != start.agent:
             asked = shown(start.model)
             _log.info("call %s asks for %s: %s answers", held.call.session_id, asked, start.agent)

@@ -3,7 +3,6 @@
 import argparse
 import importlib.util
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from llm_engine.errors import EngineError, ModelError, RequestError
 
 from .contestant import LoadReport, Remote
 from .engine_under_test import OwnEngine
+from .model_path import halfsec_home, locate_model
 from .peer_ctranslate2 import CTranslate2
 from .peer_llama_cpp import LlamaCpp
 from .report import Names, gates, tables
@@ -56,13 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     """Measure and print. Returns the result as data, and True if no gate is missed."""
-    path = options.model or default_model()
+    path = default_model() if options.model is None else locate_model(options.model)
     checkpoint = load_checkpoint(path)
     template = read_vocabulary(checkpoint.tokenizer, path).template
     if template is None:
         raise RequestError("model", "has no chat template; the bench holds dialogues")
     script = make_script(template, checkpoint.tokenizer)
-    directory = options.work or _home() / "bench"
+    directory = options.work or halfsec_home() / "bench"
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         cache_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory)))
@@ -103,8 +103,8 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """The command that measures this again, where the model lies in the current directory."""
-    given = [] if options.model is None else [f"--model {options.model.name}"]
+    """The command that measures this again; a model's path is cut to its file's name."""
+    given = [] if options.model is None else [f"--model {Path(options.model).name}"]
     given += [f"--{name} {getattr(options, name)}" for name in ("threads", "rounds", "steps")]
     flags = ("alone", "int4", "same_file")
     given += [f"--{name.replace('_', '-')}" for name in flags if getattr(options, name)]
@@ -180,10 +180,6 @@ def _own_config(options: argparse.Namespace, cache_dir: Path) -> EngineConfig:
     )
 
 
-def _home() -> Path:
-    return Path(os.environ.get("HALFSEC_HOME") or "~/.halfsec").expanduser()
-
-
 def _say(text: str) -> None:
     """Print progress: on a terminal one line that is overwritten."""
     if sys.stderr.isatty():
@@ -200,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
         "without (each with --help says how).",
     )
     parser.add_argument(
-        "--model", type=Path, help="GGUF file or Hugging Face directory (the embedded one)"
+        "--model", help="name of a fetched model, GGUF file or Hugging Face directory (embedded)"
     )
     parser.add_argument(
         "--threads", type=int, default=2, help="threads of each engine (%(default)s)"

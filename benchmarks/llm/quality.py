@@ -35,6 +35,8 @@ from llm_engine.cuda.quantization.quantize import BLOCK
 from llm_engine.cuda.weights import WeightFormat, load_model
 from llm_engine.errors import ModelError, RequestError
 
+from .model_path import locate_model
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -301,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = _parser().parse_args(arguments)
     try:
-        path = options.model or default_model()
+        path = default_model() if options.model is None else locate_model(options.model)
         checkpoint = load_checkpoint(path)
         text = options.text.read_text(encoding="utf-8")
         length = min(checkpoint.config.context_length, options.tokens)
@@ -339,7 +341,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="example: halfsec bench quality --gate-weights 1.01 --gate-activations 1.015",
     )
     add = parser.add_argument
-    add("--model", type=Path, help="GGUF file or Hugging Face directory")
+    add("--model", help="name of a fetched model, GGUF file or Hugging Face directory")
     add("--text", type=Path, default=LICENCE, help="file to read (the licence)")
     add("--tokens", type=int, default=NUM_TOKENS, help="tokens of the text (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="save the result")

@@ -12,7 +12,6 @@ and structured repetition. A drafter must lose nowhere, and gain where the reply
 
 import argparse
 import json
-import os
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ from llm_engine.errors import EngineError, ModelError, RequestError
 
 from .contestant import Arrivals, Remote
 from .engine_under_test import OwnEngine
+from .model_path import halfsec_home, locate_model
 from .report import Gate
 from .rounds import between
 from .workload import QUESTIONS, asked
@@ -282,7 +282,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
-    path = default_model() if options.model is None else _locate(options.model)
+    path = default_model() if options.model is None else locate_model(options.model)
     checkpoint = load_checkpoint(path)
     template = read_vocabulary(checkpoint.tokenizer, path).template
     if template is None:
@@ -296,14 +296,14 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         num_threads=options.threads,
         context_length=CONTEXT_LENGTH,
         max_batch=1,
-        cache_dir=_home() / "converted",
+        cache_dir=halfsec_home() / "converted",
         ngram_drafts=False,
     )
     drafters: dict[str, dict[str, Any]] = {"n-gram": {"ngram_drafts": True}}
     if options.draft_heads is not None:
         drafters["heads"] = {"draft_heads": options.draft_heads}
     if options.draft_model is not None:
-        drafters["draft model"] = {"draft_model": _locate(options.draft_model)}
+        drafters["draft model"] = {"draft_model": locate_model(options.draft_model)}
     with ExitStack() as stack:
 
         def start(name: str, **more: Any) -> Remote:
@@ -344,7 +344,9 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
         "command": _command(options),
         "model": path.name,
-        "draft_model": None if options.draft_model is None else _locate(options.draft_model).name,
+        "draft_model": None
+        if options.draft_model is None
+        else locate_model(options.draft_model).name,
         "threads": options.threads,
         "drafters": {
             name: {kind: one.summary() for kind, one in kinds.items() if one.plain_ms}
@@ -369,23 +371,6 @@ def _command(options: argparse.Namespace) -> str:
     ]
     given += ["--processor-time"] if options.processor_time else []
     return " ".join(["halfsec bench llm --speculation", *given])
-
-
-def _locate(reference: str) -> Path:
-    """Path of a model: a file or directory, or the name of one that was fetched. Raises
-    ModelError."""
-    path = Path(reference).expanduser()
-    if path.exists():
-        return path
-    directory = _home() / "models" / reference
-    files = sorted(directory.glob("*.gguf"))
-    if not files:
-        raise ModelError(f"{reference}: neither a path nor a fetched model ({directory})")
-    return files[0]
-
-
-def _home() -> Path:
-    return Path(os.environ.get("HALFSEC_HOME") or "~/.halfsec").expanduser()
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,5 @@
 """What the model has read before the first call."""
 
-import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,12 +26,9 @@ CALENDAR = {
 class RecordedChat:
     """Writes down what it is asked to compute."""
 
-    def __init__(
-        self, told: list[Any], *, error: Exception | None, hung: asyncio.Event | None
-    ) -> None:
+    def __init__(self, told: list[Any], error: Exception | None) -> None:
         self._told = told
         self._error = error
-        self._hung = hung
 
     async def set_tools(self, definitions: tuple[str, ...]) -> None:
         self._told.append(("tools", len(definitions), "calendar" in definitions[0]))
@@ -41,9 +37,6 @@ class RecordedChat:
         self._told.append(("preview", text))
         if self._error is not None:
             raise self._error
-        if self._hung is not None:
-            self._hung.set()
-            await asyncio.Event().wait()
 
     async def close(self) -> None:
         self._told.append("close")
@@ -58,24 +51,18 @@ class LoadedStages:
         *,
         remote: object = None,
         error: Exception | None = None,
-        hangs: bool = False,
     ) -> None:
         self.status = status
         self.remote_llm = remote
         self.told: list[Any] = []
-        self.hung = asyncio.Event()
         self._error = error
-        self._hangs = hangs
 
     async def wait_started(self) -> None:
         self.told.append("started")
 
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         self.told.append((instructions, [(each.role, each.text) for each in examples]))
-        return cast(
-            ChatPort,
-            RecordedChat(self.told, error=self._error, hung=self.hung if self._hangs else None),
-        )
+        return cast(ChatPort, RecordedChat(self.told, self._error))
 
 
 CONFIG = Config(
@@ -104,18 +91,6 @@ async def test_the_default_agents_prompt_is_read() -> None:
         ("preview", ""),
         "close",
     ]
-
-
-async def test_a_call_that_begins_meanwhile_has_the_model_for_itself() -> None:
-    stages = LoadedStages(hangs=True)
-    calls = SimpleNamespace(admitted=0)
-    tools = ServerTools(CONFIG, ManualClock())
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        registry = cast(CallRegistry, calls)
-        group.create_task(prefill_first_prompt(cast(Stages, stages), tools, registry))
-        await stages.hung.wait()
-        calls.admitted = 1
-    assert stages.told[-2:] == [("preview", ""), "close"]
 
 
 @pytest.mark.parametrize("error", [StageError("llm", "fails"), RuntimeError("a fault of ours")])

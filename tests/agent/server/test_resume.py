@@ -208,7 +208,8 @@ async def test_a_strict_client_has_one_connection(live: LiveServer) -> None:
     assert len(live.calls.waiting) == 0
 
 
-async def test_new_call_evicts_a_waiting_call(live: LiveServer) -> None:
+async def wait_on_all_lines(live: LiveServer) -> list[str]:
+    """Fill the server with calls whose clients are gone. Returns their tokens."""
     most = live.config.agent.max_sessions
     tokens: list[str] = []
     for number in range(1, most + 1):
@@ -217,12 +218,27 @@ async def test_new_call_evicts_a_waiting_call(live: LiveServer) -> None:
             call.hang_up_rudely()
             await is_waiting(live, number)
     assert len(live.calls) == most
+    return tokens
+
+
+async def test_new_call_evicts_a_waiting_call(live: LiveServer) -> None:
+    tokens = await wait_on_all_lines(live)
     async with call_to(live.url) as call:
-        assert len(live.calls) == most
+        assert len(live.calls) == live.config.agent.max_sessions
         assert await refused(live.url, tokens[0]) == errors.CLOSE_NOT_RESUMED
         await call.prove_alive()
         async with resumed(live.url, tokens[1]) as again:
             await again.prove_alive()
+
+
+async def test_client_that_is_refused_evicts_no_call(live: LiveServer) -> None:
+    tokens = await wait_on_all_lines(live)
+    beta = {"OpenAI-Beta": "realtime=v1"}
+    async with websockets_client.connect(live.url, proxy=None, additional_headers=beta) as socket:
+        await socket.wait_closed()
+    assert socket.close_code == errors.CLOSE_BETA
+    async with resumed(live.url, tokens[0]) as again:
+        await again.prove_alive()
 
 
 async def test_stopping_server_waits_for_no_reconnect(live: LiveServer) -> None:
