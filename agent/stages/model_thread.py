@@ -328,13 +328,24 @@ class ModelThread(Generic[Model]):
         timeout_s: float,
         priority: int = NORMAL,
     ) -> AsyncGenerator[Answer, None]:
-        """Run a generator on the owner thread, one item a job: other jobs run in between."""
-        items = await self.call(start, timeout_s=timeout_s, priority=priority)
+        """Run a generator on the owner thread, one item a job: other jobs run in between.
+
+        Raises StageError as `call` does, and where the model was abandoned between two items: the
+        next item would come from the abandoned one, which may hang in another thread, and its
+        failure would restart the new one.
+        """
+        owner, items = await self.call(
+            lambda model: (model, start(model)), timeout_s=timeout_s, priority=priority
+        )
         done = object()
+
+        def following(model: Model) -> Answer | object:
+            if model is not owner:
+                raise StageError(self.name, f"The {self.name} stage was restarted; try again.")
+            return next(items, done)
+
         while True:
-            item = await self.call(
-                lambda _: next(items, done), timeout_s=timeout_s, priority=priority
-            )
+            item = await self.call(following, timeout_s=timeout_s, priority=priority)
             if item is done:
                 return
             yield item  # type: ignore[misc]  # not `done`, so an Answer
