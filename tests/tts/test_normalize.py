@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tts.text.normalize import normalize, spoken_words
+from tts.text.normalize import join_words, normalize, spoken_words, unnormalized_words
 
 _MONEY = [
     ("It costs $29.99.", "It costs twenty-nine dollars and ninety-nine cents."),
@@ -211,6 +211,15 @@ _SILENT = [
 
 @pytest.mark.parametrize(
     ("text", "spoken"),
+    ("Run ```ls -l``` and tell me what you see there.", "Run ls l and tell me what you see there."),
+    ("Use ```ls```\nThen ```cd``` now.", "Use ls. Then cd now."),
+    ("Look:\n```\nx = 1\n``` Then run ```ls``` now.", "Look: Then run ls now."),
+    ("Here: ```sh\nls\n```\nDone.", "Here: Done."),
+    ("````\n```\n```` Done.", "Done."),
+    ("Hello~~~ how are you today?", "Hello how are you today?"),
+    ("~~~ Welcome ~~~\nHow are you?", "Welcome. How are you?"),
+    ("So:\n~~~python\nprint(1)\n~~~\nDone.", "So: Done."),
+    ("~~~\n```\n~~~ Done.", "Done."),
     [*_MONEY, *_NUMBERS, *_UNITS, *_TIME, *_CODES, *_WORDS, *_MARKUP],
 )
 def test_spoken_form(text: str, spoken: str) -> None:
@@ -265,7 +274,24 @@ def test_words_know_their_characters() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["a.", "1x", "1,", "(", "A ", "[", "<a", "a@", "www.a.", "555-", "```", "- ", "e.g.", "1/"],
+@pytest.mark.parametrize(
+    ("fence", "text", "spoken"),
+    [
+        ("```", "x = 1\n``` Done.", "Done."),
+        ("```", "x = 1``` Run ```ls``` now.", "Run ls now."),
+        ("~~~", "x = ```1```\n~~~\nDone.", "Done."),
+        ("````", "```\nx = 1", ""),
+    ],
+)
+def test_a_text_may_begin_within_a_code_block(fence: str, text: str, spoken: str) -> None:
+    assert join_words(spoken_words(text, fence=fence)) == spoken
+    assert join_words(unnormalized_words(text, fence=fence)) == spoken
+
+
+    [
+        *("a.", "1x", "1,", "(", "A ", "[", "<a", "a@", "www.a.", "555-", "```", "- ", "e.g."),
+        *("1/", "111 ", "1-", "5%-", "5 kg - ", "``` ", "\n~~~", "`a ", "1 kg-"),
+    ],
 )
 def test_long_nonsense_is_read_in_time(unit: str) -> None:
     # Quadratic patterns take minutes here: the test's timeout is the assertion.

@@ -69,23 +69,24 @@ def join_words(words: Sequence[SpokenWord]) -> str:
     return " ".join(word.text + word.mark for word in words)
 
 
-def spoken_words(text: str, language: str = "en") -> tuple[SpokenWord, ...]:
+def spoken_words(text: str, language: str = "en", fence: str = "") -> tuple[SpokenWord, ...]:
     """Normalize a text to words in spoken order, with the characters that each one speaks.
 
-    Spans are ascending, words of one token share theirs, and no span leaves the text.
+    Spans are ascending, words of one token share theirs, and no span leaves the text. `fence`:
+    marks of the code fence that the text begins within (`SpeakablePiece.fence`).
     """
-    return _read(text, rules_of(language))
+    return _read(text, rules_of(language), fence)
 
 
-def unnormalized_words(text: str) -> tuple[SpokenWord, ...]:
+def unnormalized_words(text: str, fence: str = "") -> tuple[SpokenWord, ...]:
     """Split a text to words with its numbers as they are written. Uses no rules of a language, so
     that an error in those can't fail it."""
-    return _read(text, _AS_WRITTEN)
+    return _read(text, _AS_WRITTEN, fence)
 
 
-def _read(text: str, rules: RuleSet) -> tuple[SpokenWord, ...]:
+def _read(text: str, rules: RuleSet, fence: str) -> tuple[SpokenWord, ...]:
     words = _Words()
-    for token in _tokens(text, rules):
+    for token in _tokens(text, rules, fence):
         words.add(token)
     return tuple(words.finished)
 
@@ -156,10 +157,17 @@ _MARKS = re.compile(
 _PLAIN_MARKS = {"、": ",", "。": ".", "，": ",", "；": ";", "：": ":", "！": "!", "？": "?"}
 
 
-def _tokens(text: str, rules: RuleSet) -> Iterator[_Token]:
+def _tokens(text: str, rules: RuleSet, fence: str) -> Iterator[_Token]:
+    code = markup.silent_code(text, fence)
+    silent = next(code, None)
     position = 0
     while position < len(text):
-        token = _next_token(text, position, rules)
+        while silent is not None and silent[1] <= position:
+            silent = next(code, None)
+        if silent is not None and silent[0] <= position:
+            token = _Token("", position, silent[1])
+        else:
+            token = _next_token(text, position, rules)
         yield token
         position = token.end
 
