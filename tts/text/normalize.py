@@ -121,7 +121,11 @@ _NUMBER_RULES: tuple[Rule, ...] = (
     dates.YEAR_RULE,
     _SIGNED_NUMBER,
 )
-_SYMBOL_RULES: tuple[Rule, ...] = (*quantities.SYMBOL_RULES, *markup.SYMBOL_RULES)
+_SYMBOL_RULES: tuple[Rule, ...] = (
+    *dates.SYMBOL_RULES,
+    *quantities.SYMBOL_RULES,
+    *markup.SYMBOL_RULES,
+)
 
 _ENGLISH = RuleSet(
     _WORD_RULES, _NUMBER_RULES, _SYMBOL_RULES, lambda value: number_words(str(value))
@@ -151,9 +155,7 @@ _WORD = re.compile(rf"{_LETTER}(?:{_LETTER}|[\u0300-\u036f]|['’\u00ad\u200d-](
 _NUMBER_START = re.compile(r"[\d$£€¥₹₩½⅓⅔¼¾⅕⅖⅗⅘⅙⅛⅜⅝⅞]|[-−+±~≈(.#'’](?=[\d$£€¥₹₩(.])")
 _BLANK = re.compile(rf"[^\S\n\r\u2028\u2029]+|[{markup.INVISIBLE}]+")
 _LINE_BREAK = re.compile(r"[\n\r\u2028\u2029]\s*")
-_MARKS = re.compile(
-    r"[.…!?]+|[,;:]|[、。，；：！？]|[(\[{][^\w\s]*|[)\]}]|[—–―]+|(?<=\s)-+(?=\s)|--+|\|"
-)
+_MARKS = re.compile(r"[.…!?]+|[,;:]|[、。，；：！？]|[(\[{)\]}]|[—–―]+|(?<=\s)-+(?=\s)|--+|\|")
 _PLAIN_MARKS = {"、": ",", "。": ".", "，": ",", "；": ";", "：": ":", "！": "!", "？": "?"}
 
 
