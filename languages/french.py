@@ -49,7 +49,7 @@ def _duration(match: re.Match[str], numbers: Numbers) -> str:
 def _all_of(match: re.Match[str], numbers: Numbers) -> str:
     """ "24h/24", "7j/7", "20/20"."""
     number = numbers.cardinal(int(match["n"]))
-    noun = {"h": "heures", "j": "jours"}.get(match["u"] or "", "")
+    noun = {"h": "heures", "j": "jours"}.get((match["u"] or "")[:1], "")
     return " ".join(part for part in (number, noun, "sur", number) if part)
 
 
@@ -268,7 +268,7 @@ PROFILE: Final = LanguageProfile(
             "+": "plus",
         },
         rules=(
-            SpokenRule(r"(?P<n>\d{1,3})\s?(?P<u>[hj])?\s?/\s?(?P=n)(?![\w/])", _all_of),
+            SpokenRule(r"(?P<n>\d{1,3})\s?(?P<u>h|j|heures|jours)?\s?/\s?(?P=n)(?![\w/])", _all_of),
             SpokenRule(r"(?P<h>\d{1,2})\s?h\s?(?P<m>[0-5]?\d)\s?min(?!\w)", _duration),
             SpokenRule(r"(?P<h>[01]?\d|2[0-4])\s?h\s?(?P<m>[0-5]\d)?(?![\w/])", _clock),
             SpokenRule(r"(?P<n>\d{1,3})(?P<e>ère|ème|er|re|e)(?!\w)", _ordinal),

@@ -53,7 +53,7 @@ def _ordinal_dot(match: re.Match[str], numbers: Numbers) -> str | None:
     """ "der 3. Platz": a dot behind a number makes an ordinal of it after an article, or at both
     ends of a range."""
     before = match.string[max(0, match.start() - 48) : match.start()]
-    outside = re.sub(r"\d{1,3}\.\s?[-–]\s?$", "", before)
+    outside = re.sub(r"\d{1,3}\.\s?[-–/]\s?$", "", before)
     is_range = outside != before or match["later"]
     if not is_range and not re.search(rf"\b{_BEFORE_ORDINAL}\s$", before, re.IGNORECASE):
         return None
@@ -340,7 +340,7 @@ PROFILE: Final = LanguageProfile(
         },
         rules=(
             SpokenRule(
-                r"(?P<n>\d{1,3})\.(?:(?=\s[A-Za-zÄÖÜäöü])|(?=(?P<later>\s?[-–]\s?\d{1,3}\.)))",
+                r"(?P<n>\d{1,3})\.(?:(?=\s[A-Za-zÄÖÜäöü])|(?=(?P<later>\s?[-–/]\s?\d{1,3}\.)))",
                 _ordinal_dot,
             ),
             SpokenRule(r"(?P<stem>[A-Za-zÄÖÜäöüß-]{2,40})(?P<s>[Ss])tr\.", _street),

@@ -74,6 +74,10 @@ def _day_month(match: re.Match[str]) -> str:
     return words + (f", {year(int(match['y']))}" if match["y"] else "")
 
 
+def _months(match: re.Match[str]) -> str:
+    return f"{_month_name(match['a'])} to {_month_name(match['b'])}"
+
+
 def _month_alone(match: re.Match[str]) -> str:
     return _month_name(match[0])
 
@@ -170,6 +174,7 @@ _MONTH_DAY_BEFORE = re.compile(rf"\b{MONTH} {_DAY}(?:st|nd|rd|th)?(?:,? {_YEAR})
 SYMBOL_RULES: tuple[Rule, ...] = (rule(rf"{DASH}\s?(?={MONTH} {_DAY})", _joint),)
 
 WORD_RULES: tuple[Rule, ...] = (
+    rule(rf"(?P<a>{MONTH}){DASH}(?P<b>{MONTH})(?![\w-]| \d)", _months),
     rule(
         rf"(?P<month>{MONTH}) (?P<d>{_DAY})(?:st|nd|rd|th)?(?![:%.]\d|\d)"
         rf"(?:{DASH}(?P<d2>{_DAY})(?:st|nd|rd|th)?)?(?:,? (?P<y>{_YEAR}))?",

@@ -136,7 +136,7 @@ class _Reader:
         self.month_names = _alternatives(
             [*writing.months, *(f"{short}." for short in writing.month_abbreviations)]
         )
-        number_end = r"(?<![\w.,:/-])"
+        number_end = r"(?<![\w.,:/-])-?"
         symbols = re.escape("".join(each for each in writing.currencies if not each.isalnum()))
         clock = r"\d{1,2}(?:[:.]\d\d)?\s?(?:Uhr|h)(?:\s?\d\d)?|\d{1,2}:\d\d"
         day = (
@@ -158,7 +158,7 @@ class _Reader:
             rf"\d\s?(?:{_alternatives([*self.currencies, *writing.units, '%'])})$"
         )
         self._plain_begin = re.compile(rf"{number_end}(?P<n>{self.number})\s?$")
-        self._first_day = re.compile(rf"{number_end}(?:{day})\s?{DASH}\s?$", re.IGNORECASE)
+        self._first_day = re.compile(rf"{number_end}(?:{day})\s?(?:{DASH}|/)\s?$", re.IGNORECASE)
         self.months = {
             **{month.casefold(): at for at, month in enumerate(writing.months, 1)},
             **{short.casefold(): at for short, at in writing.month_abbreviations.items()},
@@ -408,6 +408,7 @@ def _address_rules(reader: _Reader) -> list[Rule]:
 
 def _word_rules(reader: _Reader) -> list[Rule]:
     writing = reader.writing
+    codes = _alternatives(code for code in writing.currencies if re.fullmatch("[A-Z]{3}", code))
     return [
         rule(reader.weekdays.undotted_pattern, reader.undotted_weekday),
         rule(reader.weekdays.range_pattern, lambda match: f"{match['w']} {writing.range}"),
@@ -416,6 +417,7 @@ def _word_rules(reader: _Reader) -> list[Rule]:
         *_table(writing.abbreviations),
         rule(_any(writing.words, r"(?![\w'’-])"), _lookup(writing.words)),
         rule(r"(?:US|CA|MX)(?=\$\s?\d)", lambda _: ""),
+        rule(rf"(?P<sign>)(?P<c>{codes})\s?(?P<a>{reader.number})(?!\w)", reader.money),  # "EUR 5"
         rule(r"x(?=\s?\d)", reader.times),
         rule(r"[A-ZÄÖÜÉÈÀÑ]{2,12}(?![^\W\d]|['’-][^\W\d_])", reader.capitals),
     ]
@@ -462,7 +464,7 @@ def _date_rules(reader: _Reader) -> list[Rule]:
             reader.dotted_day,
         ),
         rule(rf"{hour}\s?(?:Uhr|h)(?!\w)", reader.clock),
-        rule(rf"{hour}(?=\s?(?:{DASH}|{reader.writing.range})\s?{later})", reader.clock),
+        rule(rf"{hour}(?=\s?(?:{DASH}|{reader.writing.weekday_joints})\s?{later})", reader.clock),
         rule(r"(?P<h>[01]?\d|2[0-4]):(?P<min>[0-5]\d)(?![\d:])", reader.clock),
         rule(r"(?P<h>[01]?\d|2[0-4])(?P<min>)\sUhr(?!\w)", reader.clock),
     ]

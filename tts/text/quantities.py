@@ -164,8 +164,7 @@ def _fraction(match: re.Match[str]) -> str | None:
         return _IDIOMS[numerator, divisor]
     if not whole and divisor in (10, 100) and numerator <= divisor:
         return f"{cardinal(numerator)} out of {cardinal(divisor)}"
-    is_date = divisor >= 13 and divisor != 16
-    is_date = is_date or numerator > divisor or _DATE_BEFORE.search(before(match)) is not None
+    is_date = (divisor >= 13 and divisor != 16) or _DATE_BEFORE.search(before(match)) is not None
     if not whole and numerator <= 12 and divisor <= 31 and is_date:
         return f"{MONTHS[numerator - 1]} {ordinal(divisor)}" if numerator else None
     words = fraction_words(numerator, divisor)
@@ -249,7 +248,7 @@ _DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?|\d{4}-\d\d-\d\d"
 _RANGE_BEGIN = re.compile(
     rf"(?<![\w.,-])(?:{_SYMBOL}\s?{NUMBER}(?:[kKmMbBtT]|[mM][mMnN]|[bt]n)?"
     rf"|{NUMBER}\s?(?P<unit>[%€£$¢]|°[CF]?|{_UNIT}|[kK]|[mM]n?|[bB]n?)"
-    rf"|(?P<date>{_DATE}))(?P<gap>\s?)$"
+    rf"|(?P<date>{_DATE})|\d{{1,2}}:\d\d)(?P<gap>\s?)$"
 )
 """What a range begins with. Of plain numbers, times and their like the rules know the whole."""
 
