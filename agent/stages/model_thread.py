@@ -43,7 +43,7 @@ from agent.errors import ClientError, HalfsecError, StageError
 from latency_budget.account.clock import SystemClock
 
 from .fair_order import FairOrder, Ticket
-from .gc_freeze import unfreeze_heap
+from .heap import unfreeze_heap
 from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, SlowCheck, ThreadGroup, name_thread
 from .stall_timeout import NUM_TICKS
 
