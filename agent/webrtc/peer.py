@@ -1,7 +1,7 @@
 """WebRTC connection of one client: aiortc, and what is done instead of it.
 
-aiortc brings ICE, DTLS, SRTP and SCTP. Around it, all in this module, since it reaches into the
-library (which is pinned to one minor version; `load` looks for the names):
+aiortc brings ICE, DTLS, SRTP and SCTP. Around it, all in this module and in `sctp_guard.py`, since
+they reach into the library (which is pinned to one minor version; `load` looks for the names):
 
 - *ports*: aiortc binds any free port; here they come from `webrtc.min_port` to `max_port`.
 - *RTP*: its receiver waits for four packets behind each, stands still for 16 where one is lost, and
@@ -10,9 +10,7 @@ library (which is pinned to one minor version; `load` looks for the names):
   signal ends it, and it would keep the process from its end where a connection was not closed.
 - *sources*: it keeps statistics of every SSRC for ever. One counts here: the first with audio,
   until it has been silent for `SILENT_S`; then the next.
-- *messages*: its reassembly of fragments has no bound but a window that a client may ignore, and is
-  searched from the beginning at each fragment. An acknowledgement is carried out for each number in
-  it, sent or not.
+- *SCTP*: a client can make it compute and keep what it likes (`sctp_guard.py`).
 - *retransmission*: it sends again what a client asks for, as often as it asks. Nothing is here.
 - *candidates*: it checks every address from which a client sends a check.
 - *datagrams*: it takes what is no STUN from any address, queues it without bound, and ends the
@@ -44,8 +42,9 @@ from agent.errors import ClientError, SlowReader
 
 from . import private_names
 from .host_resolver import HostResolver
-from .jitter_buffer import FRAME, RTP_HZ, signed
+from .jitter_buffer import FRAME, RTP_HZ
 from .offer import MAX_CANDIDATES, Offer, with_opus_format
+from .sctp_guard import MAX_OVERRUN_BYTES, SctpGuard
 
 CHANNEL: Final = "oai-events"
 """Label of the data channel with events, as in OpenAI's API."""
@@ -58,14 +57,6 @@ MAX_UNSENT_FRAMES: Final = 50
 
 MAX_DATAGRAMS: Final = 500
 """Datagrams that wait for the connection: ten seconds of audio. More are dropped."""
-
-MAX_OVERRUN_BYTES: Final = 1 << 20
-"""Fragments beyond the window of the data channel (1 MiB) after which all datagrams are dropped.
-`check` ends the call before, unless the event loop stands still."""
-
-MAX_FRAGMENTS: Final = 1000
-"""Fragments that wait for the rest of their messages; more end the call. The longest message that
-is taken has 230 of those that browsers send."""
 
 SILENT_S: Final = 2.0
 """Silence of the caller's SSRC after which another one takes its place. With DTX a packet comes
@@ -141,8 +132,8 @@ class Peer:
         self._connected = asyncio.Event()
         self.closed: Final = asyncio.Event()
         """The client has gone, or the connection failed."""
-        self._num_fragments = 0
-        """Fragments of messages that wait for the rest; those that the client gave up may count."""
+        self._guard: SctpGuard | None = None
+        """None: there is no data channel."""
         self.num_foreign = 0
         """RTP packets dropped because they have another SSRC."""
         self.num_dropped = 0
@@ -175,7 +166,7 @@ class Peer:
             await connection.setRemoteDescription(RTCSessionDescription(offer.sdp, "offer"))
             self._hook(transceiver)
             if connection.sctp is not None:
-                self._hook_sctp(connection.sctp)
+                self._guard = SctpGuard(connection.sctp, self._is_events)
             await connection.setLocalDescription(await connection.createAnswer())
         except Exception as error:  # the library's parser raises whatever an offer makes it
             await self.close()
@@ -214,11 +205,11 @@ class Peer:
 
     def check(self) -> None:
         """Raise SlowReader for a client that does not take its events, and ClientError for one that
-        sends a message without end."""
+        passed a bound of the data channel."""
         if self._unsent_bytes() > MAX_UNSENT_BYTES:
             raise SlowReader
-        if self._window() <= 0 or self._num_fragments > MAX_FRAGMENTS:
-            raise ClientError("A message is too long for the data channel.", code="invalid_event")
+        if self._connection is not None and self._guard is not None:
+            self._guard.check()
 
     def send(self, text: str) -> None:
         """Send an event, if there is a channel. Never waits."""
@@ -277,10 +268,13 @@ class Peer:
             return False
         return bool(self._unsent_bytes() or sctp._outbound_queue or sctp._sent_queue)
 
-    def _window(self) -> int:
-        """Bytes that the client may send on the data channel now; negative: it sent more."""
-        sctp = None if self._connection is None else self._connection.sctp
-        return 1 if sctp is None else int(sctp._advertised_rwnd)
+    def _is_events(self, stream_id: int) -> bool:
+        """True for the stream of the channel with events."""
+        return self._channel is not None and bool(self._channel.id == stream_id)
+
+    def _is_overrun(self) -> bool:
+        """The event loop stood still, and the client filled the data channel meanwhile."""
+        return self._guard is not None and self._guard.window < -MAX_OVERRUN_BYTES
 
     def _servers(self) -> list[Any]:
         from aiortc import RTCIceServer
@@ -341,7 +335,7 @@ class Peer:
         queue = ice.data_received
 
         def bounded(data: bytes, component: int) -> None:
-            is_full = ice._queue.qsize() >= MAX_DATAGRAMS or self._window() < -MAX_OVERRUN_BYTES
+            is_full = ice._queue.qsize() >= MAX_DATAGRAMS or self._is_overrun()
             if is_full or not _is_dtls_or_rtp(data):
                 self.num_dropped += 1
                 return
@@ -385,30 +379,6 @@ class Peer:
             await passed(data, arrival_time_ms=arrival_time_ms)
 
         dtls._handle_rtp_data = filtered
-
-    def _hook_sctp(self, sctp: Any) -> None:
-        """Bound what one datagram on the data channel costs."""
-        acknowledge, receive = sctp._receive_sack_chunk, sctp._receive_data_chunk
-
-        async def acknowledged(chunk: Any) -> None:
-            if _clip_gaps(chunk, sctp):
-                await acknowledge(chunk)
-
-        def num_waiting(stream_id: int) -> int:
-            stream = sctp._inbound_streams.get(stream_id)
-            return 0 if stream is None else len(stream.reassembly)
-
-        async def received(chunk: Any) -> None:
-            if self._num_fragments > MAX_FRAGMENTS:
-                return
-            before = num_waiting(chunk.stream_id)
-            await receive(chunk)
-            self._num_fragments += num_waiting(chunk.stream_id) - before
-            if self._num_fragments > MAX_FRAGMENTS:  # the client may have given some up since
-                self._num_fragments = sum(map(num_waiting, sctp._inbound_streams))
-
-        sctp._receive_sack_chunk = acknowledged
-        sctp._receive_data_chunk = received
 
 
 class _PacketTap:
@@ -460,19 +430,6 @@ def _forget_sources(receiver: Any, router: Any) -> None:
 
 async def _nothing(_: int) -> None:
     """Send no packet again: the next one holds a copy (FEC), and a request costs less than it."""
-
-
-def _clip_gaps(chunk: Any, sctp: Any) -> bool:
-    """Cut the gap blocks of a SACK to what was sent. False: they overlap, which none may."""
-    if not chunk.gaps:
-        return True
-    num_sent = 0
-    if sctp._sent_queue:
-        num_sent = max(0, signed(sctp._sent_queue[-1].tsn - chunk.cumulative_tsn, 32))
-    gaps = [(first, min(last, num_sent)) for first, last in chunk.gaps]
-    chunk.gaps = [(first, last) for first, last in gaps if first <= last]
-    num_acknowledged: int = sum(last - first + 1 for first, last in chunk.gaps)
-    return num_acknowledged <= num_sent
 
 
 def _is_known(ice: Any, addr: tuple[Any, ...]) -> bool:

@@ -1,4 +1,5 @@
-"""Private names of aiortc and aioice that `peer.py` reads and sets, and a check that they exist.
+"""Private names of aiortc and aioice that `peer.py` and `sctp_guard.py` read and set, and a check
+that they exist.
 
 A name that is gone raises nothing where it is only set: a limit would be off, and no test of a
 deployment would show it. So it is looked for once, where the library is loaded.
@@ -14,7 +15,16 @@ METHODS: Final = {
     "aiortc.RTCRtpReceiver": ("_send_rtcp",),
     "aiortc.RTCRtpSender": ("_retransmit",),
     "aiortc.RTCDtlsTransport": ("_handle_rtp_data",),
-    "aiortc.RTCSctpTransport": ("_receive_sack_chunk", "_receive_data_chunk"),
+    "aiortc.RTCSctpTransport": (
+        "_data_channel_receive",
+        "_handle_data",
+        "_mark_received",
+        "_receive_chunk",
+        "_receive_data_chunk",
+        "_receive_forward_tsn_chunk",
+        "_receive_sack_chunk",
+        "_send_chunk",
+    ),
     "aiortc.jitterbuffer.JitterBuffer": ("add",),
     "aioice.ice.Connection": ("get_component_candidates", "data_received", "check_incoming"),
     "aioice.ice.StunProtocol": ("datagram_received",),
@@ -38,8 +48,12 @@ ATTRIBUTES: Final = {
     "aiortc.RTCIceTransport": ("_connection",),
     "aiortc.RTCSctpTransport": (
         "_advertised_rwnd",
+        "_data_channels",
         "_inbound_streams",
+        "_last_received_tsn",
         "_outbound_queue",
+        "_sack_duplicates",
+        "_sack_misordered",
         "_sent_queue",
     ),
     "aiortc.rtcsctptransport.InboundStream": ("reassembly",),

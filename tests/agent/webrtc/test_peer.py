@@ -22,11 +22,10 @@ from agent.webrtc.host_resolver import HostResolver
 from agent.webrtc.offer import Offer, read_offer
 from agent.webrtc.peer import (
     MAX_DATAGRAMS,
-    MAX_FRAGMENTS,
-    MAX_OVERRUN_BYTES,
     MAX_REMOTE_CANDIDATES,
     Peer,
 )
+from agent.webrtc.sctp_guard import MAX_CHANNELS, MAX_FRAGMENTS, MAX_OVERRUN_BYTES
 from tests.support.service.live_call import PATIENCE_S
 from tests.support.webrtc.webrtc_peer import WebRtcPeer
 
@@ -271,18 +270,6 @@ async def test_fragments_that_wait_are_bounded(answered: Peer, num_streams: int)
         answered.check()
 
 
-async def test_messages_that_are_complete_leave_no_fragments_behind(answered: Peer) -> None:
-    sctp: Any = answered._connection.sctp
-    sctp._last_received_tsn = 0
-    for tsn in range(1, 3 * MAX_FRAGMENTS, 2):
-        first, last = fragment(tsn, 2), fragment(tsn + 1, 1)
-        first.stream_seq = last.stream_seq = tsn // 2
-        await sctp._receive_data_chunk(first)
-        await sctp._receive_data_chunk(last)
-    assert sctp._last_received_tsn == 3 * MAX_FRAGMENTS
-    answered.check()
-
-
 async def test_addresses_that_a_client_checks_from_are_bounded(connected: Connected) -> None:
     """All with the right credentials, of which a client has those."""
     ice, protocol = connected.ice, connected.ice._protocols[0]
@@ -309,6 +296,29 @@ async def test_addresses_that_a_client_checks_from_are_bounded(connected: Connec
     relayed = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
     ice.check_incoming(relayed, ("192.0.2.1", 5000), protocol)
     assert len(ice._remote_candidates) == MAX_REMOTE_CANDIDATES
+
+
+async def test_channels_of_a_client_that_closes_none_end_its_call(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = connected.client.connection.sctp
+
+    async def ignored(param: object) -> None: ...
+
+    monkeypatch.setattr(client, "_receive_reconfig_param", ignored)
+    for number in range(2 * MAX_CHANNELS):
+        connected.client.connection.createDataChannel(f"other {number}")
+    sctp: Any = connected.server._connection.sctp
+    refused: list[str] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not refused:
+            await asyncio.sleep(0.01)
+            try:
+                connected.server.check()
+            except ClientError as error:
+                refused.append(error.message)
+    assert refused == ["A call has at most 16 data channels."]
+    assert len(sctp._data_channels) == MAX_CHANNELS
 
 
 async def test_a_nack_is_answered_with_nothing(
