@@ -242,6 +242,7 @@ SHOWN_BY: Final[dict[str, str]] = {
     "fragments of messages that wait for the rest": (
         "agent/webrtc/test_peer.py::test_fragments_that_wait_are_bounded"
     ),
+    "a datagram": "agent/webrtc/test_peer.py::test_long_datagrams_are_dropped",
     "packets of the data channel behind one that is missing": (
         "agent/webrtc/test_sctp_guard.py::test_a_gap_that_is_never_closed_ends_the_call"
     ),

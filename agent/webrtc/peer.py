@@ -11,11 +11,13 @@ they reach into the library (which is pinned to one minor version; `load` looks 
 - *sources*: it keeps statistics of every SSRC for ever. One counts here: the first with audio,
   until it has been silent for `SILENT_S`; then the next.
 - *SCTP*: a client can make it compute and keep what it likes (`sctp_guard.py`).
+- *DTLS*: it reads one record of each datagram, 1500 bytes of that, and keeps the others for the
+  next one: 300 datagrams of 30 records leave 8541 behind.
 - *retransmission*: it sends again what a client asks for, as often as it asks. Nothing is here.
 - *candidates*: it checks every address from which a client sends a check.
-- *datagrams*: it takes what is no STUN from any address, queues it without bound, and ends the
-  connection at an empty one. Here an address has to have passed a connectivity check, or to be in
-  the offer.
+- *datagrams*: it takes what is no STUN from any address, of any length, queues it without bound,
+  and ends the connection at an empty one, or at RTP whose header can't be unpacked. Here an address
+  has to have passed a connectivity check, or to be in the offer.
 - *names*: it looks the STUN server up for each address of this machine, on threads that others
   need. Here one lookup serves all calls (`host_resolver.py`).
 - *connect*: its task for that goes on while a connection is closed, and starts what was stopped.
@@ -57,6 +59,11 @@ MAX_UNSENT_FRAMES: Final = 50
 
 MAX_DATAGRAMS: Final = 500
 """Datagrams that wait for the connection: ten seconds of audio. More are dropped."""
+
+MAX_DATAGRAM_BYTES: Final = 1500
+"""Longest datagram that is read; the MTU of Ethernet, and the library's own bound. With a higher
+number one of 64 KiB, from any host, has its STUN fingerprint computed 8000 times, and
+`MAX_DATAGRAMS` of them take 32 MB of memory; with a lower one handshakes may not come through."""
 
 SILENT_S: Final = 2.0
 """Silence of the caller's SSRC after which another one takes its place. With DTX a packet comes
@@ -137,7 +144,7 @@ class Peer:
         self.num_foreign = 0
         """RTP packets dropped because they have another SSRC."""
         self.num_dropped = 0
-        """Datagrams dropped because there were too many, or because they are no protocol's."""
+        """Datagrams dropped because there were too many, or because they can't be read."""
 
     async def answer(self, offer: Offer) -> str:
         """SDP answer to an offer. Raises ClientError for one that can't be answered."""
@@ -322,6 +329,7 @@ class Peer:
         receiver._RTCRtpReceiver__decoder_queue.put(None)  # its thread ends as soon as it begins
         receiver._RTCRtpReceiver__jitter_buffer = _PacketTap(self._on_packet)
         dtls = receiver.transport
+        _hook_records(dtls)
         self._hook_rtp(receiver, dtls)
         report = receiver._send_rtcp
 
@@ -356,8 +364,9 @@ class Peer:
         ice.check_incoming = checked
 
     def _hook_rtp(self, receiver: Any, dtls: Any) -> None:
-        """Let packets of one SSRC through."""
+        """Let packets of one SSRC through, and those alone that can be read."""
         passed, loop = dtls._handle_rtp_data, asyncio.get_running_loop()
+        report = dtls._handle_rtcp_data
         router = dtls._rtp_router
         source, last_s, has_changed = b"", 0.0, False
 
@@ -376,9 +385,19 @@ class Peer:
                 has_changed = True
                 self._on_restart()
             source, last_s = ssrc, now_s
-            await passed(data, arrival_time_ms=arrival_time_ms)
+            try:
+                await passed(data, arrival_time_ms=arrival_time_ms)
+            except struct.error:  # a header extension of a length that it does not have
+                self.num_dropped += 1
+
+        async def reported(data: bytes) -> None:
+            try:
+                await report(data)
+            except struct.error:  # fewer SSRCs than the packet (REMB) says
+                self.num_dropped += 1
 
         dtls._handle_rtp_data = filtered
+        dtls._handle_rtcp_data = reported
 
 
 class _PacketTap:
@@ -432,6 +451,33 @@ async def _nothing(_: int) -> None:
     """Send no packet again: the next one holds a copy (FEC), and a request costs less than it."""
 
 
+def _hook_records(dtls: Any) -> None:
+    """Read all records of each datagram. Nothing is read any more from a connection that failed:
+    what comes would be kept."""
+    from OpenSSL import SSL
+
+    receive_next = dtls._recv_next
+
+    async def received_next() -> None:
+        await receive_next()
+        has_failed = False
+        while dtls.encrypted:
+            try:
+                data = dtls._ssl.recv(MAX_DATAGRAM_BYTES)
+            except SSL.WantReadError:
+                return
+            except SSL.Error as error:
+                # The first one may be another connection's: OpenSSL has one queue of them a thread.
+                if has_failed or isinstance(error, SSL.ZeroReturnError):
+                    raise ConnectionError("the DTLS connection has ended") from error
+                has_failed = True
+                continue
+            if dtls._data_receiver is not None:
+                await dtls._data_receiver._handle_data(data)
+
+    dtls._recv_next = received_next
+
+
 def _is_known(ice: Any, addr: tuple[Any, ...]) -> bool:
     """True for the address of a candidate of the client."""
     known = ice._remote_candidates
@@ -445,7 +491,13 @@ def _may_check(ice: Any, addr: tuple[Any, ...]) -> bool:
 
 def _is_dtls_or_rtp(data: bytes) -> bool:
     """True for what is no STUN and may be either, by the first byte (RFC 7983)."""
-    return bool(data) and (20 <= data[0] <= 63 or 128 <= data[0] <= 191)
+    is_short = 0 < len(data) <= MAX_DATAGRAM_BYTES
+    return is_short and (20 <= data[0] <= 63 or 128 <= data[0] <= 191)
+
+
+def _is_stun(data: bytes) -> bool:
+    """True for what may be STUN, by the first byte (RFC 7983)."""
+    return 0 < len(data) <= MAX_DATAGRAM_BYTES and data[0] < 4
 
 
 async def _run_within(limit_s: float, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -501,7 +553,7 @@ def _guarded_protocol() -> Any:
             if _is_dtls_or_rtp(data):
                 if _is_known(self.receiver, addr):
                     self.receiver.data_received(data, self.local_candidate.component)
-            elif data and data[0] < 4 and _may_check(self.receiver, addr):  # STUN
+            elif _is_stun(data) and _may_check(self.receiver, addr):
                 # The parser raises whatever a message makes it, and any host may send one.
                 with contextlib.suppress(Exception):
                     super().datagram_received(data, addr)

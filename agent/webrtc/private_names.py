@@ -14,7 +14,7 @@ METHODS: Final = {
     "aiortc.RTCPeerConnection": ("_RTCPeerConnection__connect",),
     "aiortc.RTCRtpReceiver": ("_send_rtcp",),
     "aiortc.RTCRtpSender": ("_retransmit",),
-    "aiortc.RTCDtlsTransport": ("_handle_rtp_data",),
+    "aiortc.RTCDtlsTransport": ("_handle_rtcp_data", "_handle_rtp_data", "_recv_next"),
     "aiortc.RTCSctpTransport": (
         "_data_channel_receive",
         "_handle_data",
@@ -42,7 +42,7 @@ ATTRIBUTES: Final = {
         "_RTCRtpReceiver__lsr",
         "_RTCRtpReceiver__lsr_time",
     ),
-    "aiortc.RTCDtlsTransport": ("_rtp_router",),
+    "aiortc.RTCDtlsTransport": ("_data_receiver", "_rtp_router", "_ssl", "encrypted"),
     "aiortc.rtcdtlstransport.RtpRouter": ("ssrc_table", "payload_type_table"),
     "aiortc.RTCIceGatherer": ("_connection",),
     "aiortc.RTCIceTransport": ("_connection",),

@@ -379,6 +379,7 @@ WEBRTC: Final = (
         _number(webrtc_peer.MAX_DATAGRAMS),
         "more are dropped, as is all that comes from no candidate of the client",
     ),
+    Limit("a datagram", f"{_number(webrtc_peer.MAX_DATAGRAM_BYTES)} bytes", "it is dropped"),
     Limit("a message on the data channel", f"{webrtc.MAX_MESSAGE_BYTES >> 10} KiB", "`error`"),
     Limit(
         "fragments of messages that wait for the rest",
