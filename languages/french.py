@@ -41,6 +41,18 @@ def _clock(match: re.Match[str], numbers: Numbers) -> str | None:
     return _time(numbers, int(match["h"]), int(match["m"] or 0))
 
 
+def _duration(match: re.Match[str], numbers: Numbers) -> str:
+    """ "1h30min"."""
+    return _time(numbers, int(match["h"]), int(match["m"]))
+
+
+def _all_of(match: re.Match[str], numbers: Numbers) -> str:
+    """ "24h/24", "7j/7", "20/20"."""
+    number = numbers.cardinal(int(match["n"]))
+    noun = {"h": "heures", "j": "jours"}.get((match["u"] or "")[:1], "")
+    return " ".join(part for part in (number, noun, "sur", number) if part)
+
+
 def _feminine(spoken: str) -> str:
     return re.sub(r"\bun$", "une", spoken)
 
@@ -124,6 +136,7 @@ PROFILE: Final = LanguageProfile(
         minus="moins",
         percent="pour cent",
         range="à",
+        per="par",
         months=MONTHS,
         weekdays={
             "lun": "lundi",
@@ -180,12 +193,15 @@ PROFILE: Final = LanguageProfile(
             "mg": Unit("un milligramme", "milligrammes"),
             "l": Unit("un litre", "litres"),
             "ml": Unit("un millilitre", "millilitres"),
+            "j": Unit("un jour", "jours"),
+            "h": Unit("une heure", "heures", feminine=True),
             "min": Unit("une minute", "minutes", feminine=True),
             "s": Unit("une seconde", "secondes", feminine=True),
             "°C": Unit("un degré", "degrés"),
             "°": Unit("un degré", "degrés"),
             "Go": Unit("un gigaoctet", "gigaoctets"),
             "Mo": Unit("un mégaoctet", "mégaoctets"),
+            "M€": Unit("un million d'euros", "millions d'euros"),
             "m²": Unit("un mètre carré", "mètres carrés"),
         },
         abbreviations={
@@ -201,11 +217,17 @@ PROFILE: Final = LanguageProfile(
             "Dr.": "docteur",
             "Pr": "professeur",
             "av.": "avenue",
+            "Av.": "avenue",
             "bd": "boulevard",
+            "Bd": "boulevard",
             "n°": "numéro",
             "N°": "numéro",
             "tél.": "téléphone",
             "Tél.": "téléphone",
+            "bât.": "bâtiment",
+            "pers.": "personnes",
+            "réf.": "référence",
+            "Réf.": "référence",
             "env.": "environ",
             "max.": "maximum",
             "min.": "minimum",
@@ -235,7 +257,7 @@ PROFILE: Final = LanguageProfile(
         acronyms_said=words("PIN SIM OTAN ONU NASA SIDA COVID UNESCO"),
         code_labels=(
             r"numéro|commande|code|PIN|référence|compte|téléphone|poste|dossier|facture|"
-            r"code postal|réservation"
+            r"code postal|code de \w+|IBAN|terminant par|réservation|n°|tél\.|réf\."
         ),
         address={
             ".": "point",
@@ -246,6 +268,8 @@ PROFILE: Final = LanguageProfile(
             "+": "plus",
         },
         rules=(
+            SpokenRule(r"(?P<n>\d{1,3})\s?(?P<u>h|j|heures|jours)?\s?/\s?(?P=n)(?![\w/])", _all_of),
+            SpokenRule(r"(?P<h>\d{1,2})\s?h\s?(?P<m>[0-5]?\d)\s?min(?!\w)", _duration),
             SpokenRule(r"(?P<h>[01]?\d|2[0-4])\s?h\s?(?P<m>[0-5]\d)?(?![\w/])", _clock),
             SpokenRule(r"(?P<n>\d{1,3})(?P<e>ère|ème|er|re|e)(?!\w)", _ordinal),
         ),

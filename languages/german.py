@@ -50,11 +50,31 @@ def _time(numbers: Numbers, hour: int, minute: int) -> str:
 
 
 def _ordinal_dot(match: re.Match[str], numbers: Numbers) -> str | None:
-    """ "der 3. Platz": a dot behind a number makes an ordinal of it after an article."""
+    """ "der 3. Platz": a dot behind a number makes an ordinal of it after an article, or at both
+    ends of a range."""
     before = match.string[max(0, match.start() - 48) : match.start()]
-    if not re.search(rf"\b{_BEFORE_ORDINAL}\s$", before, re.IGNORECASE):
+    outside = re.sub(r"\d{1,3}\.\s?[-–/]\s?$", "", before)
+    is_range = outside != before or match["later"]
+    if not is_range and not re.search(rf"\b{_BEFORE_ORDINAL}\s$", before, re.IGNORECASE):
         return None
-    return _ordinal(numbers, int(match["n"]), before)
+    return _ordinal(numbers, int(match["n"]), outside)
+
+
+def _street(match: re.Match[str], numbers: Numbers) -> str:
+    return match["stem"] + match["s"] + "traße" + _stop(match)
+
+
+def _postcode(match: re.Match[str], numbers: Numbers) -> str:
+    return " ".join(numbers.cardinal(int(digit)) for digit in match[0])
+
+
+def _number_of(match: re.Match[str], numbers: Numbers) -> str:
+    return match["stem"] + "nummer" + _stop(match)
+
+
+def _stop(match: re.Match[str]) -> str:
+    """A short form's dot at the end of the text is a full stop too."""
+    return "" if match.string[match.end() : match.end() + 8].strip() else "."
 
 
 def _year(match: re.Match[str], numbers: Numbers) -> str:
@@ -64,7 +84,7 @@ def _year(match: re.Match[str], numbers: Numbers) -> str:
 
 def _one_million(match: re.Match[str], numbers: Numbers) -> str:
     said = {"Mio": "eine Million", "Mrd": "eine Milliarde"}[match["m"]]
-    return said if match.string[match.end() : match.end() + 8].strip() else said + "."
+    return said + _stop(match)
 
 
 _FEMININE_NOUN: Final = (
@@ -160,6 +180,7 @@ PROFILE: Final = LanguageProfile(
         minus="minus",
         percent="Prozent",
         range="bis",
+        per="pro",
         months=MONTHS,
         weekdays={
             "Mo": "Montag",
@@ -245,13 +266,27 @@ PROFILE: Final = LanguageProfile(
             "ca.": "circa",
             "evtl.": "eventuell",
             "ggf.": "gegebenenfalls",
+            "i.d.R.": "in der Regel",
+            "i. d. R.": "in der Regel",
+            "bzgl.": "bezüglich",
+            "tägl.": "täglich",
+            "exkl.": "exklusive",
             "inkl.": "inklusive",
+            "MwSt.": "Mehrwertsteuer",
             "zzgl.": "zuzüglich",
             "vgl.": "vergleiche",
             "Dr.": "Doktor",
             "Prof.": "Professor",
             "Nr.": "Nummer",
+            "p.a.": "pro Jahr",
+            "p. a.": "pro Jahr",
+            "Pers.": "Personen",
+            "Abs.": "Absatz",
+            "Art.-Nr.": "Artikelnummer",
+            "Kd.-Nr.": "Kundennummer",
+            "Tel.-Nr.": "Telefonnummer",
             "Tel.": "Telefon",
+            "Hbf.": "Hauptbahnhof",
             "Str.": "Straße",
             "str.": "straße",
             "Mio.": "Millionen",
@@ -281,10 +316,19 @@ PROFILE: Final = LanguageProfile(
             "#": "Nummer",
             "→": "zu",
         },
-        words={"OK": "okay", "Ok": "okay", "ok": "okay"},
+        words={
+            "OK": "okay",
+            "Ok": "okay",
+            "ok": "okay",
+            "MwSt": "Mehrwertsteuer",
+            "Hbf": "Hauptbahnhof",
+            "EG": "Erdgeschoss",
+            "OG": "Obergeschoss",
+            "UG": "Untergeschoss",
+        },
         acronyms_said=words("PIN SIM NATO NASA TÜV BAFÖG COVID AIDS APP"),
         code_labels=(
-            r"\w{0,24}nummer|Nr\.|PIN|Code|Postleitzahl|PLZ|Vorwahl|Durchwahl|Aktenzeichen"
+            r"\w{0,24}nummer|\w{0,24}nr\.|PIN|Code|Postleitzahl|PLZ|Vorwahl|Durchwahl|Aktenzeichen|IBAN|endet\sauf"
         ),
         address={
             ".": "Punkt",
@@ -295,11 +339,18 @@ PROFILE: Final = LanguageProfile(
             "+": "plus",
         },
         rules=(
-            SpokenRule(r"(?P<n>\d{1,3})\.(?=\s[A-Za-zÄÖÜäöü])", _ordinal_dot),
+            SpokenRule(
+                r"(?P<n>\d{1,3})\.(?:(?=\s[A-Za-zÄÖÜäöü])|(?=(?P<later>\s?[-–/]\s?\d{1,3}\.)))",
+                _ordinal_dot,
+            ),
+            SpokenRule(r"(?P<stem>[A-Za-zÄÖÜäöüß-]{2,40})(?P<s>[Ss])tr\.", _street),
+            SpokenRule(r"(?P<stem>[A-Za-zÄÖÜäöüß]{2,40})-?[Nn]r\.", _number_of),
             SpokenRule(r"1\s(?P<m>Mio|Mrd)\.", _one_million),
             SpokenRule(r"1(?=\s[^\W\d_])", _one_in_dative),
+            SpokenRule(r"(?<=, )(?!\d\d000)\d{5}(?=\s[A-ZÄÖÜ][a-zäöüß])", _postcode),
             SpokenRule(
-                r"1[1-9]\d\d(?![\d/-]|[.,:]\d|\s?[%€$£]|\s?(?:Euro|EUR|kg|km|m|g)\b)", _year
+                r"1[1-9]\d\d(?![\d/]|-(?!(?:19|20)\d\d(?!\d))|[.,:]\d|\s?[%€$£]|\s?(?:Euro|EUR|kg|km|m|g)\b)",
+                _year,
             ),
         ),
         unfinished=rf"(?:\b{_BEFORE_ORDINAL}\s\d{{1,3}}|,\s\d{{1,2}})\.$",

@@ -115,6 +115,8 @@ class Writing:
     percent: str
     range: str
     """Word between the ends of a range."""
+    per: str
+    """Word of the stroke in "5 €/kg"."""
     months: tuple[str, ...]
     weekdays: Mapping[str, str]
     """Short forms without a dot, and what they stand for: where a date, a time or another weekday

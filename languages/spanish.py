@@ -63,23 +63,28 @@ _NO_NOUN: Final = (
     r"de|del|y|e|o|u|a|al|en|es|está|están|era|fue|ha|han|hay|tiene|por|para|con|sin|que|se|no|si|ni|más|"
     r"menos|hasta|desde|entre|sobre|como|pero|porque|cuando|donde|el|la|los|las|su|sus|mi|le|les|lo|me|"
     r"nos|te|ya|también|será|son|sale|llega|abre|cierra|cuesta|después|antes|ahora|aquí|hoy|mañana|"
-    r"primero|o sea|según|durante|tras|ante|bajo|contra|millón|mil"
+    r"primero|o sea|según|durante|tras|ante|bajo|contra"
 )
 _IN_A: Final = (
     rf"(?!(?:{_NO_NOUN})\b|(?:día|mapa|planeta|guía|gramo|\w*(?:ema|oma|ama|ista))s?\b)\w+as?\b"
 )
 """Nouns in -a are feminine but for a few."""
 _LABELS: Final = (
-    r"opción|número|núm\.|habitación|vía|puerta|página|capítulo|línea|paso|versión|piso|planta|mesa|sala|"
+    r"opción|número|núm\.|n\.?º|n°|habitación|vía|puerta|página|capítulo|línea|paso|versión|piso|planta|mesa|sala|"
     r"autobús|parte|tipo|fase|nivel|artículo|punto|andén|el|la|del|al"
 )
 """Words with a number of their own."""
 
 
+def _thousand(match: re.Match[str], numbers: Numbers) -> str:
+    """ "1 mil" is "mil"; of more thousands the number is said."""
+    return "mil"
+
+
 def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
-    """ "3.º", "2ª": and the short forms in front of a noun, "1.er"."""
+    """ "3.º", "2ª", "2da": and the short forms in front of a noun, "1.er"."""
     spoken, ending = numbers.ordinal(int(match["n"])), match["e"]
-    if ending in ("ª", "a"):
+    if ending[-1] in "ªa":
         return re.sub(r"o\b", "a", spoken)
     is_before_noun = ending == "er" or re.match(
         r"\s(?!de\b)[a-záéíóúñ]", match.string[match.end() : match.end() + 8]
@@ -137,6 +142,7 @@ PROFILE: Final = LanguageProfile(
         minus="menos",
         percent="por ciento",
         range="a",
+        per="por",
         months=MONTHS,
         weekdays={
             "lun": "lunes",
@@ -202,6 +208,7 @@ PROFILE: Final = LanguageProfile(
             "ºC": Unit("un grado", "grados"),
             "GB": Unit("un gigabyte", "gigabytes"),
             "MB": Unit("un megabyte", "megabytes"),
+            "M€": Unit("un millón de euros", "millones de euros"),
             "m²": Unit("un metro cuadrado", "metros cuadrados"),
         },
         abbreviations={
@@ -210,6 +217,8 @@ PROFILE: Final = LanguageProfile(
             "etc.": "etcétera",
             "Sr.": "señor",
             "Sra.": "señora",
+            "Sres.": "señores",
+            "Dña.": "doña",
             "Srta.": "señorita",
             "Dr.": "doctor",
             "Dra.": "doctora",
@@ -217,11 +226,36 @@ PROFILE: Final = LanguageProfile(
             "Uds.": "ustedes",
             "Av.": "avenida",
             "Avda.": "avenida",
+            "Pza.": "plaza",
+            "Ctra.": "carretera",
             "C/": "calle",
+            "c/": "calle",
+            "c/u": "cada uno",
+            "s/n": "sin número",
             "n.º": "número",
+            "N.º": "número",
+            "nº": "número",
+            "Nº": "número",
+            "n°": "número",
+            "N°": "número",
             "núm.": "número",
+            "Núm.": "número",
             "tel.": "teléfono",
             "Tel.": "teléfono",
+            "tfno.": "teléfono",
+            "Tfno.": "teléfono",
+            "ref.": "referencia",
+            "Ref.": "referencia",
+            "izq.": "izquierda",
+            "dcha.": "derecha",
+            "am": "de la mañana",
+            "AM": "de la mañana",
+            "a.m.": "de la mañana",
+            "a. m.": "de la mañana",
+            "pm": "de la tarde",
+            "PM": "de la tarde",
+            "p.m.": "de la tarde",
+            "p. m.": "de la tarde",
             "aprox.": "aproximadamente",
             "pág.": "página",
             "máx.": "máximo",
@@ -251,10 +285,10 @@ PROFILE: Final = LanguageProfile(
             "→": "a",
         },
         words={"OK": "okay", "Ok": "okay", "ok": "okay"},
-        acronyms_said=words("PIN SIM OTAN ONU NASA IVA SIDA COVID RENFE"),
+        acronyms_said=words("PIN SIM OTAN ONU NASA IVA SIDA COVID RENFE AVE"),
         code_labels=(
             r"número|pedido|código|PIN|referencia|cuenta|teléfono|extensión|localizador|factura|"
-            r"código postal"
+            r"código postal|código de \w+|IBAN|terminada? en|n\.?º|n°|núm\.|ref\.|tel\.|tfno\."
         ),
         address={
             ".": "punto",
@@ -264,7 +298,10 @@ PROFILE: Final = LanguageProfile(
             "@": "arroba",
             "+": "más",
         },
-        rules=(SpokenRule(r"(?P<n>\d{1,3})\.?(?P<e>º|ª|er|o(?=\b)|a(?=\b))(?!\w|C\b)", _ordinal),),
+        rules=(
+            SpokenRule(r"(?P<n>\d{1,3})\.?(?P<e>º|ª|er|[rdtvn]?[oa])(?![a-záéíóúñ]|C\b)", _ordinal),
+            SpokenRule(r"1\smil(?!\w)", _thousand),
+        ),
         feminine=_feminine,
         before_noun=_before_noun,
         feminine_behind=rf"\s(?!(?:{_NO_NOUN})\b)(?:\w{{1,20}}as?\s)?(?:{_FEMININE_NOUN}|{_IN_A})",

@@ -242,6 +242,16 @@ SHOWN_BY: Final[dict[str, str]] = {
     "fragments of messages that wait for the rest": (
         "agent/webrtc/test_peer.py::test_fragments_that_wait_are_bounded"
     ),
+    "a datagram": "agent/webrtc/test_peer.py::test_long_datagrams_are_dropped",
+    "packets of the data channel behind one that is missing": (
+        "agent/webrtc/test_sctp_guard.py::test_a_gap_that_is_never_closed_ends_the_call"
+    ),
+    "data channels of a call": (
+        "agent/webrtc/test_sctp_guard.py::test_channels_are_bounded_in_number_and_length"
+    ),
+    "messages on data channels other than `oai-events`": (
+        "agent/webrtc/test_sctp_guard.py::test_messages_that_nothing_takes_are_bounded"
+    ),
     "time until a WebRTC client is connected, `webrtc.connect_s`": (
         "agent/webrtc/test_live.py::test_a_client_that_does_not_connect_gives_its_line_back"
     ),

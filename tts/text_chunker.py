@@ -22,6 +22,9 @@ markup or white space stays with the piece before it or after it, so the spans o
 contiguous, cover the reply once, and every piece has something to say; only an empty reply, or the
 rest of one that ends with the comma of its first clause, has not.
 
+Fenced code is kept whole, so that the normalizer sees where it ends; a block too long for that is
+released in parts, and each part but the first carries the marks of the fence that it begins within.
+
 One chunker serves one reply. No I/O, no clock; any one thread.
 """
 
@@ -32,6 +35,7 @@ from functools import cache
 
 import languages
 from tts.text import abbreviations
+from tts.text.markup import TILDE_FENCE
 from tts.text.rule import word_set
 
 
@@ -48,6 +52,8 @@ class SpeakablePiece:
     is_last: bool = False
     """The reply ends with this piece. False for a first clause that its comma ended, even if it is
     the last."""
+    fence: str = ""
+    """Marks of the code fence that the text begins within, such as "~~~"; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class CutterConfig:
     max_enclosed_chars: int = 160
     """Quotes and parentheses are kept whole up to this length; a longer one was never closed."""
     max_fenced_chars: int = 4000
-    """Fenced code, which is not spoken, is kept whole up to this length."""
+    """Fenced code, which is not spoken, is kept whole up to this length, then in parts of it."""
     language: str = languages.ENGLISH.code
     """Language of the reply: which dots abbreviate, and which words belong together."""
 
@@ -126,6 +132,10 @@ _MARKUP = frozenset("*_`~‘")
 _AROUND_WORDS = " \t\n,;:.—–-*_\"'“”"
 _BEFORE_WORDS = "([\"'“„«¿¡"
 _DASHES = re.compile(r"\s*(?:[—―]|--+)\s*|\s+[-–]+\s+")
+_MEASURED = re.compile(r"\d\S{0,15}(?:\s\S{1,9})?$")
+"""A number, perhaps with its unit, in front of a dash: the begin of a range."""
+_MAX_FENCE_LINE = 80
+"""`TILDE_FENCE` is shorter."""
 _LIST_MARKER = re.compile(r"(?:^|\n)[ \t]*\d{1,3}$")
 
 
@@ -249,8 +259,9 @@ class TextChunker:
         self._ready.clear()
         return ready
 
-    def _begin_piece(self) -> None:
-        self._enclosure = _Enclosure(self._config)
+    def _begin_piece(self, fence: str = "") -> None:
+        self._fence = fence
+        self._enclosure = _Enclosure(self._config, fence)
         self._last_speakable = -1
         self._gap_is_enclosed = False
         self._gap_has_blank = False
@@ -260,14 +271,19 @@ class TextChunker:
         self._word_cuts: list[int] = []
         self._is_hurried = False
 
-    def _release(self, end: int, *, is_last: bool = False) -> None:
+    def _release(self, end: int, *, is_last: bool = False, fence: str = "") -> None:
+        """`fence`: marks of the code fence that the cut lies within."""
+        if self._text[:end].rpartition("\n")[2].strip(" \t"):
+            # Tildes within a line are no fence; at the start of a piece they would be one.
+            while self._text[end : end + 1] == "~":
+                end += 1
         piece, rest = self._text[:end], self._text[end:]
         span = (self._start, self._start + end)
-        self._ready.append(SpeakablePiece(piece, span, self._index, is_last))
+        self._ready.append(SpeakablePiece(piece, span, self._index, is_last, self._fence))
         self._index += 1
         self._start += end
         self._text = ""
-        self._begin_piece()
+        self._begin_piece(fence)
         # The text after the cut is read again as the beginning of its own piece. It is the look-
         # ahead word, or after a late decision at most one piece's length.
         for character in rest:
@@ -305,9 +321,11 @@ class TextChunker:
         self._num_words += 1
         if self._gap_is_enclosed:
             return
-        kind, offset, may_be_abbreviation = _classify(
-            left, region, self._text[position], self._words
-        )
+        following = self._text[position]
+        if self._enclosure.is_fenced:  # the gap ends where the fence begins, in front of the code
+            region = region.partition(self._enclosure.fence)[0]
+            following = self._enclosure.fence[0]
+        kind, offset, may_be_abbreviation = _classify(left, region, following, self._words)
         cut = self._last_speakable + 1 + offset
         if may_be_abbreviation:
             self._pending = cut
@@ -378,14 +396,20 @@ class TextChunker:
         return cuts[0] if cuts else None
 
     def _enforce_bounds(self) -> None:
-        """Cut text without gaps, or with everything enclosed, at the limit."""
+        """Cut text without gaps, or with everything enclosed, at the limit; not within the marks
+        of a fence, which would be another fence to the next piece."""
+        if self._text[-1] in "`~":
+            return
         limit = (
             self._config.max_fenced_chars
             if self._enclosure.is_fenced
             else 2 * self._config.max_chars
         )
         if len(self._text) >= limit and self._last_speakable >= 0:
-            self._release(self._word_cuts[-1] if self._word_cuts else len(self._text) - 1)
+            if self._word_cuts:
+                self._release(self._word_cuts[-1])
+            else:
+                self._release(len(self._text) - 1, fence=self._enclosure.fence)
 
 
 def _classify(left: str, region: str, following: str, known: _Words) -> tuple[_Gap, int, bool]:
@@ -400,6 +424,9 @@ def _classify(left: str, region: str, following: str, known: _Words) -> tuple[_G
         after_break = re.search(r"\n\s*", region)
         return _Gap.SENTENCE, after_break.end() if after_break else offset, False
     if dash := _DASHES.search(region):
+        is_range = (following.isdigit() or following in _CURRENCY) and dash[0].strip() in "-–"
+        if is_range and _MEASURED.search(left[-26:]):
+            return _Gap.WORDS, dash.end(), False
         return _Gap.CLAUSE, dash.end(), False
     if blank is None:
         return _Gap.WORDS, offset, False
@@ -432,24 +459,37 @@ def _may_part(text: str, cut: int, known: _Words) -> bool:
 
 
 class _Enclosure:
-    """State of open quotes, brackets and code fences."""
+    """State of open quotes, brackets and code fences; fences as in `markup.silent_code`."""
 
-    def __init__(self, config: CutterConfig) -> None:
+    def __init__(self, config: CutterConfig, fence: str = "") -> None:
         self._config = config
         self._depth = 0
         self._in_quotes = False
         self._num_chars = 0
+        self.fence = fence
+        """Marks of the open code fence; empty: none is open."""
         self._num_backticks = 0
-        self.is_fenced = False
+        self._is_opening = False
+        """These backticks open a fence, which is as long as they are."""
+        self._has_closed = False
+        """These backticks have closed a fence: more of them open no other one."""
+        self._line = ""
+        """Beginning of the line so far."""
+
+    @property
+    def is_fenced(self) -> bool:
+        return self.fence != ""
 
     @property
     def is_open(self) -> bool:
         return self.is_fenced or self._in_quotes or self._depth > 0
 
     def take(self, character: str) -> None:
-        self._num_backticks = self._num_backticks + 1 if character == "`" else 0
-        if self._num_backticks == 3:
-            self.is_fenced = not self.is_fenced
+        if character == "`":
+            self._take_backtick()
+        else:
+            self._num_backticks, self._is_opening, self._has_closed = 0, False, False
+        self._take_tilde_or_text(character)
         if self.is_fenced:
             return
         if character == "\n":
@@ -468,6 +508,29 @@ class _Enclosure:
         self._num_chars = self._num_chars + 1 if self.is_open else 0
         if self._num_chars > self._config.max_enclosed_chars:
             self._close()
+
+    def _take_backtick(self) -> None:
+        self._num_backticks += 1
+        if self._is_opening:
+            self.fence += "`"
+        elif self.fence:
+            if self.fence == "`" * self._num_backticks:
+                self.fence, self._has_closed = "", True
+        elif self._num_backticks == 3 and not self._has_closed:
+            self.fence, self._is_opening = "```", True
+
+    def _take_tilde_or_text(self, character: str) -> None:
+        if character == "\n":
+            line = TILDE_FENCE.fullmatch(self._line)
+            if line and not self.fence:
+                self.fence = line["marks"]
+            self._line = ""
+            return
+        if len(self._line) < _MAX_FENCE_LINE:
+            self._line += character
+        if character == "~" and self.fence == self._line.lstrip(" \t"):
+            self.fence = ""
+            self._line = "-"  # this line opens no other one
 
     def _close(self) -> None:
         self._depth = 0

@@ -129,7 +129,7 @@ class PostprocessedVoice:
         if self._voice_gain_db is None:
             self.warm()
         max_chars = max(round(self._max_sentence_chars * min(1.0, speed)), MIN_SENTENCE_CHARS)
-        sentences = split_sentences(self._words(piece.text), max_chars)
+        sentences = split_sentences(self._words(piece), max_chars)
         first_char = piece.span[0]
         start = 0
         for number, words in enumerate(sentences):
@@ -140,11 +140,11 @@ class PostprocessedVoice:
             yield SpeechChunk(pcm, self.rate_hz, span, word_times, is_last)
             start = end
 
-    def _words(self, text: str) -> Sequence[SpokenWord]:
+    def _words(self, piece: SpeakablePiece) -> Sequence[SpokenWord]:
         """Words of a piece. One that the rules fail on is spoken as it is written: it must not
         end the voice of all calls."""
         try:
-            return spoken_words(text, self.language)
+            return spoken_words(piece.text, self.language, piece.fence)
         except Exception as error:
             if not self._has_logged_normalization:  # the text stays out of the log
                 self._has_logged_normalization = True
@@ -152,11 +152,11 @@ class PostprocessedVoice:
                     "normalization failed (language %s, %d characters): %s in %s; such text is "
                     "spoken as it is written, and not reported again",
                     self.language,
-                    len(text),
+                    len(piece.text),
                     type(error).__name__,
                     ", ".join(f"{at.name}:{at.lineno}" for at in extract_tb(error.__traceback__)),
                 )
-            return unnormalized_words(text)
+            return unnormalized_words(piece.text, piece.fence)
 
     def _shape(
         self, words: Sequence[SpokenWord], first_char: int, speed: float

@@ -40,7 +40,7 @@ from agent.server.startup_checks.preflight import (
 )
 from agent.server.startup_checks.telephony import check_telephony
 from agent.server.startup_checks.tools import check_tools
-from agent.stages.gc_freeze import freeze_heap
+from agent.stages.heap import freeze_heap
 from agent.stages.machine_speed import measure_machine
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.model_store.hub import hub_obstacle

@@ -31,7 +31,7 @@ from agent.http.hardening.header_limits import MAX_HEAD_BYTES
 from agent.http.hardening.http_protocol import SPARE_CONNECTIONS, connection_types
 from agent.observability.server_log import SELDOM, log_to_stderr
 from agent.server.startup_checks.port import explain
-from agent.stages.gc_freeze import freeze_heap
+from agent.stages.heap import freeze_heap
 from agent.stages.model_thread import THREAD_PREFIX
 from agent.stages.registry import Stages
 from latency_budget.account.clock import Clock, SystemClock

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from agent.calls.first_prompt import prefill_first_prompt
 from agent.calls.recording import Recorder
@@ -24,6 +24,7 @@ from agent.http.auth.keys import KeyFile, keys_path
 from agent.http.endpoints.metrics import tell_of_engine
 from agent.observability.trace_export import TraceExporter
 from agent.server.startup_checks.preflight import otel_is_disabled
+from agent.stages.heap import trim_heap
 from agent.stages.model_store.catalogue import ModelStore, turn_store_path
 from agent.stages.registry import Stages
 from agent.tools.server_tools import ServerTools
@@ -36,6 +37,10 @@ from .descriptors import DescriptorWatch
 
 if TYPE_CHECKING:
     from agent.calls.call_webhooks import CallWebhooks
+
+IDLE_EVERY_S: Final = 10.0
+"""Time between two looks whether calls have ended and none is left. Shorter trims the heap between
+two calls that follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,7 @@ class Service:
             group.create_task(self.access.watch())
             group.create_task(tell_of_engine(self.stages, self.calls))
             group.create_task(_watch_descriptors())
+            group.create_task(_trim_when_idle(self.calls))
             group.create_task(self.stages.watch())
             group.create_task(self.app.webrtc.run())
             group.create_task(prefill_first_prompt(self.stages, self.tools, self.calls))
@@ -144,6 +150,16 @@ async def _watch_descriptors() -> None:
     while True:
         watch.look(loop.time())
         await asyncio.sleep(DESCRIPTORS_EVERY_S)
+
+
+async def _trim_when_idle(calls: CallRegistry) -> None:
+    """Give the memory that calls have freed back to the system, once there are none."""
+    num_seen = 0
+    while True:
+        await asyncio.sleep(IDLE_EVERY_S)
+        if not len(calls) and calls.admitted != num_seen:
+            num_seen = calls.admitted
+            await asyncio.to_thread(trim_heap)
 
 
 def _store(settings: LatencySettings, replica: str) -> TurnStore | None:

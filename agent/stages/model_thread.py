@@ -43,7 +43,7 @@ from agent.errors import ClientError, HalfsecError, StageError
 from latency_budget.account.clock import SystemClock
 
 from .fair_order import FairOrder, Ticket
-from .gc_freeze import unfreeze_heap
+from .heap import unfreeze_heap
 from .idle_threads import CHECK_S, NUM_CHECKS, IdleCheck, SlowCheck, ThreadGroup, name_thread
 from .stall_timeout import NUM_TICKS
 
@@ -328,13 +328,24 @@ class ModelThread(Generic[Model]):
         timeout_s: float,
         priority: int = NORMAL,
     ) -> AsyncGenerator[Answer, None]:
-        """Run a generator on the owner thread, one item a job: other jobs run in between."""
-        items = await self.call(start, timeout_s=timeout_s, priority=priority)
+        """Run a generator on the owner thread, one item a job: other jobs run in between.
+
+        Raises StageError as `call` does, and where the model was abandoned between two items: the
+        next item would come from the abandoned one, which may hang in another thread, and its
+        failure would restart the new one.
+        """
+        owner, items = await self.call(
+            lambda model: (model, start(model)), timeout_s=timeout_s, priority=priority
+        )
         done = object()
+
+        def following(model: Model) -> Answer | object:
+            if model is not owner:
+                raise StageError(self.name, f"The {self.name} stage was restarted; try again.")
+            return next(items, done)
+
         while True:
-            item = await self.call(
-                lambda _: next(items, done), timeout_s=timeout_s, priority=priority
-            )
+            item = await self.call(following, timeout_s=timeout_s, priority=priority)
             if item is done:
                 return
             yield item  # type: ignore[misc]  # not `done`, so an Answer

@@ -267,7 +267,9 @@ class TranscriptionJobs:
 
     async def score_end_of_turn(self, job: asr.DecodeJob) -> None:
         """Emit the end-of-turn score of the utterance up to a pause. Where the model fails or
-        hangs, the words alone decide."""
+        hangs, and of a job without audio, the words alone decide."""
+        if not len(job.pcm):
+            return
         with contextlib.suppress(StageError):
             log_odds = await self._turn_model.call(
                 partial(finite_log_odds, pcm=job.pcm),
@@ -303,7 +305,11 @@ class TranscriptionJobs:
         self, job: asr.DecodeJob, priority: int
     ) -> tuple[asr.PartialTranscript | asr.FinalTranscript | None, bool]:
         """The transcript, None for a stale job or unchanged text; and whether there were words."""
-        hypothesis = await self._decoder.decode(job, priority)
+        hypothesis: asr.Hypothesis | None
+        if len(job.pcm):
+            hypothesis = await self._decoder.decode(job, priority)
+        else:  # the words before are settled, and nothing was said since
+            hypothesis = asr.Hypothesis("")
         if hypothesis is None:
             await self.notify_stream(partial(self._stream.fail, job))
             return None, True

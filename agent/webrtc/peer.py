@@ -1,7 +1,7 @@
 """WebRTC connection of one client: aiortc, and what is done instead of it.
 
-aiortc brings ICE, DTLS, SRTP and SCTP. Around it, all in this module, since it reaches into the
-library (which is pinned to one minor version; `load` looks for the names):
+aiortc brings ICE, DTLS, SRTP and SCTP. Around it, all in this module and in `sctp_guard.py`, since
+they reach into the library (which is pinned to one minor version; `load` looks for the names):
 
 - *ports*: aiortc binds any free port; here they come from `webrtc.min_port` to `max_port`.
 - *RTP*: its receiver waits for four packets behind each, stands still for 16 where one is lost, and
@@ -10,14 +10,14 @@ library (which is pinned to one minor version; `load` looks for the names):
   signal ends it, and it would keep the process from its end where a connection was not closed.
 - *sources*: it keeps statistics of every SSRC for ever. One counts here: the first with audio,
   until it has been silent for `SILENT_S`; then the next.
-- *messages*: its reassembly of fragments has no bound but a window that a client may ignore, and is
-  searched from the beginning at each fragment. An acknowledgement is carried out for each number in
-  it, sent or not.
+- *SCTP*: a client can make it compute and keep what it likes (`sctp_guard.py`).
+- *DTLS*: it reads one record of each datagram, 1500 bytes of that, and keeps the others for the
+  next one: 300 datagrams of 30 records leave 8541 behind.
 - *retransmission*: it sends again what a client asks for, as often as it asks. Nothing is here.
 - *candidates*: it checks every address from which a client sends a check.
-- *datagrams*: it takes what is no STUN from any address, queues it without bound, and ends the
-  connection at an empty one. Here an address has to have passed a connectivity check, or to be in
-  the offer.
+- *datagrams*: it takes what is no STUN from any address, of any length, queues it without bound,
+  and ends the connection at an empty one, or at RTP whose header can't be unpacked. Here an address
+  has to have passed a connectivity check, or to be in the offer.
 - *names*: it looks the STUN server up for each address of this machine, on threads that others
   need. Here one lookup serves all calls (`host_resolver.py`).
 - *connect*: its task for that goes on while a connection is closed, and starts what was stopped.
@@ -44,8 +44,9 @@ from agent.errors import ClientError, SlowReader
 
 from . import private_names
 from .host_resolver import HostResolver
-from .jitter_buffer import FRAME, RTP_HZ, signed
+from .jitter_buffer import FRAME, RTP_HZ
 from .offer import MAX_CANDIDATES, Offer, with_opus_format
+from .sctp_guard import MAX_OVERRUN_BYTES, SctpGuard
 
 CHANNEL: Final = "oai-events"
 """Label of the data channel with events, as in OpenAI's API."""
@@ -59,13 +60,10 @@ MAX_UNSENT_FRAMES: Final = 50
 MAX_DATAGRAMS: Final = 500
 """Datagrams that wait for the connection: ten seconds of audio. More are dropped."""
 
-MAX_OVERRUN_BYTES: Final = 1 << 20
-"""Fragments beyond the window of the data channel (1 MiB) after which all datagrams are dropped.
-`check` ends the call before, unless the event loop stands still."""
-
-MAX_FRAGMENTS: Final = 1000
-"""Fragments that wait for the rest of their messages; more end the call. The longest message that
-is taken has 230 of those that browsers send."""
+MAX_DATAGRAM_BYTES: Final = 1500
+"""Longest datagram that is read; the MTU of Ethernet, and the library's own bound. With a higher
+number one of 64 KiB, from any host, has its STUN fingerprint computed 8000 times, and
+`MAX_DATAGRAMS` of them take 32 MB of memory; with a lower one handshakes may not come through."""
 
 SILENT_S: Final = 2.0
 """Silence of the caller's SSRC after which another one takes its place. With DTX a packet comes
@@ -141,12 +139,12 @@ class Peer:
         self._connected = asyncio.Event()
         self.closed: Final = asyncio.Event()
         """The client has gone, or the connection failed."""
-        self._num_fragments = 0
-        """Fragments of messages that wait for the rest; those that the client gave up may count."""
+        self._guard: SctpGuard | None = None
+        """None: there is no data channel."""
         self.num_foreign = 0
         """RTP packets dropped because they have another SSRC."""
         self.num_dropped = 0
-        """Datagrams dropped because there were too many, or because they are no protocol's."""
+        """Datagrams dropped because there were too many, or because they can't be read."""
 
     async def answer(self, offer: Offer) -> str:
         """SDP answer to an offer. Raises ClientError for one that can't be answered."""
@@ -175,7 +173,7 @@ class Peer:
             await connection.setRemoteDescription(RTCSessionDescription(offer.sdp, "offer"))
             self._hook(transceiver)
             if connection.sctp is not None:
-                self._hook_sctp(connection.sctp)
+                self._guard = SctpGuard(connection.sctp, self._is_events)
             await connection.setLocalDescription(await connection.createAnswer())
         except Exception as error:  # the library's parser raises whatever an offer makes it
             await self.close()
@@ -214,11 +212,11 @@ class Peer:
 
     def check(self) -> None:
         """Raise SlowReader for a client that does not take its events, and ClientError for one that
-        sends a message without end."""
+        passed a bound of the data channel."""
         if self._unsent_bytes() > MAX_UNSENT_BYTES:
             raise SlowReader
-        if self._window() <= 0 or self._num_fragments > MAX_FRAGMENTS:
-            raise ClientError("A message is too long for the data channel.", code="invalid_event")
+        if self._connection is not None and self._guard is not None:
+            self._guard.check()
 
     def send(self, text: str) -> None:
         """Send an event, if there is a channel. Never waits."""
@@ -277,10 +275,13 @@ class Peer:
             return False
         return bool(self._unsent_bytes() or sctp._outbound_queue or sctp._sent_queue)
 
-    def _window(self) -> int:
-        """Bytes that the client may send on the data channel now; negative: it sent more."""
-        sctp = None if self._connection is None else self._connection.sctp
-        return 1 if sctp is None else int(sctp._advertised_rwnd)
+    def _is_events(self, stream_id: int) -> bool:
+        """True for the stream of the channel with events."""
+        return self._channel is not None and bool(self._channel.id == stream_id)
+
+    def _is_overrun(self) -> bool:
+        """The event loop stood still, and the client filled the data channel meanwhile."""
+        return self._guard is not None and self._guard.window < -MAX_OVERRUN_BYTES
 
     def _servers(self) -> list[Any]:
         from aiortc import RTCIceServer
@@ -328,6 +329,7 @@ class Peer:
         receiver._RTCRtpReceiver__decoder_queue.put(None)  # its thread ends as soon as it begins
         receiver._RTCRtpReceiver__jitter_buffer = _PacketTap(self._on_packet)
         dtls = receiver.transport
+        _hook_records(dtls)
         self._hook_rtp(receiver, dtls)
         report = receiver._send_rtcp
 
@@ -341,7 +343,7 @@ class Peer:
         queue = ice.data_received
 
         def bounded(data: bytes, component: int) -> None:
-            is_full = ice._queue.qsize() >= MAX_DATAGRAMS or self._window() < -MAX_OVERRUN_BYTES
+            is_full = ice._queue.qsize() >= MAX_DATAGRAMS or self._is_overrun()
             if is_full or not _is_dtls_or_rtp(data):
                 self.num_dropped += 1
                 return
@@ -362,8 +364,9 @@ class Peer:
         ice.check_incoming = checked
 
     def _hook_rtp(self, receiver: Any, dtls: Any) -> None:
-        """Let packets of one SSRC through."""
+        """Let packets of one SSRC through, and those alone that can be read."""
         passed, loop = dtls._handle_rtp_data, asyncio.get_running_loop()
+        report = dtls._handle_rtcp_data
         router = dtls._rtp_router
         source, last_s, has_changed = b"", 0.0, False
 
@@ -382,33 +385,19 @@ class Peer:
                 has_changed = True
                 self._on_restart()
             source, last_s = ssrc, now_s
-            await passed(data, arrival_time_ms=arrival_time_ms)
+            try:
+                await passed(data, arrival_time_ms=arrival_time_ms)
+            except struct.error:  # a header extension of a length that it does not have
+                self.num_dropped += 1
+
+        async def reported(data: bytes) -> None:
+            try:
+                await report(data)
+            except struct.error:  # fewer SSRCs than the packet (REMB) says
+                self.num_dropped += 1
 
         dtls._handle_rtp_data = filtered
-
-    def _hook_sctp(self, sctp: Any) -> None:
-        """Bound what one datagram on the data channel costs."""
-        acknowledge, receive = sctp._receive_sack_chunk, sctp._receive_data_chunk
-
-        async def acknowledged(chunk: Any) -> None:
-            if _clip_gaps(chunk, sctp):
-                await acknowledge(chunk)
-
-        def num_waiting(stream_id: int) -> int:
-            stream = sctp._inbound_streams.get(stream_id)
-            return 0 if stream is None else len(stream.reassembly)
-
-        async def received(chunk: Any) -> None:
-            if self._num_fragments > MAX_FRAGMENTS:
-                return
-            before = num_waiting(chunk.stream_id)
-            await receive(chunk)
-            self._num_fragments += num_waiting(chunk.stream_id) - before
-            if self._num_fragments > MAX_FRAGMENTS:  # the client may have given some up since
-                self._num_fragments = sum(map(num_waiting, sctp._inbound_streams))
-
-        sctp._receive_sack_chunk = acknowledged
-        sctp._receive_data_chunk = received
+        dtls._handle_rtcp_data = reported
 
 
 class _PacketTap:
@@ -462,17 +451,31 @@ async def _nothing(_: int) -> None:
     """Send no packet again: the next one holds a copy (FEC), and a request costs less than it."""
 
 
-def _clip_gaps(chunk: Any, sctp: Any) -> bool:
-    """Cut the gap blocks of a SACK to what was sent. False: they overlap, which none may."""
-    if not chunk.gaps:
-        return True
-    num_sent = 0
-    if sctp._sent_queue:
-        num_sent = max(0, signed(sctp._sent_queue[-1].tsn - chunk.cumulative_tsn, 32))
-    gaps = [(first, min(last, num_sent)) for first, last in chunk.gaps]
-    chunk.gaps = [(first, last) for first, last in gaps if first <= last]
-    num_acknowledged: int = sum(last - first + 1 for first, last in chunk.gaps)
-    return num_acknowledged <= num_sent
+def _hook_records(dtls: Any) -> None:
+    """Read all records of each datagram. Nothing is read any more from a connection that failed:
+    what comes would be kept."""
+    from OpenSSL import SSL
+
+    receive_next = dtls._recv_next
+
+    async def received_next() -> None:
+        await receive_next()
+        has_failed = False
+        while dtls.encrypted:
+            try:
+                data = dtls._ssl.recv(MAX_DATAGRAM_BYTES)
+            except SSL.WantReadError:
+                return
+            except SSL.Error as error:
+                # The first one may be another connection's: OpenSSL has one queue of them a thread.
+                if has_failed or isinstance(error, SSL.ZeroReturnError):
+                    raise ConnectionError("the DTLS connection has ended") from error
+                has_failed = True
+                continue
+            if dtls._data_receiver is not None:
+                await dtls._data_receiver._handle_data(data)
+
+    dtls._recv_next = received_next
 
 
 def _is_known(ice: Any, addr: tuple[Any, ...]) -> bool:
@@ -488,7 +491,13 @@ def _may_check(ice: Any, addr: tuple[Any, ...]) -> bool:
 
 def _is_dtls_or_rtp(data: bytes) -> bool:
     """True for what is no STUN and may be either, by the first byte (RFC 7983)."""
-    return bool(data) and (20 <= data[0] <= 63 or 128 <= data[0] <= 191)
+    is_short = 0 < len(data) <= MAX_DATAGRAM_BYTES
+    return is_short and (20 <= data[0] <= 63 or 128 <= data[0] <= 191)
+
+
+def _is_stun(data: bytes) -> bool:
+    """True for what may be STUN, by the first byte (RFC 7983)."""
+    return 0 < len(data) <= MAX_DATAGRAM_BYTES and data[0] < 4
 
 
 async def _run_within(limit_s: float, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -544,7 +553,7 @@ def _guarded_protocol() -> Any:
             if _is_dtls_or_rtp(data):
                 if _is_known(self.receiver, addr):
                     self.receiver.data_received(data, self.local_candidate.component)
-            elif data and data[0] < 4 and _may_check(self.receiver, addr):  # STUN
+            elif _is_stun(data) and _may_check(self.receiver, addr):
                 # The parser raises whatever a message makes it, and any host may send one.
                 with contextlib.suppress(Exception):
                     super().datagram_received(data, addr)

@@ -1,4 +1,5 @@
-"""Private names of aiortc and aioice that `peer.py` reads and sets, and a check that they exist.
+"""Private names of aiortc and aioice that `peer.py` and `sctp_guard.py` read and set, and a check
+that they exist.
 
 A name that is gone raises nothing where it is only set: a limit would be off, and no test of a
 deployment would show it. So it is looked for once, where the library is loaded.
@@ -13,8 +14,17 @@ METHODS: Final = {
     "aiortc.RTCPeerConnection": ("_RTCPeerConnection__connect",),
     "aiortc.RTCRtpReceiver": ("_send_rtcp",),
     "aiortc.RTCRtpSender": ("_retransmit",),
-    "aiortc.RTCDtlsTransport": ("_handle_rtp_data",),
-    "aiortc.RTCSctpTransport": ("_receive_sack_chunk", "_receive_data_chunk"),
+    "aiortc.RTCDtlsTransport": ("_handle_rtcp_data", "_handle_rtp_data", "_recv_next"),
+    "aiortc.RTCSctpTransport": (
+        "_data_channel_receive",
+        "_handle_data",
+        "_mark_received",
+        "_receive_chunk",
+        "_receive_data_chunk",
+        "_receive_forward_tsn_chunk",
+        "_receive_sack_chunk",
+        "_send_chunk",
+    ),
     "aiortc.jitterbuffer.JitterBuffer": ("add",),
     "aioice.ice.Connection": ("get_component_candidates", "data_received", "check_incoming"),
     "aioice.ice.StunProtocol": ("datagram_received",),
@@ -32,14 +42,18 @@ ATTRIBUTES: Final = {
         "_RTCRtpReceiver__lsr",
         "_RTCRtpReceiver__lsr_time",
     ),
-    "aiortc.RTCDtlsTransport": ("_rtp_router",),
+    "aiortc.RTCDtlsTransport": ("_data_receiver", "_rtp_router", "_ssl", "encrypted"),
     "aiortc.rtcdtlstransport.RtpRouter": ("ssrc_table", "payload_type_table"),
     "aiortc.RTCIceGatherer": ("_connection",),
     "aiortc.RTCIceTransport": ("_connection",),
     "aiortc.RTCSctpTransport": (
         "_advertised_rwnd",
+        "_data_channels",
         "_inbound_streams",
+        "_last_received_tsn",
         "_outbound_queue",
+        "_sack_duplicates",
+        "_sack_misordered",
         "_sent_queue",
     ),
     "aiortc.rtcsctptransport.InboundStream": ("reassembly",),

@@ -35,7 +35,7 @@ from agent.tools.server_tool import ServerTool
 from latency_budget.account.clock import Clock
 
 from .jitter_buffer import JitterBuffer
-from .opus import FRAME_MS, OpusDecoder, OpusEncoder
+from .opus import FRAME_MS, MAX_FRAME_MS, OpusDecoder, OpusEncoder
 from .output_audio import MAX_QUEUED_S, OutputAudioBuffer, OutputReports
 from .peer import Peer
 
@@ -121,14 +121,21 @@ class WebRtcTransport:
         self._failure: Exception | None = None
         self.num_dropped_s = 0.0
         """Audio of the caller that was dropped, in s."""
+        self.num_ahead = 0
+        """Packets that were dropped unread, because all of their audio would have been."""
 
     # --- of the connection ---
 
     def packet_arrived(self, seq: int, timestamp: int, payload: bytes) -> None:
         """Take an RTP packet of the caller."""
-        self._last_ns = self._clock.now_ns()
-        if self._is_live:
-            self._hear(self._jitter.push(seq, timestamp, payload, self._clock.now_ns()))
+        now_ns = self._last_ns = self._clock.now_ns()
+        if not self._is_live:
+            return
+        # A packet of 60 bytes decodes to 120 ms, and fills a gap of 5 s before it.
+        if not self._real_time.fits(MAX_FRAME_MS / 1000, now_ns / 1e9):
+            self.num_ahead += 1
+            return
+        self._hear(self._jitter.push(seq, timestamp, payload, now_ns))
 
     def stream_restarted(self) -> None:
         """Take the next packet as the first of another stream."""
@@ -173,7 +180,7 @@ class WebRtcTransport:
         return (
             f"packets={jitter.received} late={jitter.late} foreign={peer.num_foreign} "
             f"frames_filled={jitter.filled} audio_dropped_s={self.num_dropped_s:.2f} "
-            f"datagrams_dropped={peer.num_dropped}"
+            f"packets_ahead={self.num_ahead} datagrams_dropped={peer.num_dropped}"
         )
 
     # --- CallTransport ---

@@ -1,4 +1,4 @@
-"""Abusive clients: they take a server's time, memory or connections without holding a call.
+"""Abusive clients: they take a server's time, memory or connections, some of them within a call.
 
 For `bench abuse` and for tests. They come from an address of their own (Linux has all of
 127.0.0.0/8), apart from the measured caller's. None of them reports why its connection ended: the
@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+import httpx
+import numpy as np
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import WebSocketException
 
 from agent.config.local_urls import VOICE_PATH
+from benchmarks.signals.recordings import wav_bytes
 
 ATTACKER: Final = "127.0.0.66"
 ANSWER_S: Final = 10.0
@@ -31,6 +34,14 @@ _ASKED: Final = (
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 _SECOND_OF_SILENCE: Final = base64.b64encode(bytes(48_000)).decode()
+SPEED: Final = 15
+"""Seconds of speech that a caller sends a second who speaks too fast."""
+PIECE_S: Final = 0.1
+_LONG_INPUT: Final = "Once more, from the beginning, about the weather in the north. " * 136
+"""1500 words."""
+_LONG_TEXT: Final = "We are open from nine to five, and the coffee is hot. " * 20
+_RETRY_S: Final = 0.2
+"""Wait after a refused request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +51,8 @@ class AttackTarget:
     url: str
     api_key: str | None = None
     source: str = ATTACKER
+    speech: bytes = b""
+    """PCM16 at 24 kHz of somebody who speaks, for the attacks that do."""
 
     @property
     def host(self) -> str:
@@ -115,6 +128,92 @@ async def read_nothing(target: AttackTarget, seconds: float) -> None:
                 await socket.send(json.dumps(event))
             while True:
                 await socket.send(again)
+
+
+async def speak_too_fast(target: AttackTarget, seconds: float) -> float:
+    """Speak `SPEED` times faster than real time in a call. Returns the seconds of speech sent."""
+    piece = int(PIECE_S * SPEED * 24_000) * 2
+    sent = 0
+    with contextlib.suppress(WebSocketException, OSError, TimeoutError):
+        async with _call(target) as socket, asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+            group.create_task(_read(socket))
+            while True:
+                start = sent % max(1, len(target.speech) - piece)
+                audio = base64.b64encode(target.speech[start : start + piece]).decode()
+                await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": audio}))
+                sent += piece
+                await asyncio.sleep(PIECE_S)
+    return sent / 48_000
+
+
+async def ask_long(target: AttackTarget, seconds: float) -> int:
+    """Request one response after the other in a call, each to an input of 1500 words of its own.
+    Returns how many were over."""
+    num_over = 0
+    with contextlib.suppress(WebSocketException, OSError, TimeoutError):
+        async with _call(target) as socket, asyncio.timeout(seconds):
+            while True:
+                text = [{"type": "input_text", "text": f"{num_over}. {_LONG_INPUT}"}]
+                item = {"type": "message", "role": "user", "content": text}
+                response = {"conversation": "none", "input": [item], "output_modalities": ["text"]}
+                await socket.send(json.dumps({"type": "response.create", "response": response}))
+                async for message in socket:
+                    if json.loads(message)["type"] in ("response.done", "error"):
+                        break
+                num_over += 1
+    return num_over
+
+
+async def chat(target: AttackTarget, seconds: float) -> Counter[str]:
+    """Request one chat completion after the other. Returns counts by outcome, as `flood` does."""
+    words = [{"role": "user", "content": "Tell me a long story about the sea."}]
+    body = {"model": "default", "messages": words, "max_tokens": 200}
+    return await _request(target, seconds, "/v1/chat/completions", json=body)
+
+
+async def speak(target: AttackTarget, seconds: float) -> Counter[str]:
+    """Request one text after the other to be spoken. Returns counts by outcome."""
+    body = {"model": "tts-1", "voice": "alloy", "input": _LONG_TEXT, "response_format": "pcm"}
+    return await _request(target, seconds, "/v1/audio/speech", json=body)
+
+
+async def upload(target: AttackTarget, seconds: float) -> Counter[str]:
+    """Upload one recording after the other to be transcribed. Returns counts by outcome."""
+    pcm = np.frombuffer(target.speech, "<i2")
+    files = {"file": ("speech.wav", wav_bytes(pcm, 24_000), "audio/wav")}
+    return await _request(
+        target, seconds, "/v1/audio/transcriptions", files=files, data={"model": "whisper-1"}
+    )
+
+
+async def _request(target: AttackTarget, seconds: float, path: str, **content: Any) -> Counter[str]:
+    came: Counter[str] = Counter()
+    headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
+    transport = httpx.AsyncHTTPTransport(local_address=target.source)
+    base = f"http://{target.host}:{target.port}"
+    with contextlib.suppress(TimeoutError):
+        async with (
+            asyncio.timeout(seconds),
+            httpx.AsyncClient(
+                transport=transport, base_url=base, headers=headers, timeout=None
+            ) as client,
+        ):
+            while True:
+                try:
+                    response = await client.post(path, **content)
+                    came[str(response.status_code)] += 1
+                    is_refused = response.is_error
+                except httpx.HTTPError:
+                    came[LOST] += 1
+                    is_refused = True
+                if is_refused:
+                    await asyncio.sleep(_RETRY_S)
+    return came
+
+
+async def _read(socket: Any) -> None:
+    async for _ in socket:
+        pass
 
 
 @contextlib.asynccontextmanager

@@ -8,8 +8,10 @@ voiced 20 ms as `asr.audio.last_voiced_sample` finds it.
 """
 
 import contextlib
+import io
 import json
 import random
+import wave
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,3 +158,14 @@ def _label(fields: dict[str, Any], where: str) -> Label:
     if not isinstance(kind, str) or not isinstance(half, str):
         raise BenchError(f"{where}: `kind` and `half` have to be texts.")
     return Label(end, kind, half)
+
+
+def wav_bytes(pcm: Int16, rate_hz: int) -> bytes:
+    """A mono WAV file."""
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate_hz)
+        file.writeframes(pcm.tobytes())
+    return buffer.getvalue()

@@ -5,9 +5,7 @@ over the voice socket or as a carrier makes it, or a request to the HTTP API.
 """
 
 import asyncio
-import io
 import random
-import wave
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,12 +17,12 @@ import numpy as np
 from agent.client import events as ev
 from agent.client.call import Call, connect
 from agent.client.errors import CallEndedError, ConnectError
-from agent.client.simulated_caller.spoken_turn import Int16, SpokenTurn
+from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.http.auth.cli_credentials import entry_at
 from asr.audio.samples import RATE_HZ
 from benchmarks.callers.simulated_carrier import LineQuality
 from benchmarks.signals.hesitations import room_tone
-from benchmarks.signals.recordings import TurnRecording
+from benchmarks.signals.recordings import TurnRecording, wav_bytes
 from benchmarks.voice.harness import CallerPlan, HeldCall, hold
 from benchmarks.voice.phone import hold as hold_phone_call
 from latency_budget.account.clock import SystemClock
@@ -275,14 +273,3 @@ def with_pause(recording: TurnRecording, rng: random.Random) -> TurnRecording:
     assert len(spliced) / recording.rate_hz > length_s
     pcm = np.clip(spliced * 32768, -32768, 32767).astype(np.int16)
     return TurnRecording(recording.path, pcm, recording.rate_hz, None)
-
-
-def wav_bytes(pcm: Int16, rate_hz: int) -> bytes:
-    """A mono WAV file."""
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate_hz)
-        file.writeframes(pcm.tobytes())
-    return buffer.getvalue()

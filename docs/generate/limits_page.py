@@ -30,7 +30,7 @@ from agent.stages import openai_tools
 from agent.telephony import endpoint, pending_streams, webhooks
 from agent.telephony.carriers.webhook import MAX_ESCAPES, TOLERANCE_S
 from agent.webrtc import endpoint as webrtc_endpoint
-from agent.webrtc import offer
+from agent.webrtc import offer, sctp_guard
 from agent.webrtc import peer as webrtc_peer
 from agent.webrtc import transport as webrtc
 from asr.audio.files import FileLimits
@@ -379,10 +379,26 @@ WEBRTC: Final = (
         _number(webrtc_peer.MAX_DATAGRAMS),
         "more are dropped, as is all that comes from no candidate of the client",
     ),
+    Limit("a datagram", f"{_number(webrtc_peer.MAX_DATAGRAM_BYTES)} bytes", "it is dropped"),
     Limit("a message on the data channel", f"{webrtc.MAX_MESSAGE_BYTES >> 10} KiB", "`error`"),
     Limit(
         "fragments of messages that wait for the rest",
-        _number(webrtc_peer.MAX_FRAGMENTS),
+        _number(sctp_guard.MAX_FRAGMENTS),
+        "the call ends with an `error`",
+    ),
+    Limit(
+        "packets of the data channel behind one that is missing",
+        _number(sctp_guard.MAX_MISORDERED),
+        "the call ends with an `error`",
+    ),
+    Limit(
+        "data channels of a call",
+        f"{sctp_guard.MAX_CHANNELS}, label and subprotocol {sctp_guard.MAX_OPEN_BYTES >> 10} KiB",
+        "the call ends with an `error`",
+    ),
+    Limit(
+        "messages on data channels other than `oai-events`",
+        _number(sctp_guard.MAX_IGNORED),
         "the call ends with an `error`",
     ),
     Limit(

@@ -51,6 +51,11 @@ _FIRST_CAPACITY = 2048
 tokens arrive. Growing doubles and copies, which takes 20 to 45 ms for 512 tokens of a 135 M
 model."""
 
+_SPARE_TOKENS = 512
+"""Tokens beyond a sequence's end whose memory is kept. Fewer give back, at a call of the system for
+each head of each layer, what the next turn takes again. More let conversations that were long once
+hold more than the cache's size, which only counts pages in use."""
+
 
 class OnnxBackend:
     """The decoder on ONNX Runtime, in int8 or int4."""
@@ -214,6 +219,8 @@ class OnnxBackend:
         buffers = self._slots[slot]
         if num_tokens > buffers.capacity:
             buffers = self._grown(slot, num_tokens, kept)
+        elif buffers.num_written > num_tokens + _SPARE_TOKENS:
+            buffers.forget_after(num_tokens)
         buffers.num_written = max(buffers.num_written, num_tokens)
         return buffers
 

@@ -46,8 +46,8 @@ class SequenceBuffers:
         self._hidden = num_hidden_keys(config.head_dim)
         shape = layers, 2, 1, heads, self._hidden + capacity, stored_size(config.head_dim)
         # numpy's allocator asks for huge pages, and the first token would take all memory.
-        memory = mmap.mmap(-1, 4 * math.prod(shape), access=mmap.ACCESS_COPY)
-        self._array: Array = np.frombuffer(memory, np.float32).reshape(shape)
+        self._memory = mmap.mmap(-1, 4 * math.prod(shape), access=mmap.ACCESS_COPY)
+        self._array: Array = np.frombuffer(self._memory, np.float32).reshape(shape)
         self._array[..., : self._hidden, :] = 0
         self.num_written = 0
         """Tokens written so far, and with them memory taken; maintained by the backend."""
@@ -63,6 +63,18 @@ class SequenceBuffers:
     def capacity(self) -> int:
         """Tokens that fit."""
         return int(self._array.shape[-2]) - self._hidden
+
+    def forget_after(self, num_tokens: int) -> None:
+        """Give back the memory of all tokens after the first ones. They read as zeros."""
+        *_, positions, size = self._array.shape
+        num_bytes = 4 * positions * size  # of a layer's keys or values of one head
+        first = 4 * (self._hidden + num_tokens) * size
+        for start in range(0, self._array.nbytes, num_bytes):
+            begin = -(-(start + first) // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = (start + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+            if begin < end:
+                self._memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+        self.num_written = num_tokens
 
     def copy_from(self, other: "SequenceBuffers", num_tokens: int) -> None:
         """Copy another sequence's first tokens."""

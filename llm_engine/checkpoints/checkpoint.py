@@ -111,6 +111,13 @@ class Checkpoint:
             raise ModelError(
                 f"{self.path}: sliding windows {windows} do not fit {config.num_layers} layers"
             )
+        largest = self.tokenizer.largest_used_id
+        if largest >= config.vocab_size:
+            raise ModelError(
+                f"{self.path}: the tokenizer has a token {largest}, the model only "
+                f"{config.vocab_size} rows for tokens: one is of another model, or the embedding "
+                "was not resized when tokens were added"
+            )
 
     @property
     def has_int4_layers(self) -> bool:
@@ -136,6 +143,8 @@ class Checkpoint:
         matrix = self.read_fp8(name) if name in self.names else None
         if matrix is not None:
             self._check_shape(name, tuple(matrix.values.shape), shape)
+            if matrix.has_nan:
+                raise self._damaged(name)
         return matrix
 
     def int4(self, name: str, *shape: int) -> Int4Matrix | None:

@@ -33,6 +33,14 @@ class Fp8Matrix:
     """Rows and columns that share a scale: (out, in) where there is one for the whole matrix,
     (1, in) where there is one for each output."""
 
+    @property
+    def has_nan(self) -> bool:
+        """True if a value is NaN. The format has no infinity."""
+        import torch
+
+        bits = self.values.view(torch.uint8)
+        return bool(((bits & 0x7F) == 0x7F).any())
+
     def dequantize(self) -> "Tensor":
         """The weight `[out, in]`, float32."""
         num_rows, num_columns = self.values.shape

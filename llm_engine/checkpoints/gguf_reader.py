@@ -120,9 +120,16 @@ class GgufFile:
             raise cursor.corrupt(f"general.alignment is {alignment!r}")
         data_start = -(-cursor.at // alignment) * alignment
         tensors: dict[str, TensorInfo] = {}
-        for name, shape, type_number, offset in entries:
+        free_from = 0
+        # In the order of the data, which need not be that of the table.
+        for name, shape, type_number, offset in sorted(entries, key=lambda entry: entry[3]):
             quantization = self._supported_type(name, type_number)
             num_bytes = self._num_bytes(cursor, name, shape, quantization)
+            if name in tensors:
+                raise cursor.corrupt(f"tensor {name!r} is there twice")
+            if offset < free_from:
+                raise cursor.corrupt(f"tensor {name!r} begins inside another one")
+            free_from = offset + num_bytes
             first_byte = data_start + offset
             if first_byte + num_bytes > len(self._bytes):
                 raise ModelError(

@@ -112,6 +112,19 @@ class Tokenizer:
         added = self.full.get_added_tokens_decoder()
         return {str(token.content): token_id for token_id, token in added.items()}
 
+    @cached_property
+    def largest_used_id(self) -> int:
+        """Largest id that a prompt may hold or a reply may wait for: of the plain vocabulary, of
+        the added tokens in the chat template, of the end tokens. Other added tokens, as for images
+        in a vocabulary that several models share, are never used."""
+        template = f"{self.chat_template or ''}{self.bos}{self.eos}"
+        added = self.added_texts
+        used = {token_id for text, token_id in added.items() if text and text in template}
+        ids = set(added.values())
+        num_tokens = len(self.token_bytes)
+        plain = next((each for each in reversed(range(num_tokens)) if each not in ids), -1)
+        return max(used | self.end_ids | {plain})
+
     def encode_spelled(self, text: str) -> list[int]:
         """Encode text as a model writes it: a marker that is one token becomes that token, if its
         bytes are its own spelling. Control tokens have none."""

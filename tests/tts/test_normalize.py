@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tts.text.normalize import normalize, spoken_words
+from tts.text.normalize import join_words, normalize, spoken_words, unnormalized_words
 
 _MONEY = [
     ("It costs $29.99.", "It costs twenty-nine dollars and ninety-nine cents."),
@@ -21,6 +21,9 @@ _MONEY = [
     ("$5-10", "five to ten dollars"),
     ("$5–$10", "five to ten dollars"),
     ("$5-10 million", "five to ten million dollars"),
+    ("10€-20€", "ten euros to twenty euros"),
+    ("$5k-10k", "five thousand dollars to ten thousand"),
+    ("$5k – $10k", "five thousand dollars to ten thousand dollars"),
     ("$20/mo", "twenty dollars per month"),
     ("$1,234.50", "one thousand two hundred thirty-four dollars and fifty cents"),
     ("£5.50", "five pounds and fifty pence"),
@@ -45,6 +48,23 @@ _NUMBERS = [
     ("pages 10-20", "pages ten to twenty"),
     ("5–7 days", "five to seven days"),
     ("score 3-2", "score three to two"),
+    ("(-5%) and ($5)", "minus five percent, and, five dollars,"),
+    ("30 x 20 x 10 cm", "thirty by twenty by ten centimeters"),
+    ("3-4x", "three to four times"),
+    ("5%-10% or 5% – 10%", "five percent to ten percent or five percent to ten percent"),
+    ("5kg-10kg", "five kilograms to ten kilograms"),
+    ("5 kg - 10 kg", "five kilograms to ten kilograms"),
+    ("a 5% fee - 3 days later", "a five percent fee, three days later"),
+    ("5% - 3 days", "five percent, three days"),
+    ("12/20-12/27", "December twentieth to December twenty-seventh"),
+    ("-5°C to -10°C", "minus five degrees Celsius to minus ten degrees Celsius"),
+    ("10 000 people", "ten thousand people"),
+    (
+        "1 000 000 and 1 234 567",
+        "one million and one million two hundred thirty-four thousand five hundred sixty-seven",
+    ),
+    ("$10 000", "ten thousand dollars"),
+    ("buy 2 500 ml bottles", "buy two five hundred milliliters bottles"),
     ("16:9", "sixteen to nine"),
     ("1/2 cup", "one half cup"),
     ("2 1/2 cups", "two and a half cups"),
@@ -105,6 +125,7 @@ _TIME = [
     ("At 5 p.m. Monday.", "At five P.M Monday."),
     ("3/14/2024", "March fourteenth, twenty twenty-four"),
     ("2024-03-14", "March fourteenth, twenty twenty-four"),
+    ("3-14-2024", "March fourteenth, twenty twenty-four"),
     ("March 5, 2021", "March fifth, twenty twenty-one"),
     ("Mar. 5", "March fifth"),
     ("March 5-7", "March fifth to seventh"),
@@ -118,6 +139,12 @@ _TIME = [
     ("2019-2021", "twenty nineteen to twenty twenty-one"),
     ("1995–98", "nineteen ninety-five to nineteen ninety-eight"),
     ("Mon-Fri", "Monday to Friday"),
+    ("Mon. - Fri. 9am, Monday–Friday.", "Monday to Friday nine A.M, Monday to Friday."),
+    ("Jan-Mar and January–March", "January to March and January to March"),
+    ("1:30-2", "one thirty to two"),
+    ("5/4 time", "five quarters time"),
+    ("Dec 24 - Jan 2", "December twenty-fourth to January second"),
+    ("on 11/5 or on 3/4", "on November fifth or on March fourth"),
     ("Tue, March 5", "Tuesday, March fifth"),
     ("2001-09-11T10:00", "September eleventh, two thousand one at ten o'clock"),
     ("you may 5 times", "you may five times"),
@@ -131,10 +158,18 @@ _CODES = [
     ("1-800-FLOWERS", "one, eight hundred, Flowers"),
     ("call 911", "call nine one one"),
     ("order number is 48213", "order number is four eight two one three"),
+    ("code is 123 456.", "code is one two three, four five six."),
+    ("ID 0012-345", "I.D zero zero one two, three four five"),
+    ("an order of 100 000 parts", "an order of one hundred thousand parts"),
     ("CA 94107", "C.A nine four one zero seven"),
     ("room 302", "room three oh two"),
     ("flight UA 2045", "flight U.A twenty forty-five"),
     ("4111 1111 1111 1111", "four one one one" + ", one one one one" * 3),
+    ("412 345 678", "four hundred twelve three hundred forty-five six hundred seventy-eight"),
+    (
+        "ISBN 978-3-16-148410-0",
+        "I.S.B.N nine seven eight, three, one six, one four eight four one zero, zero",
+    ),
     ("192.168.1.1", "one nine two dot one six eight dot one dot one"),
     ("v2.0.1", "version two point zero point one"),
     ("COVID-19", "Covid nineteen"),
@@ -179,6 +214,15 @@ _MARKUP = [
     ("as shown [1].", "as shown."),
     ("```python\nprint(1)\n``` Done.", "Done."),
     ("```\nnever closed", ""),
+    ("Run ```ls -l``` and tell me what you see there.", "Run ls l and tell me what you see there."),
+    ("Use ```ls```\nThen ```cd``` now.", "Use ls. Then cd now."),
+    ("Look:\n```\nx = 1\n``` Then run ```ls``` now.", "Look: Then run ls now."),
+    ("Here: ```sh\nls\n```\nDone.", "Here: Done."),
+    ("````\n```\n```` Done.", "Done."),
+    ("Hello~~~ how are you today?", "Hello how are you today?"),
+    ("~~~ Welcome ~~~\nHow are you?", "Welcome. How are you?"),
+    ("So:\n~~~python\nprint(1)\n~~~\nDone.", "So: Done."),
+    ("~~~\n```\n~~~ Done.", "Done."),
     ("<b>bold</b> &amp; fine", "bold and fine"),
     ("| a | b |\n|---|---|\n| c | d |", "a, b, c, d,"),
     ("a\n---\nb", "a. b"),
@@ -233,6 +277,20 @@ _ANY_TEXT = st.one_of(
 )
 
 
+@pytest.mark.parametrize(
+    ("fence", "text", "spoken"),
+    [
+        ("```", "x = 1\n``` Done.", "Done."),
+        ("```", "x = 1``` Run ```ls``` now.", "Run ls now."),
+        ("~~~", "x = ```1```\n~~~\nDone.", "Done."),
+        ("````", "```\nx = 1", ""),
+    ],
+)
+def test_a_text_may_begin_within_a_code_block(fence: str, text: str, spoken: str) -> None:
+    assert join_words(spoken_words(text, fence=fence)) == spoken
+    assert join_words(unnormalized_words(text, fence=fence)) == spoken
+
+
 @given(_ANY_TEXT)
 @example("0²@0.AA")
 @settings(max_examples=400)
@@ -265,7 +323,10 @@ def test_words_know_their_characters() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["a.", "1x", "1,", "(", "A ", "[", "<a", "a@", "www.a.", "555-", "```", "- ", "e.g.", "1/"],
+    [
+        *("a.", "1x", "1,", "(", "A ", "[", "<a", "a@", "www.a.", "555-", "```", "- ", "e.g."),
+        *("1/", "111 ", "1-", "5%-", "5 kg - ", "``` ", "\n~~~", "`a ", "1 kg-"),
+    ],
 )
 def test_long_nonsense_is_read_in_time(unit: str) -> None:
     # Quadratic patterns take minutes here: the test's timeout is the assertion.

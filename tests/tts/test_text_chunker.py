@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tts.text.markup import silent_code
+from tts.text.normalize import join_words, spoken_words
 from tts.text_chunker import CutterConfig, SpeakablePiece, TextChunker
 
 
@@ -164,6 +166,74 @@ def test_text_without_gaps_is_bounded() -> None:
         longest = max(len(piece.text) for piece in cut(text))
         assert longest <= max(2 * config.max_chars, config.max_fenced_chars, 5001)
     assert max(len(piece) for piece in texts("word " * 1000)) <= config.max_chars + 5
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        (
+            "Here is the code: ```\nls -l\n``` Done. Bye.",
+            ["Here is the code: ", "```\nls -l\n``` Done. ", "Bye."],
+        ),
+        ("Go.\n~~~py\nx = 1. y\n~~~\nSo. Bye.", ["Go.\n", "~~~py\nx = 1. y\n~~~\nSo. ", "Bye."]),
+        ("Go on. Run ```ls. A``` now. Bye.", ["Go on. ", "Run ```ls. A``` now. ", "Bye."]),
+        ("Hello~~~ dear. How. Bye.", ["Hello~~~ dear. ", "How. ", "Bye."]),
+    ],
+)
+def test_code_is_kept_whole(text: str, pieces: list[str]) -> None:
+    assert texts(text) == pieces
+
+
+@pytest.mark.parametrize("fence", ["```", "~~~", "````"])
+@pytest.mark.parametrize("num_lines", [10, 60, 285, 286, 287, 288, 600, 1200])
+def test_of_a_long_code_block_only_the_explanation_is_spoken(fence: str, num_lines: int) -> None:
+    code = f"{fence}py\n" + "x = `1` + 1\n  \n" * num_lines + f"{fence}\n"
+    text = "Here it is.\n" + code + "That adds two numbers. Anything else?"
+    for pieces in (cut(text), cut(text, list(text))):
+        spoken = [join_words(spoken_words(each.text, fence=each.fence)) for each in pieces]
+        assert " ".join(filter(None, spoken)) == (
+            "Here it is. That adds two numbers. Anything else?"
+        )
+        assert "".join(piece.text for piece in pieces) == text
+        assert max(len(piece.text) for piece in pieces) <= CutterConfig().max_fenced_chars + 3
+        assert all(each.text == text[slice(*each.span)] for each in pieces)
+
+
+def _silent(text: str, at: int, fence: str) -> set[int]:
+    stretches = silent_code(text, fence)
+    return {at + number for start, end in stretches for number in range(start, end)}
+
+
+_CODE = st.lists(
+    st.sampled_from(
+        [
+            *("```", "`", "````", "~~~", "\n~~~", "~~~\n", "\n", "~", "py", " ", ". ", "x = 1. "),
+            *("We say. ", "We know ", "```py\n", "\n```\n", "\n~~~py\n", "\n~~~\n"),
+        ]
+    ),
+    max_size=40,
+).map("".join)
+
+
+@given(_CODE)
+@settings(max_examples=400)
+def test_pieces_and_the_whole_reply_have_the_same_code(text: str) -> None:
+    silent: set[int] = set()
+    for piece in cut(text):
+        silent |= _silent(piece.text, piece.span[0], piece.fence)
+    assert silent == _silent(text, 0, "")
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        "We are open from 8:00 - 18:00 every day.",
+        "It takes a good 5 days - 10 days to arrive.",
+        "It will cost you $5 – $10 in all.",
+    ],
+)
+def test_the_dash_of_a_range_is_no_gap(whole: str) -> None:
+    assert texts(whole) == [whole]
 
 
 def test_one_cutter_serves_one_reply() -> None:

@@ -156,6 +156,15 @@ def test_words_have_times(voice: Voice) -> None:
     assert not any(time.is_estimated for time in times)
 
 
+def test_of_a_piece_that_begins_within_code_the_rest_is_spoken(voice: Voice) -> None:
+    text = "x = 1\n``` That is all."
+    begun = SpeakablePiece(text, (7, 7 + len(text)), 1, fence="```")
+    (chunk,) = voice.synthesize(begun)
+    words = [text[t.text_span[0] - 7 : t.text_span[1] - 7] for t in chunk.word_times]
+    assert words == ["That", "is", "all"]
+    assert chunk.text_span == begun.span
+
+
 @pytest.mark.parametrize(
     "text", ["", "  \n", "...", "?!", "😀 ❤️", "**", "\u200b\ud800", "```\nx=1\n```"]
 )

@@ -29,6 +29,7 @@ MONTH = (
     r"|(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?)"
 )
 _WEEKDAY_ABBREVIATION = r"(?:Mon|Tues?|Wed|Thu(?:rs?)?|Fri|Sat|Sun)"
+_WEEKDAY_NAME = rf"(?:{'|'.join(WEEKDAYS)}|{_WEEKDAY_ABBREVIATION})"
 _DAY = r"(?:3[01]|[12]\d|0?[1-9])(?!\d)"
 _YEAR = r"(?:1[1-9]|20)\d\d(?!\d)"
 _MERIDIEM = r"(?:\s?(?P<{0}>[AaPp])\.?[Mm](?![A-Za-z])\.?)"
@@ -71,6 +72,10 @@ def _day_month(match: re.Match[str]) -> str:
     article = "" if re.search(r"\bthe\s$", before(match), re.IGNORECASE) else "the "
     words = f"{article}{ordinal(int(match['d']))} of {_month_name(match['month'])}"
     return words + (f", {year(int(match['y']))}" if match["y"] else "")
+
+
+def _months(match: re.Match[str]) -> str:
+    return f"{_month_name(match['a'])} to {_month_name(match['b'])}"
 
 
 def _month_alone(match: re.Match[str]) -> str:
@@ -160,7 +165,16 @@ def _final_stop(match: re.Match[str]) -> str:
     return "." if starts_sentence and not re.match(r"[A-Z]{2,4}\b", following) else ""
 
 
+def _joint(match: re.Match[str]) -> str | None:
+    """The dash of "Dec 24 - Jan 2"."""
+    return "to" if _MONTH_DAY_BEFORE.search(before(match)) else None
+
+
+_MONTH_DAY_BEFORE = re.compile(rf"\b{MONTH} {_DAY}(?:st|nd|rd|th)?(?:,? {_YEAR})?\s?$")
+SYMBOL_RULES: tuple[Rule, ...] = (rule(rf"{DASH}\s?(?={MONTH} {_DAY})", _joint),)
+
 WORD_RULES: tuple[Rule, ...] = (
+    rule(rf"(?P<a>{MONTH}){DASH}(?P<b>{MONTH})(?![\w-]| \d)", _months),
     rule(
         rf"(?P<month>{MONTH}) (?P<d>{_DAY})(?:st|nd|rd|th)?(?![:%.]\d|\d)"
         rf"(?:{DASH}(?P<d2>{_DAY})(?:st|nd|rd|th)?)?(?:,? (?P<y>{_YEAR}))?",
@@ -168,7 +182,9 @@ WORD_RULES: tuple[Rule, ...] = (
     ),
     rule(rf"(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?(?= {_YEAR})", _month_alone),
     rule(
-        rf"(?P<d>{_WEEKDAY_ABBREVIATION})\b\.?{DASH}(?P<e>{_WEEKDAY_ABBREVIATION})\b\.?", _weekday
+        rf"(?P<d>{_WEEKDAY_NAME})\b\.?\s?{DASH}\s?(?P<e>{_WEEKDAY_NAME})\b"
+        r"(?:\.(?=\s[a-z\d]|,))?",
+        _weekday,
     ),
     rule(
         rf"(?P<d>{_WEEKDAY_ABBREVIATION})(?P<e>\b)?\.?(?=,? (?:{MONTH} \d|\d))",
@@ -182,6 +198,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
         _iso_date,
     ),
     rule(r"(?P<a>\d{1,2})/(?P<b>\d{1,2})/(?P<y>(?:1[1-9]|20)\d\d|\d\d)(?![\d/])", _slash_date),
+    rule(r"(?P<a>\d{1,2})-(?P<b>\d{1,2})-(?P<y>(?:19|20)\d\d)(?![\d-])", _slash_date),
     rule(
         rf"(?P<d>{_DAY})(?:st|nd|rd|th)? (?:of )?(?P<month>{MONTH})(?![a-z])(?:,? (?P<y>{_YEAR}))?",
         _day_month,

@@ -97,7 +97,7 @@ def _version(match: re.Match[str]) -> str:
 def _labelled_number(match: re.Match[str]) -> str | None:
     """A bare number whose reading depends on the word before it."""
     digits, context = match[0], before(match)
-    if re.match(r"[.,:/]?\d|[%°\w]", after(match)):
+    if re.match(r"[.,:/]?\d| 000\b|[%°\w]", after(match)):
         return None
     if digits == "911" or (len(digits) == 3 and _DIAL_LABEL.search(context)):
         return digit_words(digits)
@@ -108,6 +108,12 @@ def _labelled_number(match: re.Match[str]) -> str | None:
     if len(digits) in (3, 4) and _PLACE_LABEL.search(context):
         return _paired(digits)
     return None
+
+
+def _labelled_groups(match: re.Match[str]) -> str | None:
+    """Groups of one code: "code is 123 456", "order number 4711-0815"."""
+    is_code = " 000" not in match[0] and _CODE_LABEL.search(before(match))
+    return _grouped(match[0]) if is_code else None
 
 
 def _paired(digits: str) -> str:
@@ -242,10 +248,15 @@ NUMBER_RULES: tuple[Rule, ...] = (
     rule(r"\d{4}([- ])\d{4}\1\d{4}(?:\1\d{4})?(?![\w-])", _spelled_groups),
     rule(r"\d{3}-\d{2}-\d{4}(?![\w-])", _spelled_groups),
     rule(r"\d{5}-\d{4}(?![\w-])", _spelled_groups),
+    rule(
+        r"(?!\d{4}-\d\d-\d\d(?!\d)|\d{1,2}-\d{1,2}-\d{4}(?!\d))\d{1,9}(?:-\d{1,9}){2,8}(?![\w-])",
+        _spelled_groups,
+    ),
     rule(r"0\d{2,4}[- ]\d{3,4}[- ]?\d{3,4}(?![\w-])", _spelled_groups),
     rule(r"\d{1,3}(?:\.\d{1,3}){3}(?![\w.]\d|\w)", _dotted),
     rule(r"(?P<v>)(?P<n>\d{1,4}(?:\.\d{1,6}){2})(?![\w.]\d|\w)", _version),
     rule(r"#(?P<n>\d{1,12})\b", _hash_number),
+    rule(r"\d{2,8}(?: \d{3,8}|-\d{2,8}){1,4}(?![\w-]|[.,:]\d)", _labelled_groups),
     rule(r"\d{3,12}(?!\d)", _labelled_number),
     rule(r"\d{1,6}(?:[A-Z]\d{0,6}|-[A-Z]\b){1,6}(?![\w'’])", _code_number),
     rule(

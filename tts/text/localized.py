@@ -21,6 +21,8 @@ NUMBER_START: Final = re.compile(r"[\d$£€½¼¾]|[-−+±~](?=[\d$£€])")
 
 _MAX_CARDINAL_DIGITS: Final = 12
 """Longer numbers are read digit by digit, and never made an int, which has a limit of digits."""
+_DAY_LINK: Final = r"(?:\s|\.\s?|\sde\s|er\s|º\sde\s)"
+"""Between a day and the name of its month."""
 _MAX_COUNT_DIGITS: Final = 6
 """More digits without groups are an order number or a telephone number."""
 
@@ -75,6 +77,14 @@ class _Weekdays:
             r"|\d{4}-\d\d-\d\d"
         )
         self.pattern = rf"(?P<w>{shorts})\.(?P<dash>\s?[-–]\s?(?={day}))?"
+        clock = r"\d{1,2}(?:[:.h]\d\d|\s?(?:Uhr|h)\b|\s?[-–]\s?\d{1,2}(?::\d\d|\s?(?:Uhr|h)\b))"
+        self.undotted_pattern = (
+            rf"(?P<w>{shorts})(?:\s?[-–]\s?(?P<v>{shorts})(?![\w.])|(?=\s{clock}))"
+        )
+        """Short forms without dots: two with a dash, or one in front of a time of day."""
+        named = _alternatives({*self.names.values(), *writing.months})
+        self.range_pattern = rf"(?P<w>{named})\s?[-–]\s?(?=(?:{named})(?!\w))"
+        """A weekday or a month, and the dash in front of another one."""
         self._day_before = re.compile(rf"\b{day}\s?(?:{joints})\s?$")
         self._article_before = re.compile(rf"\b(?:{articles})\s$", re.IGNORECASE)
         self._behind = re.compile(
@@ -91,10 +101,11 @@ class _Weekdays:
         behind = after(match)
         if self._behind.match(behind):
             return True
-        return self.has_article(match) and self._behind_article.match(behind) is not None
+        return self.has_article(before(match)) and self._behind_article.match(behind) is not None
 
-    def has_article(self, match: re.Match[str]) -> bool:
-        return self._article_before.search(before(match)) is not None
+    def has_article(self, text: str) -> bool:
+        """True for a text that ends with the article of a day."""
+        return self._article_before.search(text) is not None
 
 
 class _Reader:
@@ -105,15 +116,49 @@ class _Reader:
         self.numbers = NumberWords(writing.number_words)
         groups = writing.groups
         self.number = (
-            rf"(?:\d{{1,3}}(?:(?:,|{groups})\d{{3}})+\.\d{{1,2}}(?!\d|\.\d)|\d+\.\d{{1,2}}(?!\d|\.\d)"
+            r"(?:[1-9]\d{0,2}(?: \d{3}){1,4}(?! ?\d)(?:,\d+|\.\d{1,2}(?!\d|\.\d))?"
+            rf"|\d{{1,3}}(?:(?:,|{groups})\d{{3}})+\.\d{{1,2}}(?!\d|\.\d)|\d+\.\d{{1,2}}(?!\d|\.\d)"
             rf"|\d{{1,3}}(?:{groups}\d{{3}})+(?!\d)(?:,\d+)?|\d+(?:,\d+)?)"
         )
-        """A written number without its sign, with a decimal comma, or a point as in "12.50"."""
+        """A written number without its sign, with a decimal comma, or a point as in "12.50"; blanks
+        part thousands in any language."""
         self.currencies = dict(writing.currencies)
         for each in writing.currencies.values():  # "29,99 euros": written out
             self.currencies |= {each.one.split()[-1]: each, each.many: each}
-        self.sign = r"(?P<sign>[-−+±~](?=\d))?"
+        # A hyphen behind a number is a range's, behind a letter a code's ("Covid-19").
+        self.sign = r"(?P<sign>(?:(?<![\w%€$£°²³.)])(?<!\d )-|[−+±~])(?=\d))?"
         self.weekdays = _Weekdays(writing)
+        no_code = "(?:de|con|avec|mit|von)"  # "un pedido de 250 unidades"
+        self._label = re.compile(
+            rf"(?:\b(?:{writing.code_labels})[\s.:]*(?:(?!{no_code}\b)\w{{1,6}}[\s:]+){{0,2}}|#)$",
+            re.IGNORECASE,
+        )
+        self.month_names = _alternatives(
+            [*writing.months, *(f"{short}." for short in writing.month_abbreviations)]
+        )
+        number_end = r"(?<![\w.,:/-])-?"
+        symbols = re.escape("".join(each for each in writing.currencies if not each.isalnum()))
+        clock = r"\d{1,2}(?:[:.]\d\d)?\s?(?:Uhr|h)(?:\s?\d\d)?|\d{1,2}:\d\d"
+        day = (
+            r"\d{1,2}\.(?:\d{1,2}\.(?:\d{4}|\d\d)?)?|\d{1,2}[/.]\d{1,2}(?:[/.]\d{2,4})?"
+            rf"|\d{{4}}-\d\d-\d\d|\d{{1,2}}{_DAY_LINK}(?:{self.month_names})(?:\s(?:del?\s)?\d{{4}})?"
+        )
+        money = rf"{self.number}\s?(?:{_alternatives(self.currencies)})|[{symbols}]\s?{self.number}"
+        measure = rf"{self.number}\s?(?:{_alternatives(writing.units)})"
+        percent = rf"{self.number}\s?%"
+        self._range_ends = [
+            (
+                re.compile(rf"{number_end}(?:{kind})\s?$", re.IGNORECASE),
+                re.compile(rf"(?:{kind})(?!\w)", re.IGNORECASE),
+            )
+            for kind in (clock, day, money, measure, percent)
+        ]
+        """Of each kind: the begin of a range in front of its dash, and the end behind it."""
+        self._measured = re.compile(
+            rf"\d\s?(?:{_alternatives([*self.currencies, *writing.units, '%'])})$"
+        )
+        self._plain_begin = re.compile(rf"{number_end}(?P<n>{self.number})\s?$")
+        self._first_day = re.compile(rf"{number_end}(?:{day})\s?(?:{DASH}|/)\s?$", re.IGNORECASE)
         self.months = {
             **{month.casefold(): at for at, month in enumerate(writing.months, 1)},
             **{short.casefold(): at for short, at in writing.month_abbreviations.items()},
@@ -202,16 +247,31 @@ class _Reader:
         said = self.amount(match["a"])
         return f"{self.signed(match)}{said} {self.writing.percent}"
 
-    def ends(self, match: re.Match[str]) -> str:
-        """A range, "10-12"."""
-        return f"{self.amount(match['a'])} {self.writing.range} {self.amount(match['b'])}"
+    def joint(self, match: re.Match[str]) -> str | None:
+        """The dash of a range: "10-12", "8:00 - 18:00", "3.5.-7.5."."""
+        behind = match.string[match.end() : match.end() + 48]
+        left = before(match)
+        is_spaced = left.endswith(" ")
+        if found := self._plain_begin.search(left):
+            is_label = self._label.search(left[: found.start()])
+            return None if is_label and len(found["n"]) > 2 else self.writing.range
+        for begin, end in self._range_ends:
+            if begin.search(left) and (not is_spaced or end.match(behind)):
+                return self.writing.range
+        return None
+
+    def before_date(self, match: re.Match[str]) -> str:
+        """The text before a date, or before the range that it is the end of."""
+        return self._first_day.sub("", before(match))
 
     def day(self, match: re.Match[str]) -> str | None:
         """A date in figures."""
         day, month = int(match["d"]), int(match["m"])
         if not (1 <= day <= 31 and 1 <= month <= 12):
             return None
-        return self.writing.date(self.numbers, day, month, _year(match["y"]), before(match))
+        return self.writing.date(
+            self.numbers, day, month, _year(match["y"]), self.before_date(match)
+        )
 
     def named_day(self, match: re.Match[str]) -> str | None:
         """A date with the month's name: "3. Mai 2024", "1er mai", "3 de mayo de 2024"."""
@@ -221,7 +281,9 @@ class _Reader:
         month = self.months.get(match["month"].rstrip(".").casefold())
         if month is None:  # `re.IGNORECASE` knows more forms of a letter, such as "aprıl"
             return None
-        return self.writing.date(self.numbers, day, month, _year(match["y"]), before(match))
+        return self.writing.date(
+            self.numbers, day, month, _year(match["y"]), self.before_date(match)
+        )
 
     def weekday(self, match: re.Match[str]) -> str | None:
         """A weekday's short form, "Mo."; with a dash, the begin of a range of days."""
@@ -234,14 +296,20 @@ class _Reader:
         is_over = r"\s*$|\s+[A-ZÀ-Ý¿¡]" if self.writing.months[0].islower() else r"\s*$"
         return said + "." if re.match(is_over, after(match)) else said
 
+    def undotted_weekday(self, match: re.Match[str]) -> str:
+        """ "Mo-Fr", "Sa 9-13 Uhr"."""
+        names = self.weekdays.names
+        end = f" {self.writing.range} {names[match['v']]}" if match["v"] else ""
+        return names[match["w"]] + end
+
     def title(self, match: re.Match[str]) -> str | None:
-        if match[0][:-1] in self.weekdays.names and self.weekdays.has_article(match):
+        if match[0][:-1] in self.weekdays.names and self.weekdays.has_article(before(match)):
             return None
         return self.writing.titles[match[0]]
 
     def dotted_day(self, match: re.Match[str]) -> str | None:
         """A date without its last dot behind an article: "am 24.12", "el 24/12"."""
-        return self.day(match) if self.weekdays.has_article(match) else None
+        return self.day(match) if self.weekdays.has_article(self.before_date(match)) else None
 
     def fraction(self, match: re.Match[str]) -> str | None:
         """ "1/2", "3/4"."""
@@ -265,6 +333,17 @@ class _Reader:
         said = (self.numbers.digits(part) if len(part) > 2 else self.amount(part) for part in parts)
         return f" {self.writing.address['.']} ".join(said)
 
+    def per(self, match: re.Match[str]) -> str | None:
+        """The stroke of "9,99 €/Monat", "3 €/kg"."""
+        if not self._measured.search(before(match)):
+            return None
+        noun = self.writing.units[match["u"]].one.split(maxsplit=1)[-1] if match["u"] else ""
+        return f"{self.writing.per} {noun}"
+
+    def times(self, match: re.Match[str]) -> str | None:
+        """The x of "30 x 20 cm"."""
+        return self.writing.symbols["×"] if re.search(r"\d\s?$", before(match)) else None
+
     def clock(self, match: re.Match[str]) -> str:
         """A time of day."""
         return self.writing.time(self.numbers, int(match["h"]), int(match["min"] or 0))
@@ -276,10 +355,7 @@ class _Reader:
 
     def labelled(self, match: re.Match[str]) -> str | None:
         """A number behind "order number" and its like."""
-        label = rf"\b(?:{self.writing.code_labels})[\s.:#]*(?:\w{{1,6}}[\s:]+)?$"
-        if not re.search(label, before(match), re.IGNORECASE):
-            return None
-        return self.numbers.digits(match[0])
+        return self.phone(match) if self._label.search(before(match)) else None
 
     def address(self, match: re.Match[str]) -> str:
         """An e-mail or web address."""
@@ -308,9 +384,9 @@ def localized_rules(writing: Writing) -> RuleSet:
     reader = _Reader(writing)
     own = [_own(each, reader.numbers) for each in writing.rules]
     return RuleSet(
-        words=tuple(_word_rules(reader)),
+        words=(*_address_rules(reader), *own, *_word_rules(reader)),
         numbers=(*_date_rules(reader), *_grouped_rules(reader), *own, *_number_rules(reader)),
-        symbols=(*MARKUP_RULES, *_symbol_rules(writing)),
+        symbols=(*MARKUP_RULES, *_symbol_rules(reader)),
         cardinal=reader.numbers.cardinal,
     )
 
@@ -319,8 +395,7 @@ def _own(each: SpokenRule, numbers: NumberWords) -> Rule:
     return rule(each.pattern, lambda match: each.speak(match, numbers))
 
 
-def _word_rules(reader: _Reader) -> list[Rule]:
-    writing = reader.writing
+def _address_rules(reader: _Reader) -> list[Rule]:
     host = r"(?:[A-Za-z0-9-]{1,63}\.){1,6}[A-Za-z]{2,24}"
     known = r"(?:[A-Za-z0-9-]{1,63}\.){1,6}(?:com|org|net|de|at|ch|es|fr|be|eu|io|info|mx|ca)"
     path = r"(?:/[\w./-]{0,200}[\w/])?(?![\w@])"
@@ -328,18 +403,38 @@ def _word_rules(reader: _Reader) -> list[Rule]:
         rule(rf"[A-Za-z0-9][\w.+-]{{0,63}}@{host}(?!\w)", reader.address),
         rule(rf"(?:https?://|www\.){host}{path}", reader.address),
         rule(rf"{known}{path}", reader.address),
+    ]
+
+
+def _word_rules(reader: _Reader) -> list[Rule]:
+    writing = reader.writing
+    codes = _alternatives(code for code in writing.currencies if re.fullmatch("[A-Z]{3}", code))
+    return [
+        rule(reader.weekdays.undotted_pattern, reader.undotted_weekday),
+        rule(reader.weekdays.range_pattern, lambda match: f"{match['w']} {writing.range}"),
         rule(reader.weekdays.pattern, reader.weekday),
         rule(_any(writing.titles, r"(?=\s?[A-ZÄÖÜÉÈÀÑ])"), reader.title),
         *_table(writing.abbreviations),
         rule(_any(writing.words, r"(?![\w'’-])"), _lookup(writing.words)),
-        rule(r"[A-ZÄÖÜÉÈÀÑ]{2,12}(?![\w'’-])", reader.capitals),
+        rule(r"(?:US|CA|MX)(?=\$\s?\d)", lambda _: ""),
+        rule(rf"(?P<sign>)(?P<c>{codes})\s?(?P<a>{reader.number})(?!\w)", reader.money),  # "EUR 5"
+        rule(r"x(?=\s?\d)", reader.times),
+        rule(r"[A-ZÄÖÜÉÈÀÑ]{2,12}(?![^\W\d]|['’-][^\W\d_])", reader.capitals),
     ]
 
 
 def _table(table: Mapping[str, str]) -> Iterable[Rule]:
     # The dot of an abbreviation that ends the text is a full stop too.
     yield rule(_any(table, r"(?=\s*$)"), partial(_at_end, table))
-    yield rule(_any(table, r"(?!\w)"), _lookup(table))
+    names = sorted(table, key=len, reverse=True)
+    yield rule("|".join(re.escape(name) + _end_of(name) for name in names), _lookup(table))
+
+
+def _end_of(name: str) -> str:
+    """What may follow a short form, as a lookahead: any text behind a mark ("n°12345"), except
+    the rest of initials ("M.B.A."); behind a letter the end of the word."""
+    is_marked = not name[-1].isalpha() or name[-1] in "ºª"
+    return r"(?![^\W\d_]\.)" if is_marked else r"(?!\w)"
 
 
 def _at_end(table: Mapping[str, str], match: re.Match[str]) -> str:
@@ -348,17 +443,13 @@ def _at_end(table: Mapping[str, str], match: re.Match[str]) -> str:
 
 
 def _date_rules(reader: _Reader) -> list[Rule]:
-    months = [
-        *reader.writing.months,
-        *(f"{short}." for short in reader.writing.month_abbreviations),
-    ]
-    names = _alternatives(months)
     counted = _alternatives([*reader.currencies, *reader.writing.units, "%", "Uhr"])
     year = r"(?P<y>(?:1[1-9]|20)\d\d)"
-    link = r"(?:\s|\.\s?|\sde\s|er\s|º\sde\s)"
+    hour = r"(?P<h>[01]?\d|2[0-4])[:.](?P<min>[0-5]\d)"
+    later = r"(?:[01]?\d|2[0-4])(?:[:.][0-5]\d)?\s?(?:Uhr|h)(?!\w)"
     return [
         rule(
-            rf"(?P<d>\d{{1,2}}){link}(?P<month>{names})(?!\w)(?:\s(?:de\s|del\s)?{year}(?!\d))?",
+            rf"(?P<d>\d{{1,2}}){_DAY_LINK}(?P<month>{reader.month_names})(?!\w)(?:\s(?:de\s|del\s)?{year}(?!\d))?",
             reader.named_day,
             re.IGNORECASE,
         ),
@@ -372,10 +463,8 @@ def _date_rules(reader: _Reader) -> list[Rule]:
             rf"(?P<d>[0-3]?\d)(?:\.(?=\d\d)|/)(?P<m>[01]?\d)(?P<y>)(?![\d./]|,\d|\s?(?:{counted})(?!\w))",
             reader.dotted_day,
         ),
-        rule(
-            r"(?P<h>[01]?\d|2[0-4])[:.](?P<min>[0-5]\d)\s?(?:Uhr|h)(?!\w)",
-            reader.clock,
-        ),
+        rule(rf"{hour}\s?(?:Uhr|h)(?!\w)", reader.clock),
+        rule(rf"{hour}(?=\s?(?:{DASH}|{reader.writing.weekday_joints})\s?{later})", reader.clock),
         rule(r"(?P<h>[01]?\d|2[0-4]):(?P<min>[0-5]\d)(?![\d:])", reader.clock),
         rule(r"(?P<h>[01]?\d|2[0-4])(?P<min>)\sUhr(?!\w)", reader.clock),
     ]
@@ -387,14 +476,24 @@ def _grouped_rules(reader: _Reader) -> list[Rule]:
     counted = _alternatives([*reader.currencies, *reader.writing.units, "%"])
     no_sum = rf"(?!\s?(?:{_alternatives(reader.currencies)})(?!\w))"
     # Where a blank parts thousands, three groups of three digits are a number.
-    threes = "" if re.match(reader.writing.groups, " ") else r"|\d{3} \d{3} \d{3}"
+    threes = "" if re.match(reader.writing.groups, " ") else r"|\d{3} \d{3} (?!000)\d{3}"
     return [
         rule(rf"\d{{1,3}}(?:\.\d{{1,3}}){{2,}}(?!\d|\.\d){no_sum}", reader.dotted),
-        rule(rf"\d{{1,5}}(?:-\d{{1,5}}){{2,8}}{end}", reader.phone),
+        rule(rf"\d{{1,9}}(?:-\d{{1,9}}){{2,8}}{end}", reader.phone),
+        rule(rf"\d{{4}}(?: \d{{4}}){{2,5}}(?: \d{{1,4}})?{end}{no_sum}", reader.phone),
         rule(
             rf"(?:\d{{3}}(?: \d\d){{3}}|\d\d \d{{3}} \d\d \d\d{threes}){end}{no_sum}", reader.phone
         ),
-        rule(rf"\d{{3,16}}(?![\d,.:]\d|\d|\s?(?:{counted})(?!\w))", reader.labelled),
+        rule(
+            r"(?=\d{3}|\d\d[- ]\d)\d{2,16}(?: \d{2,16}|-\d{1,16}){0,6}"
+            rf"(?!(?:[,.:]| \d)?\d|\s?(?:{counted})(?!\w))",
+            reader.labelled,
+        ),
+        rule(
+            r"(?:(?<=[^\W\d_])|(?<=[^\W\d_]-))(?!(?:19|20)\d\d(?!\d))\d{3,16}(?:-\d{1,16}){0,6}"
+            rf"(?!(?:[,.:])?\d|\s?(?:{counted})(?!\w))",
+            reader.phone,
+        ),
         rule(r"(?P<n>[1-9]\d?)/(?P<d>[1-9]\d?)(?![\d/]|[.,]\d)", reader.fraction),
     ]
 
@@ -406,20 +505,28 @@ def _number_rules(reader: _Reader) -> list[Rule]:
     units = _alternatives(writing.units)
     return [
         rule(rf"{sign}(?P<a>{number})\s?(?P<c>{currency})(?!\w)", reader.money),
+        rule(rf"{sign}(?P<a>\d+),[-–]{{1,2}}\s?(?P<c>{currency})(?!\w)", reader.money),  # "80,- €"
         rule(rf"{sign}(?P<c>[{re.escape(symbols)}])\s?(?P<a>{number})", reader.money),
         rule(r"\+\d{1,3}(?:[-. /]?\(?\d{1,5}\)?){2,6}(?![\w-])", reader.phone),
-        rule(r"0\d{1,5}(?:[-./ ]\d{2,8}){1,5}(?![\w-]|,\d)", reader.phone),
+        rule(
+            rf"(?!0\d ?{DASH} ?\d\d(?!\d|[-./ ]\d))0\d{{1,5}}"  # "08-12 Uhr"
+            r"(?:(?:\)? ?[-/] ?|\) ?|[. ])\d{2,8}){1,5}(?:-\d)?(?![\w-]|,\d)",
+            reader.phone,
+        ),
+        rule(r"0 \d{3}(?: \d{2,3}){2,3}(?![\w-]|,\d)", reader.phone),
         rule(rf"{sign}(?P<a>{number})\s?%", reader.percent),
         rule(rf"{sign}(?P<a>{number})\s?(?P<u>{units})(?![\w²³])", reader.measure),
-        rule(rf"(?P<a>{number})\s?{DASH}\s?(?P<b>{number})(?![\w-])", reader.ends),
         rule(rf"(?P<a>{number})\s(?P<noun>[^\W\d_]+)(?![\w@'’-]|\.\w)", reader.millions),
         rule(rf"{sign}(?P<a>{number})(?=\s[^\W\d_])", reader.before_word),
         rule(rf"{sign}(?P<a>{number})", reader.plain),
     ]
 
 
-def _symbol_rules(writing: Writing) -> list[Rule]:
+def _symbol_rules(reader: _Reader) -> list[Rule]:
+    writing = reader.writing
     return [
+        rule(rf"{DASH}\s?(?=[$£€]?\d)", reader.joint),
+        rule(rf"/\s?(?:(?P<u>{_alternatives(writing.units)})(?!\w)|(?=[^\W\d_]{{2}}))", reader.per),
         rule(_any(writing.symbols, ""), _lookup(writing.symbols)),
         rule(r"[^\w\s.,;:!?…()\[\]{}—–―|、。，；：！？-]", lambda _: ""),
     ]

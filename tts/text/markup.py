@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 from .identifiers import spell
 from .numbers import cardinal
@@ -65,6 +66,38 @@ _ENTITIES = {
 }
 
 
+_FENCES = re.compile(r"`{3,}|^[ \t]{0,8}~{3,16}", re.MULTILINE)
+TILDE_FENCE = re.compile(r"[ \t]{0,8}(?P<marks>~{3,16})[ \t]{0,8}[\w+#.-]{0,30}[ \t]{0,8}\r?")
+"""Line that opens a fence of tildes: nothing else but the name of a language. Of bounded length."""
+
+
+def silent_code(text: str, fence: str = "") -> Iterator[tuple[int, int]]:
+    """Stretches of a text that are not spoken because of its code fences, in order.
+
+    A block is silent from its first mark to its last one, or to the end of the text. Of a fence of
+    backticks that is closed on its own line only the marks are: what is between them is read like
+    `code`. Tildes are a fence at the start of a line only. `fence`: marks of the fence that the
+    text begins within. The chunker counts the same marks (`tts/text_chunker.py`).
+    """
+    start, end = 0, 0
+    is_begun_before = fence != ""
+    for found in _FENCES.finditer(text):
+        marks = found[0].lstrip(" \t")
+        if not fence:
+            line = TILDE_FENCE.match(text, found.start())
+            if marks[0] == "`" or (line and text.startswith("\n", line.end())):
+                fence, (start, end) = marks, found.span()
+        elif marks.startswith(fence):
+            if is_begun_before or text.find("\n", end, found.start()) >= 0:
+                yield start, found.end()
+            else:
+                yield start, end
+                yield found.span()
+            fence, is_begun_before = "", False
+    if fence:
+        yield start, len(text)
+
+
 def _list_number(match: re.Match[str]) -> str:
     return cardinal(int(match["n"])) + ","
 
@@ -113,8 +146,6 @@ def _degree_like(match: re.Match[str]) -> str:
 
 
 MARKUP_RULES: tuple[Rule, ...] = (
-    # Fences first: they hold code, which is not spoken.
-    rule(r"(?P<fence>`{3,}|~{3,})[^\n]*(?:\n.*?)?(?:(?P=fence)|\Z)", const(""), re.DOTALL),
     rule(r"<!--.{0,2000}?-->", const(""), re.DOTALL),
     rule(r"</?[A-Za-z][^<>\n]{0,200}>", const("")),
     rule(r"^[ \t]*(?:[-*_][ \t]*){3,}$", const(""), re.MULTILINE),

@@ -69,23 +69,24 @@ def join_words(words: Sequence[SpokenWord]) -> str:
     return " ".join(word.text + word.mark for word in words)
 
 
-def spoken_words(text: str, language: str = "en") -> tuple[SpokenWord, ...]:
+def spoken_words(text: str, language: str = "en", fence: str = "") -> tuple[SpokenWord, ...]:
     """Normalize a text to words in spoken order, with the characters that each one speaks.
 
-    Spans are ascending, words of one token share theirs, and no span leaves the text.
+    Spans are ascending, words of one token share theirs, and no span leaves the text. `fence`:
+    marks of the code fence that the text begins within (`SpeakablePiece.fence`).
     """
-    return _read(text, rules_of(language))
+    return _read(text, rules_of(language), fence)
 
 
-def unnormalized_words(text: str) -> tuple[SpokenWord, ...]:
+def unnormalized_words(text: str, fence: str = "") -> tuple[SpokenWord, ...]:
     """Split a text to words with its numbers as they are written. Uses no rules of a language, so
     that an error in those can't fail it."""
-    return _read(text, _AS_WRITTEN)
+    return _read(text, _AS_WRITTEN, fence)
 
 
-def _read(text: str, rules: RuleSet) -> tuple[SpokenWord, ...]:
+def _read(text: str, rules: RuleSet, fence: str) -> tuple[SpokenWord, ...]:
     words = _Words()
-    for token in _tokens(text, rules):
+    for token in _tokens(text, rules, fence):
         words.add(token)
     return tuple(words.finished)
 
@@ -120,7 +121,11 @@ _NUMBER_RULES: tuple[Rule, ...] = (
     dates.YEAR_RULE,
     _SIGNED_NUMBER,
 )
-_SYMBOL_RULES: tuple[Rule, ...] = (*quantities.SYMBOL_RULES, *markup.SYMBOL_RULES)
+_SYMBOL_RULES: tuple[Rule, ...] = (
+    *dates.SYMBOL_RULES,
+    *quantities.SYMBOL_RULES,
+    *markup.SYMBOL_RULES,
+)
 
 _ENGLISH = RuleSet(
     _WORD_RULES, _NUMBER_RULES, _SYMBOL_RULES, lambda value: number_words(str(value))
@@ -150,16 +155,21 @@ _WORD = re.compile(rf"{_LETTER}(?:{_LETTER}|[\u0300-\u036f]|['’\u00ad\u200d-](
 _NUMBER_START = re.compile(r"[\d$£€¥₹₩½⅓⅔¼¾⅕⅖⅗⅘⅙⅛⅜⅝⅞]|[-−+±~≈(.#'’](?=[\d$£€¥₹₩(.])")
 _BLANK = re.compile(rf"[^\S\n\r\u2028\u2029]+|[{markup.INVISIBLE}]+")
 _LINE_BREAK = re.compile(r"[\n\r\u2028\u2029]\s*")
-_MARKS = re.compile(
-    r"[.…!?]+|[,;:]|[、。，；：！？]|[(\[{][^\w\s]*|[)\]}]|[—–―]+|(?<=\s)-+(?=\s)|--+|\|"
-)
+_MARKS = re.compile(r"[.…!?]+|[,;:]|[、。，；：！？]|[(\[{)\]}]|[—–―]+|(?<=\s)-+(?=\s)|--+|\|")
 _PLAIN_MARKS = {"、": ",", "。": ".", "，": ",", "；": ";", "：": ":", "！": "!", "？": "?"}
 
 
-def _tokens(text: str, rules: RuleSet) -> Iterator[_Token]:
+def _tokens(text: str, rules: RuleSet, fence: str) -> Iterator[_Token]:
+    code = markup.silent_code(text, fence)
+    silent = next(code, None)
     position = 0
     while position < len(text):
-        token = _next_token(text, position, rules)
+        while silent is not None and silent[1] <= position:
+            silent = next(code, None)
+        if silent is not None and silent[0] <= position:
+            token = _Token("", position, silent[1])
+        else:
+            token = _next_token(text, position, rules)
         yield token
         position = token.end
 

@@ -115,8 +115,8 @@ def number_words(text: str) -> str:
     ungrouped digits that it must be an identifier, is read digit by digit.
     """
     whole, point, fraction = text.partition(".")
-    grouped = "," in whole
-    whole = whole.replace(",", "")
+    grouped = "," in whole or " " in whole
+    whole = whole.replace(",", "").replace(" ", "")
     if whole.startswith("0") and len(whole) > 1:
         words = digit_words(whole)
     elif len(whole) >= 7 and not grouped and not whole.endswith("000"):

@@ -57,7 +57,8 @@ _VULGAR = {
 }
 _SUPERSCRIPTS = {"²": "squared", "³": "cubed"}
 
-SIGN = r"(?P<sign>(?<!\w)[-−+±~≈])?"
+SIGN = r"(?P<sign>(?<![\w%°€£¢])[-−+±~≈])?"
+"""Behind a number or its unit a dash is not a sign but a range's."""
 _SIGN_WORDS = {
     "-": "minus ",
     "−": "minus ",
@@ -88,7 +89,7 @@ def _amount(symbol: str, amount: str) -> str:
 
 def _sum(whole: str) -> str:
     # Sums are never identifiers: "$1234567" is a million and some, however it is grouped.
-    digits = whole.replace(",", "") or "0"
+    digits = whole.replace(",", "").replace(" ", "") or "0"
     return cardinal(int(digits)) if len(digits) <= 24 else number_words(whole)
 
 
@@ -163,7 +164,8 @@ def _fraction(match: re.Match[str]) -> str | None:
         return _IDIOMS[numerator, divisor]
     if not whole and divisor in (10, 100) and numerator <= divisor:
         return f"{cardinal(numerator)} out of {cardinal(divisor)}"
-    if not whole and numerator <= 12 and 13 <= divisor <= 31 and divisor != 16:
+    is_date = (divisor >= 13 and divisor != 16) or _DATE_BEFORE.search(before(match)) is not None
+    if not whole and numerator <= 12 and divisor <= 31 and is_date:
         return f"{MONTHS[numerator - 1]} {ordinal(divisor)}" if numerator else None
     words = fraction_words(numerator, divisor)
     if not whole:
@@ -184,11 +186,13 @@ def _ordinal(match: re.Match[str]) -> str:
 
 
 def _dimensions(match: re.Match[str]) -> str:
-    return " by ".join(number_words(part) for part in re.findall(NUMBER, match[0]))
+    parts = re.findall(NUMBER, match["parts"])
+    said = " by ".join(number_words(part) for part in parts)
+    return f"{said} {unit_name(match['unit'], parts[-1])}" if match["unit"] else said
 
 
 def _times(match: re.Match[str]) -> str:
-    return f"{number_words(match['a'])} times"
+    return f"{_range(match)} times"
 
 
 def _ratio(match: re.Match[str]) -> str:
@@ -200,6 +204,22 @@ def _per(match: re.Match[str]) -> str | None:
     if not re.search(r"[\d¢%]\s?[A-Za-zµ²³]*$", before(match)):
         return None
     return f"per {PER.get(match['unit'], match['unit'])}"
+
+
+def _joint(match: re.Match[str]) -> str | None:
+    """The dash of a range behind a whole quantity: "5%-10%", "5 kg - 10 kg", "$5k–$10k"."""
+    begin = _RANGE_BEGIN.search(before(match))
+    if not begin:
+        return None
+    if begin["gap"]:  # between blanks it is a range's where its end is of the same kind
+        end = rf"{_SYMBOL}{NUMBER}"
+        if begin["unit"]:
+            end = rf"{NUMBER}\s?{re.escape(begin['unit'])}(?!\w)"
+        elif begin["date"]:
+            end = _DATE
+        if not re.match(end, after(match)):
+            return None
+    return "to"
 
 
 def _power(match: re.Match[str]) -> str:
@@ -217,10 +237,20 @@ def _times_sign(match: re.Match[str]) -> str | None:
     return "times" if spaced or tight else None
 
 
+_DATE_BEFORE = re.compile(r"\b(?:on|until|since)\s$", re.IGNORECASE)
 _IDIOMS = {(24, 7): "twenty-four seven", (9, 11): "nine eleven", (50, 50): "fifty-fifty"}
 
 _OPTIONAL_RANGE = rf"(?P<a>{NUMBER})(?:\s?(?:{DASH}|to)\s?(?P<b>{NUMBER}))?"
 _UNIT = "|".join(re.escape(symbol) for symbol in sorted(UNITS, key=len, reverse=True))
+
+_SYMBOL = r"[$£€¥₹₩]"
+_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?|\d{4}-\d\d-\d\d"
+_RANGE_BEGIN = re.compile(
+    rf"(?<![\w.,-])(?:{_SYMBOL}\s?{NUMBER}(?:[kKmMbBtT]|[mM][mMnN]|[bt]n)?"
+    rf"|{NUMBER}\s?(?P<unit>[%€£$¢]|°[CF]?|{_UNIT}|[kK]|[mM]n?|[bB]n?)"
+    rf"|(?P<date>{_DATE})|\d{{1,2}}:\d\d)(?P<gap>\s?)$"
+)
+"""What a range begins with. Of plain numbers, times and their like the rules know the whole."""
 
 NUMBER_RULES: tuple[Rule, ...] = (
     rule(
@@ -234,13 +264,16 @@ NUMBER_RULES: tuple[Rule, ...] = (
     rule(rf"{SIGN}{_OPTIONAL_RANGE}\s?[%٪]", _percent),
     rule(rf"{SIGN}{_OPTIONAL_RANGE}\s?[°º]\s?(?P<scale>[CFcf]\b)?", _degrees),
     rule(r"(?P<a>\d{1,2})\s?['’′]\s?(?P<b>1[01]|\d)\s?[\"”″]", _feet_inches),
-    rule(rf"(?P<a>{NUMBER})(?:(?:[x×]|\sx\s){NUMBER}){{1,3}}(?!\w)", _dimensions),
+    rule(
+        rf"(?P<parts>{NUMBER}(?:(?:[x×]|\sx\s){NUMBER}){{1,3}})(?:\s?(?P<unit>{_UNIT}))?(?!\w)",
+        _dimensions,
+    ),
     rule(
         rf"{SIGN}{_OPTIONAL_RANGE}(?P<gap>[ -])?(?P<unit>{_UNIT})(?![\w²³'’])(?:\.(?=\s[a-z]))?",
         _measure,
     ),
     rule(rf"{SIGN}{_OPTIONAL_RANGE}(?P<scale>[kK]|[mM]n?|[bB]n?)(?![\w/'’])", _scaled),
-    rule(rf"(?P<a>{NUMBER})[x×](?!\w)", _times),
+    rule(rf"{SIGN}{_OPTIONAL_RANGE}[x×](?!\w)", _times),
     rule(
         rf"{SIGN}(?:(?P<whole>\d+)[ -])?(?P<a>\d{{1,3}})[/⁄](?P<b>\d{{1,3}})(?![\w/]|\.\d)",
         _fraction,
@@ -260,6 +293,7 @@ WORD_RULES: tuple[Rule, ...] = (
 )
 
 SYMBOL_RULES: tuple[Rule, ...] = (
+    rule(rf"{DASH}\s?(?={_SYMBOL}?\.?\d)", _joint),
     rule(rf"/\s?(?P<unit>{'|'.join(sorted(PER, key=len, reverse=True))}|{PER_WORDS})\b", _per),
     rule(r"\^\s?\(?(?P<e>-?\d{1,4})\)?", _power),
     rule(r"[*×·⋅](?![*])", _times_sign),

@@ -15,6 +15,10 @@ class LeakyBucket:
         self._level = 0.0
         self._then_s = now_s
 
+    def fits(self, amount: float, now_s: float) -> bool:
+        """True if this much could be taken now."""
+        return self._leaked(now_s) + amount <= self._burst
+
     def take(self, amount: float, now_s: float) -> bool:
         """True if this much still fits, and is added. Otherwise nothing changes: trying too often
         does not prolong the wait."""

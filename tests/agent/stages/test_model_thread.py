@@ -1,6 +1,7 @@
 """Owner threads: order, faults, hangs and recovery."""
 
 import asyncio
+import contextlib
 import gc
 import sys
 import threading
@@ -508,6 +509,33 @@ async def test_others_get_their_turn_between_the_items_of_a_generator(
     async for number in stage.iterate(count, timeout_s=30):
         await stage.call(lambda _, n=number: done.append(f"after {n}"), timeout_s=30)  # type: ignore[misc]
     assert done == ["0", "after 0", "1", "after 1", "2", "after 2"]
+
+
+async def test_generators_of_an_abandoned_model_end_without_another_restart(
+    stage: ModelThread[Model],
+) -> None:
+    asked: list[int] = []
+
+    def numbers(model: Model) -> Iterator[int]:
+        for number in range(3):
+            asked.append(model.number)
+            yield number
+
+    def fail(model: Model) -> None:
+        raise RuntimeError("broken")
+
+    async with (
+        contextlib.aclosing(stage.iterate(numbers, timeout_s=30)) as first,
+        contextlib.aclosing(stage.iterate(numbers, timeout_s=30)) as second,
+    ):
+        assert [await anext(first), await anext(second)] == [0, 0]
+        with pytest.raises(StageError):
+            await stage.call(fail, timeout_s=30)
+        for items in (first, second):
+            with pytest.raises(StageError, match="restarted"):
+                await anext(items)
+    assert stage.restarts == 1
+    assert asked == [1, 1]
 
 
 async def test_a_model_that_cannot_be_built_says_why() -> None:

@@ -57,8 +57,14 @@ def quiet(seconds: float) -> Int16:
 class Call:
     """A `SpeechInput` that asks for a final at each pause, as a session does."""
 
-    def __init__(self, detector: ModelThread[Any], recognizer: ModelThread[Any]) -> None:
-        listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
+    def __init__(
+        self,
+        detector: ModelThread[Any],
+        recognizer: ModelThread[Any],
+        listening: asr.ListenerConfig | None = None,
+    ) -> None:
+        if listening is None:
+            listening = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80))
         judge: ModelThread[Any] = ModelThread(
             "turn", lambda: None
         )  # never asked: it is not running
@@ -97,12 +103,14 @@ class Call:
 
 
 @asynccontextmanager
-async def call(model: Recognizer) -> AsyncIterator[Call]:
+async def call(
+    model: Recognizer, listening: asr.ListenerConfig | None = None
+) -> AsyncIterator[Call]:
     detector: ModelThread[Any] = ModelThread("vad", Detector)
     recognizer: ModelThread[Any] = ModelThread("asr", lambda: model)
     await detector.start()
     await recognizer.start()
-    made = Call(detector, recognizer)
+    made = Call(detector, recognizer, listening)
     running = asyncio.get_running_loop().create_task(made.hearing.run(made.tell))
     try:
         yield made
@@ -227,3 +235,19 @@ async def test_a_sessions_language_and_prompt_go_with_every_pass() -> None:
         assert hearing.set_transcription(asr.AS_LOADED)
         await made.hear(said(0.6), quiet(0.2))
         assert await made.final() == "None"
+
+
+async def test_settled_words_are_final_where_nothing_was_said_since() -> None:
+    """The final has no audio then: a server would refuse it, and the words before be lost."""
+    model = Recognizer()
+    model.may_go_on.set()
+    listening = asr.ListenerConfig(endpointing=None, partial_interval_ms=0, settle_after_s=3.0)
+    async with call(model, listening) as made:
+        await made.hear(said(1.0), quiet(2.2))
+        assert await asyncio.to_thread(model.is_begun.wait, PATIENCE_S)
+        while made.hearing._stream._pending is not None:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.001)
+        utterance = await made.hearing.commit()
+        made.hearing.transcribe(utterance, 1)
+        assert await made.final() == "pass 1"
+        assert len(model.begun) == 1

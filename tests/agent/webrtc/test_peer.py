@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from aioice import stun
 from aiortc.rtcsctptransport import DataChunk, SackChunk
-from aiortc.rtp import RTCP_RTPFB_NACK, RtcpRtpfbPacket, RtpPacket
+from aiortc.rtp import RTCP_RTPFB_NACK, RtcpPsfbPacket, RtcpRtpfbPacket, RtpPacket
+from OpenSSL import SSL
 
 from agent.config.webrtc import WebRtcSettings
 from agent.errors import ClientError
@@ -21,12 +22,12 @@ from agent.webrtc import peer as peer_module
 from agent.webrtc.host_resolver import HostResolver
 from agent.webrtc.offer import Offer, read_offer
 from agent.webrtc.peer import (
+    MAX_DATAGRAM_BYTES,
     MAX_DATAGRAMS,
-    MAX_FRAGMENTS,
-    MAX_OVERRUN_BYTES,
     MAX_REMOTE_CANDIDATES,
     Peer,
 )
+from agent.webrtc.sctp_guard import MAX_CHANNELS, MAX_FRAGMENTS, MAX_OVERRUN_BYTES
 from tests.support.service.live_call import PATIENCE_S
 from tests.support.webrtc.webrtc_peer import WebRtcPeer
 
@@ -271,18 +272,6 @@ async def test_fragments_that_wait_are_bounded(answered: Peer, num_streams: int)
         answered.check()
 
 
-async def test_messages_that_are_complete_leave_no_fragments_behind(answered: Peer) -> None:
-    sctp: Any = answered._connection.sctp
-    sctp._last_received_tsn = 0
-    for tsn in range(1, 3 * MAX_FRAGMENTS, 2):
-        first, last = fragment(tsn, 2), fragment(tsn + 1, 1)
-        first.stream_seq = last.stream_seq = tsn // 2
-        await sctp._receive_data_chunk(first)
-        await sctp._receive_data_chunk(last)
-    assert sctp._last_received_tsn == 3 * MAX_FRAGMENTS
-    answered.check()
-
-
 async def test_addresses_that_a_client_checks_from_are_bounded(connected: Connected) -> None:
     """All with the right credentials, of which a client has those."""
     ice, protocol = connected.ice, connected.ice._protocols[0]
@@ -309,6 +298,131 @@ async def test_addresses_that_a_client_checks_from_are_bounded(connected: Connec
     relayed = stun.Message(stun.Method.BINDING, stun.Class.REQUEST)
     ice.check_incoming(relayed, ("192.0.2.1", 5000), protocol)
     assert len(ice._remote_candidates) == MAX_REMOTE_CANDIDATES
+
+
+async def test_long_datagrams_are_dropped(answered: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    ice = answered._connection.getReceivers()[0].transport.transport.iceGatherer._connection
+    read: list[bytes] = []
+    parse = stun.parse_message
+
+    def noticed(data: bytes) -> stun.Message:
+        read.append(data)
+        return parse(data)
+
+    monkeypatch.setattr(stun, "parse_message", noticed)
+    for first in (b"\x16", b"\x80"):
+        ice.data_received(first * MAX_DATAGRAM_BYTES, 1)
+        ice.data_received(first * (MAX_DATAGRAM_BYTES + 1), 1)
+    assert (ice._queue.qsize(), answered.num_dropped) == (2, 2)
+    fits, long = bytes(MAX_DATAGRAM_BYTES), bytes(MAX_DATAGRAM_BYTES + 1)
+    for data in (fits, long):
+        ice._protocols[0].datagram_received(data, ("192.0.2.1", 9))
+    assert read == [fits]
+
+
+async def test_every_record_of_a_datagram_is_read(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiortc reads one, so that the others stay in OpenSSL's memory."""
+    dtls, client = connected.receiver.transport, connected.client.connection.sctp
+    assert client is not None
+    of_client: Any = client.transport
+    came: list[bytes] = []
+    all_there = asyncio.Event()
+
+    async def noticed(data: bytes) -> None:
+        if data.isdigit():  # else it is SCTP's
+            came.append(data)
+        if len(came) >= 300:
+            all_there.set()
+
+    async def nothing() -> None: ...
+
+    monkeypatch.setattr(of_client, "_write_ssl", nothing)
+    monkeypatch.setattr(dtls._data_receiver, "_handle_data", noticed)
+    for first in range(0, 300, 20):
+        for number in range(first, first + 20):
+            of_client._ssl.send(b"%d" % number)
+        datagram = of_client._ssl.bio_read(1500)
+        assert datagram.count(b"\x17\xfe\xfd") >= 20
+        await of_client.transport._send(datagram)
+    async with asyncio.timeout(PATIENCE_S):
+        await all_there.wait()
+    assert came == [b"%d" % number for number in range(300)]
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+async def test_nothing_is_read_from_a_dtls_connection_that_failed(
+    answered: Peer, failing: int
+) -> None:
+    """One failure may be another connection's."""
+    dtls: Any = answered._connection.getReceivers()[0].transport
+    failures = [SSL.SysCallError(-1, "closed")] * failing
+
+    class Failing:
+        def recv(self, _: int) -> bytes:
+            raise failures.pop() if failures else SSL.WantReadError
+
+        def bio_write(self, data: bytes) -> None: ...
+
+        def bio_read(self, _: int) -> bytes:
+            raise SSL.WantReadError
+
+        def DTLSv1_get_timeout(self) -> None: ...
+
+        def shutdown(self) -> None: ...
+
+    async def received() -> bytes:
+        return b"\x80 RTP"
+
+    dtls._ssl, dtls.encrypted, dtls.transport._recv = Failing(), True, received
+    if failing == 1:
+        await dtls._recv_next()
+    else:
+        with pytest.raises(ConnectionError):
+            await dtls._recv_next()
+
+
+async def test_channels_of_a_client_that_closes_none_end_its_call(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = connected.client.connection.sctp
+
+    async def ignored(param: object) -> None: ...
+
+    monkeypatch.setattr(client, "_receive_reconfig_param", ignored)
+    for number in range(2 * MAX_CHANNELS):
+        connected.client.connection.createDataChannel(f"other {number}")
+    sctp: Any = connected.server._connection.sctp
+    refused: list[str] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while not refused:
+            await asyncio.sleep(0.01)
+            try:
+                connected.server.check()
+            except ClientError as error:
+                refused.append(error.message)
+    assert refused == ["A call has at most 16 data channels."]
+    assert len(sctp._data_channels) == MAX_CHANNELS
+
+
+async def test_rtp_that_can_t_be_unpacked_is_dropped(connected: Connected) -> None:
+    """A header extension of the wrong length, and a REMB with fewer SSRCs than it says."""
+    dtls: Any = connected.receiver.transport
+    num_before = connected.server.num_dropped
+    remb = RtcpPsfbPacket(fmt=15, ssrc=1, media_ssrc=0, fci=b"REMB\x05\x00\x00\x00")
+    await dtls._handle_rtcp_data(bytes(remb))
+    extension = next(
+        each for each in transceiver(connected.server)._headerExtensions if "mid" not in each.uri
+    )
+    packet = RtpPacket(96, sequence_number=1)
+    packet.ssrc = connected.client.connection.getSenders()[0]._ssrc
+    header = bytearray(packet.serialize())
+    header[0] |= 0x10
+    wrong = bytes([(extension.id << 4) | 6]) + bytes(7)
+    await dtls._handle_rtp_data(bytes(header) + b"\xbe\xde\x00\x02" + wrong, arrival_time_ms=0)
+    assert connected.server.num_dropped == num_before + 2
+    assert await connected.comes_through("still here")
 
 
 async def test_a_nack_is_answered_with_nothing(

@@ -9,6 +9,7 @@ import aiortc
 import pytest
 
 from agent.webrtc import peer as peer_module
+from agent.webrtc import sctp_guard
 from agent.webrtc.peer import IncompatibleLibraryError, load
 from agent.webrtc.private_names import ATTRIBUTES, METHODS, missing
 
@@ -35,12 +36,12 @@ def test_a_name_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         load()
 
 
-def test_every_private_name_that_the_module_uses_is_looked_for() -> None:
+def test_every_private_name_that_the_modules_use_is_looked_for() -> None:
     """Those are all names with an underscore, but for `self`'s."""
-    tree = ast.parse(Path(str(peer_module.__file__)).read_text())
     used = {
         node.attr
-        for node in ast.walk(tree)
+        for module in (peer_module, sctp_guard)
+        for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text()))
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.endswith("__")

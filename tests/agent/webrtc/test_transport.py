@@ -12,6 +12,7 @@ from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.realtime.socket import ClientPace
 from agent.session.api.server_events import Notice
 from agent.session.api.settings import SessionSettings
+from agent.webrtc.jitter_buffer import MAX_AHEAD, RTP_HZ
 from agent.webrtc.transport import WebRtcTransport
 from latency_budget.account.clock import ManualClock
 from tests.support.session import virtual_time
@@ -36,6 +37,27 @@ class FakePeer:
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         return [each for each in self.told if each["type"] == kind]
+
+
+def test_a_client_that_is_far_ahead_has_nothing_decoded() -> None:
+    """Each packet would fill a gap of five seconds."""
+    clock = ManualClock()
+    protocol = RealtimeProtocol(SessionSettings(), model="m", holds_audio=True)
+    transport = WebRtcTransport(protocol, ClientPace(AccessSettings(), clock), clock)
+    transport._is_live = True
+
+    def send(first: int, num: int) -> int:
+        """Returns how many were decoded."""
+        before = transport._jitter.counts.received
+        for number in range(first, first + num):
+            transport.packet_arrived(number, number * 5 * RTP_HZ, b"\xf8\xff\xfe")
+        return transport._jitter.counts.received - before
+
+    assert send(0, 500) <= 3
+    assert transport.num_ahead >= 497
+    assert send(500, 100) == 0
+    clock.advance_ms(1000)
+    assert 1 <= send(600, 100) <= MAX_AHEAD + 1
 
 
 def test_clearing_the_output_audio_keeps_responses_that_wait_for_a_language(

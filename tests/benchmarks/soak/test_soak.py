@@ -9,7 +9,7 @@ import pytest
 
 from agent.client.errors import ConnectError
 from agent.errors import BenchError
-from benchmarks.signals.recordings import find_recordings
+from benchmarks.signals.recordings import find_recordings, wav_bytes
 from benchmarks.soak import command
 from benchmarks.soak.callers import (
     KINDS,
@@ -17,7 +17,6 @@ from benchmarks.soak.callers import (
     VisitContext,
     _note_failure,
     make_visit,
-    wav_bytes,
     with_pause,
 )
 from benchmarks.soak.horizon import rows_of

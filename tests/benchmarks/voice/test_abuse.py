@@ -33,15 +33,15 @@ def held(*times_ms: float | None, errors: tuple[str, ...] = ()) -> HeldCall:
 @pytest.mark.parametrize(
     ("during", "passes"),
     [
-        (held(500.0, 740.0), True),
-        (held(500.0, 760.0), False),
+        (held(500.0, 640.0), True),
+        (held(500.0, 660.0), False),
         (held(500.0, None), False),
         (held(500.0, 500.0, errors=("The call has ended.",)), False),
         (held(), False),
     ],
-    ids=["half as long again", "longer", "not answered", "broken off", "nothing"],
+    ids=["three tenths longer", "longer", "not answered", "broken off", "nothing"],
 )
-def test_half_as_long_again_is_the_most(during: HeldCall, passes: bool) -> None:
+def test_three_tenths_longer_is_the_most(during: HeldCall, passes: bool) -> None:
     found = verdicts({QUIET: held(400.0, 500.0), "attack": during})
     assert found[QUIET]["passes"]
     assert found["attack"]["passes"] == passes

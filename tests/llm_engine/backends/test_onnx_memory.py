@@ -7,6 +7,7 @@ import weakref
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -97,6 +98,28 @@ def test_bytes_packed_by_another_kernel_are_not_mapped(
             onnx_packing, "packed_name", lambda matrix, key: packed_name(matrix, key[:-1])
         )
     assert torch.equal(*logits)
+
+
+def test_a_sequence_that_was_long_gives_memory_back(directory: Path) -> None:
+    """What it keeps is as before: the next token is that of a sequence that never was long."""
+    config = EngineConfig(precision=Precision.INT8, num_threads=1)
+    long, short = tuple(index % 300 for index in range(1200)), 100
+    backend = OnnxBackend(load_checkpoint(directory), config, len(long) + 100)
+
+    def rows(slot: Slot, token_ids: tuple[int, ...], first: int) -> SequenceRows:
+        return SequenceRows(slot, token_ids, first, 1, SamplingParams(), seed=0)
+
+    logits = []
+    for num_before in (len(long), short):
+        slot = backend.open_slot()
+        backend.logits(rows(slot, long[:num_before], 0))
+        before = backend.cache_bytes()
+        logits.append(backend.logits(rows(slot, (7, 8, 9), short)).copy())
+        if num_before > short:
+            assert backend.cache_bytes() < before / 8
+            assert not backend._slots[slot]._array[..., 2 * short :, :].any()
+        backend.close_slot(slot)
+    assert np.array_equal(logits[0], logits[1])
 
 
 @pytest.mark.parametrize("name", ["", "model.gguf"])

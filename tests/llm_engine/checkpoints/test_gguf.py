@@ -294,6 +294,21 @@ def test_unsupported_parts_are_named(tiny: Path, tmp_path: Path) -> None:
         load_checkpoint(path)
 
 
+def test_tensors_that_share_bytes_or_a_name_are_refused(tiny: Path, tmp_path: Path) -> None:
+    tensors = GgufFile(tiny).tensors
+    up, gate = tensors["blk.0.ffn_up.weight"], tensors["blk.0.ffn_gate.weight"]
+    start = min(info.first_byte for info in tensors.values())
+    where = [struct.pack("<Q", info.first_byte - start) for info in (up, gate)]
+    name = text("blk.0.ffn_up.weight") + struct.pack("<IQQI", 2, *up.shape[::-1], up.type)
+    path = patched(tiny, tmp_path, name + where[0], name + where[1])
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_\w+\.weight' begins inside another one"):
+        load_checkpoint(path)
+    twice = text("blk.0.attn_k.weight")
+    path = patched(tiny, tmp_path, text("blk.0.attn_v.weight"), twice)
+    with pytest.raises(ModelError, match=r"attn_k\.weight' is there twice"):
+        load_checkpoint(path)
+
+
 @pytest.mark.models
 def test_the_embedded_model() -> None:
     path = model_path("smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf")

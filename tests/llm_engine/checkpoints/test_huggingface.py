@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer as Bpe
 
 from llm_engine.backends.cpu import CpuBackend
 from llm_engine.checkpoints.load import load_checkpoint
@@ -129,6 +130,26 @@ def test_a_token_id_that_no_vocabulary_has(model: Path, token_id: int) -> None:
     description["model"]["vocab"]["far"] = token_id
     file.write_text(json.dumps(description))
     with pytest.raises(ModelError, match=f"has a token with the id {token_id}"):
+        load_checkpoint(model)
+
+
+def test_tokens_without_a_row_in_the_embedding(model: Path) -> None:
+    """Only those that can be in a prompt are refused: images' tokens never are."""
+    file = model / "tokenizer.json"
+    tokenizer = Bpe.from_file(str(file))
+    tokenizer.add_special_tokens(["<|added|>"])
+    tokenizer.save(str(file))
+    added = load_checkpoint(model).tokenizer.added_texts["<|added|>"]
+    change_config(model, vocab_size=added)
+    load_checkpoint(model)
+    change_config(model, vocab_size=added - 1)
+    with pytest.raises(ModelError, match=rf"a token {added - 1}, the model only {added - 1} rows"):
+        load_checkpoint(model)
+    change_config(model, vocab_size=added)
+    chat = json.loads((model / "tokenizer_config.json").read_text())
+    chat["chat_template"] = "<|added|>" + chat["chat_template"]
+    (model / "tokenizer_config.json").write_text(json.dumps(chat))
+    with pytest.raises(ModelError, match=rf"a token {added}, the model only {added} rows"):
         load_checkpoint(model)
 
 

@@ -20,6 +20,8 @@ def test_rate_limit_allows_a_burst_and_then_a_steady_rate() -> None:
     assert [pace.take(1, 11.0) for _ in range(3)] == [True, True, False]
     assert pace.take(4, 1000.0)  # no more than the burst was saved up
     assert not pace.take(1, 1000.0)
+    assert [pace.fits(1, 1000.5), pace.fits(3, 1000.5), pace.fits(2, 1001.0)] == [True, False, True]
+    assert pace.take(2, 1001.0), "asking takes nothing"
 
 
 def test_rate_limit_returns_the_wait() -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import httpx
+import numpy as np
 import pytest
 import websockets.asyncio.client as websockets_client
 from starlette.websockets import WebSocket
@@ -26,7 +27,19 @@ from agent.http.hardening.http_protocol import HttpConnection
 from agent.http.hardening.websocket_protocol import WebSocketProtocol
 from agent.realtime import socket
 from agent.realtime.socket import ReceiveLimiter
-from benchmarks.callers.abusive_clients import AttackTarget, flood, read_nothing, sit, talk_too_fast
+from benchmarks.callers.abusive_clients import (
+    SPEED,
+    AttackTarget,
+    ask_long,
+    chat,
+    flood,
+    read_nothing,
+    sit,
+    speak,
+    speak_too_fast,
+    talk_too_fast,
+    upload,
+)
 from latency_budget.account.clock import Clock
 from tests.agent.server.test_leaks import alive, num_tasks, resident_mb
 from tests.support.service.live import LiveServer
@@ -159,6 +172,25 @@ async def test_endless_audio_is_read_in_real_time(
         assert 1 <= len(waits) <= 6  # a second of audio each
         await call.prove_alive()
         is_over.set()  # what lies in the network is read on
+
+
+async def test_admitted_clients_that_ask_for_much_end_no_other_call(live: LiveServer) -> None:
+    """All at once, as `bench abuse` sends them one kind after the other."""
+    loud = np.random.default_rng(0).integers(-8000, 8000, 48_000, np.int16).tobytes()
+    attacker = AttackTarget(live.url, speech=loud)
+    async with call_to(live.url) as call:
+        await call.update(output_modalities=["text"], max_output_tokens=4)
+        async with asyncio.TaskGroup() as group:
+            kinds = (chat, speak, upload)
+            requests = [group.create_task(kind(attacker, 10.0)) for kind in kinds]
+            fast = group.create_task(speak_too_fast(attacker, 10.0))
+            group.create_task(ask_long(attacker, 10.0))
+            await call.prove_alive()
+        for request in requests:
+            assert set(request.result()) <= {"200", "429", "503"}
+        assert fast.result() > SPEED
+        await call.prove_alive()
+    assert call.of("error") == []
 
 
 async def test_long_recording_is_read_without_loss(

@@ -76,6 +76,17 @@ def test_what_is_stored(
         checkpoint.fp8(DOWN, 200, 160)
 
 
+@pytest.mark.parametrize("byte", [0x7F, 0xFF])
+def test_a_weight_that_is_no_number(byte: int, tmp_path: Path) -> None:
+    save_fp8_model(tmp_path, "fp8, block")
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    tensors[f"model.{DOWN}"].view(torch.uint8)[17, 5] = byte
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"down_proj\.weight' is damaged: it holds NaN"):
+        load_checkpoint(tmp_path).fp8(DOWN, 160, 200)
+
+
 def test_scales_in_another_shard(tmp_path: Path) -> None:
     _, expected = save_fp8_model(tmp_path, "fp8, block", num_hidden_layers=1)
     whole = tmp_path / "model.safetensors"

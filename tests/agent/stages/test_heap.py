@@ -1,0 +1,121 @@
+"""Loaded models are frozen for the garbage collector until a stage is rebuilt; freed memory goes
+back to the system."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from agent.calls.registry import CallRegistry
+from agent.errors import StageError
+from agent.server import service
+from agent.stages.heap import freeze_heap, trim_heap
+from agent.stages.model_thread import ModelThread
+
+
+class Model:
+    """Refers to itself, as large models do: only a collection frees it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(autouse=True)
+def _thawed() -> object:
+    yield
+    gc.unfreeze()
+
+
+def test_a_collection_finds_nothing_to_look_at() -> None:
+    kept = [Model()]
+    freeze_heap()
+    assert gc.get_freeze_count() > 10_000
+    assert not any(each is kept[0] for each in gc.get_objects())
+
+
+async def test_a_model_that_is_replaced_is_freed() -> None:
+    stage: ModelThread[Model] = ModelThread("llm", Model)
+    await stage.start()
+    freeze_heap()
+    assert stage.model is not None
+    old = weakref.ref(stage.model)
+
+    def fail(model: Model) -> None:
+        raise RuntimeError("out of order")
+
+    with pytest.raises(StageError):
+        await stage.call(fail, timeout_s=5)
+    await stage.call(lambda model: model.me is model, timeout_s=5)
+    gc.collect()  # Python does so in its own time
+    assert old() is None
+    await stage.close()
+
+
+def anonymous_mb() -> float:
+    """Memory of the process that no file backs."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Anonymous:"))
+
+
+def test_freed_memory_goes_back_to_the_system() -> None:
+    blocks = [np.ones(8_000) for _ in range(2_000)]  # 128 MB, each less than glibc maps by itself
+    del blocks[:-1]  # the last one keeps the heap's end from moving
+    before = anonymous_mb()
+    trim_heap()
+    assert before - anonymous_mb() > 80
+    assert blocks
+
+
+async def test_the_heap_is_trimmed_once_when_the_last_call_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, trims = Calls(), 0
+    looked = asyncio.Semaphore(0)
+
+    async def look(_: float) -> None:
+        looked.release()
+        await asyncio.sleep(0)
+
+    def trim() -> None:
+        nonlocal trims
+        trims += 1
+
+    async def after_looks(number: int = 3) -> int:
+        for _ in range(number):
+            await looked.acquire()
+        return trims
+
+    monkeypatch.setattr(service, "trim_heap", trim)
+    monkeypatch.setattr(service, "asyncio", Looks(look))
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(service._trim_when_idle(cast(CallRegistry, calls)))
+        assert await after_looks() == 0
+        calls.admitted, calls.number = 1, 1
+        assert await after_looks() == 0
+        calls.number = 0
+        assert await after_looks() == 1
+        assert await after_looks() == 1
+        watching.cancel()
+
+
+class Looks:
+    """asyncio with another `sleep`."""
+
+    def __init__(self, look: Callable[[float], Awaitable[None]]) -> None:
+        self.sleep = look
+        self.to_thread = asyncio.to_thread
+
+
+class Calls:
+    """Registry as far as it is looked at."""
+
+    admitted = 0
+    number = 0
+
+    def __len__(self) -> int:
+        return self.number
