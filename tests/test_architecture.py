@@ -96,7 +96,7 @@ MAX_ENTRIES = 17
 PURE = {
     "agent": "errors",
     "agent/calls": "recording_timeline rejections suspended",
-    "agent/calls/state_store": "memory store",
+    "agent/calls/state_store": "circuit_breaker memory store",
     "agent/client/simulated_caller": "ducking",
     "agent/codec": "*",
     "agent/config": (

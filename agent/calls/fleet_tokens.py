@@ -4,7 +4,9 @@ A carrier's webhook and the stream that follows it may come to different servers
 one issues is published in the state store, and the server that gets the stream claims it there,
 which only one can. The line stays reserved where the token was issued, until it expires.
 
-Where the store fails, a token works at the server that issued it, as without a store.
+Where the store fails, a token works at the server that issued it, as without a store. A stream may
+bring a token while it is being published, because a carrier got the answer to a repeated request
+sooner: it is redeemed here then, and deleted from the store once that has it.
 """
 
 import json
@@ -27,16 +29,30 @@ class FleetTokens:
     def __init__(self, store: StateStore) -> None:
         self._store = store
 
-    async def publish(self, tokens: CallTokens) -> None:
-        """Let other servers find the tokens that they can't yet. Raises nothing."""
+    async def publish(self, tokens: CallTokens, named: Iterable[str]) -> None:
+        """Let other servers find those of the named tokens that can be used and that they can't
+        find yet. Ends with the first failure of the store. Raises nothing."""
         if not self._store.is_shared:
             return
-        for token, call, life_s in list(tokens.unpublished()):
+        for token in named:
+            begun = tokens.begin_publication(token)
+            if begun is None:
+                continue
+            call, life_s = begun
+            is_there = False
             try:
                 await self._store.put(_name(token), _written(call), life_s)
+                is_there = True
+                if not tokens.holds(token):  # redeemed meanwhile
+                    await self._store.delete(_name(token))
             except StateStoreError as error:
-                tokens.claimed(token)
                 _log.warning("a telephone call can come to this server only: %s", error)
+                return
+            finally:
+                if is_there:
+                    tokens.published(token)
+                else:
+                    tokens.claimed(token)
 
     async def claim(self, tokens: CallTokens, offered: Iterable[str]) -> None:
         """Before a stream's tokens are redeemed: make sure that no other server redeems them, and
@@ -51,7 +67,7 @@ class FleetTokens:
                 found = await self._store.take(_name(token))
             except StateStoreError as error:
                 _log.warning("telephone calls of other servers are not known: %s", error)
-                continue
+                return
             if is_own and found is None:  # redeemed elsewhere
                 tokens.drop(token)
             elif is_own:

@@ -86,23 +86,6 @@ ELSEWHERE: Final = "the call goes on at another server"
 
 FAILED: Final = "internal error"
 
-_CAUSES: Final = {
-    CLIENT_LEFT: "caller_hung_up",
-    HUNG_UP: "hung_up",
-    SILENT: "silent",
-    IDLE: "lost",
-    TIME_IS_UP: "time_limit",
-    REVOKED: "revoked",
-    STOPPED: "stopped",
-}
-"""Causes of the end, as in call detail records, by reason."""
-
-_CAUSES_OF_CODES: Final = {
-    errors.CLOSE_NORMAL: "bad_stream",
-    errors.CLOSE_POLICY: "bad_stream",
-    errors.CLOSE_OVERLOADED: "refused",
-}
-"""Causes of other reasons, by close code; of other codes "failed"."""
 CANT_BEGIN: Final = "the session can't begin as it was asked for"
 
 WARMING: Final = HttpRefusal(
@@ -121,6 +104,21 @@ LINES_OF_ADDRESS: Final = HttpRefusal(
     "rate_limit_exceeded", "rate_limit_error", 10,
 )  # fmt: skip
 CROWDED: Final = HttpRefusal(503, "", "over_budget", "server_error", 15)
+
+_CAUSES: Final = {
+    CLIENT_LEFT: "caller_hung_up",
+    HUNG_UP: "hung_up",
+    SILENT: "silent",
+    IDLE: "lost",
+    TIME_IS_UP: "time_limit",
+    REVOKED: "revoked",
+    STOPPED: "stopped",
+    LINES_OF_KEY.message: "refused",
+}
+"""Causes of the end, as in call detail records, by reason."""
+
+_CAUSES_OF_CODES: Final = {errors.CLOSE_NORMAL: "bad_stream", errors.CLOSE_POLICY: "bad_stream"}
+"""Causes of other reasons, by close code; of other codes "failed"."""
 
 _log = logging.getLogger(__name__)
 
@@ -358,6 +356,7 @@ class CallService:
         call = held.call
         last: tuple[Notice, ...] = ()
         code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
+        may_go_elsewhere = held.taken_over is not None
         try:
             if not await self._fleet_lines.take(held.principal, call.session_id):
                 code, reason = errors.CLOSE_OVERLOADED, LINES_OF_KEY.message
@@ -366,6 +365,7 @@ class CallService:
             if held.taken_over is not None:
                 session.restore(held.taken_over.state.session)
             call.conversation = session.heard_items
+            may_go_elsewhere = False
             async with asyncio.timeout(held.rules.limit_s):
                 await self._serve(held, session, transport)
         except errors.ClientError as error:
@@ -387,6 +387,8 @@ class CallService:
             code, reason = errors.CLOSE_INTERNAL, FAILED
             raise
         finally:
+            if may_go_elsewhere and code != errors.CLOSE_DRAINING:
+                code = errors.CLOSE_OVERLOADED  # its record is kept, for another try
             if code != errors.CLOSE_TAKEN_OVER:
                 self._report_end(call, code, reason)
             held.reservation.leave()

@@ -2,9 +2,9 @@
 
 import secrets
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
 from agent.http.auth.principal import Principal
 from agent.http.auth.token_format import digest_of
@@ -55,8 +55,8 @@ class _Issued:
     token: str
     call: ExpectedCall
     until_ns: int
-    is_published: bool = False
-    """Other servers can find it."""
+    publication: Literal["none", "begun", "done"] = "none"
+    """"done": other servers can find it."""
 
 
 class CallTokens:
@@ -92,24 +92,30 @@ class CallTokens:
         until_ns = self._clock.now_ns() + int(life_s * 1e9)
         self._issued[digest_of(token)] = _Issued(token, call, until_ns)
 
-    def unpublished(self) -> Iterator[tuple[str, ExpectedCall, float]]:
-        """Tokens that other servers can't find, with their calls and their life in s. They count as
-        published from then on."""
+    def begin_publication(self, token: str) -> tuple[ExpectedCall, float] | None:
+        """Call and life in s of a token that other servers can't find, and are to. None where it
+        can't be used, or they can find it, or will. `published` or `claimed` follows."""
+        issued = self._issued.get(digest_of(token))
         now_ns = self._clock.now_ns()
-        for each in self._usable():
-            if not each.is_published:
-                each.is_published = True
-                yield each.token, each.call, (each.until_ns - now_ns) / 1e9
+        if issued is None or issued.until_ns < now_ns or issued.publication != "none":
+            return None
+        issued.publication = "begun"
+        return issued.call, (issued.until_ns - now_ns) / 1e9
+
+    def published(self, token: str) -> None:
+        """Note that other servers can find the token."""
+        if (issued := self._issued.get(digest_of(token))) is not None:
+            issued.publication = "done"
 
     def claimed(self, token: str) -> None:
-        """Note that other servers can't find the token any more."""
+        """Note that other servers can't find the token, or not any more."""
         if (issued := self._issued.get(digest_of(token))) is not None:
-            issued.is_published = False
+            issued.publication = "none"
 
     def is_published(self, token: str) -> bool:
         """True if other servers can find the token."""
         issued = self._issued.get(digest_of(token))
-        return issued is not None and issued.is_published
+        return issued is not None and issued.publication == "done"
 
     def issued_for(self, principal: Principal, carrier: str, call_id: str) -> str | None:
         """Token that was already issued for this call to this principal; None: none."""

@@ -322,7 +322,8 @@ class Session:
     def say(self, text: str) -> None:
         """Begin a response of these words now; one in progress ends as it is. For announcements,
         which may neither wait for the model nor be interrupted by its words."""
-        if not self._machine.takes_requests:
+        # A held response is cut before the words are set: speech that cuts it resets them.
+        if self._machine.agent is Agent.HELD or not self._machine.takes_requests:
             if self._is_unheard:
                 self._background.unheard(self._machine.turn)
             self.feed(ev.ReplyCancelled())

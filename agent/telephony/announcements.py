@@ -71,7 +71,14 @@ async def uninterrupted(session: Session, keys: PhoneKeys) -> AsyncIterator[None
         try:
             yield
         finally:
-            await session.handle(UpdateSession(session.settings.changed(turn_detection=detection)))
+            settings = session.settings  # a menu may have changed them meanwhile
+            if settings.turn_detection is not None:
+                active = replace(
+                    settings.turn_detection,
+                    interrupt_response=detection.interrupt_response,
+                    create_response=detection.create_response,
+                )
+                await session.handle(UpdateSession(settings.changed(turn_detection=active)))
 
 
 async def _open(session: Session, speaker: Speaker, keys: PhoneKeys, plan: CallPlan) -> None:

@@ -23,11 +23,13 @@ Cause = Literal[
     "bad_stream",
     "revoked",
     "stopped",
+    "refused",
     "failed",
 ]
 """Cause of a call's end. "lost": the connection broke, or the carrier stopped sending or reading;
 "bad_stream": the carrier sent an invalid frame; "machine": an answering machine answered our call;
-"stopped": this server was stopped; "failed": a fault of this server."""
+"stopped": this server was stopped; "refused": all calls of its key are in progress, on the servers
+of the fleet together; "failed": a fault of this server."""
 
 OUTBOUND: Final = "outbound"
 """Prefix of the parameter `direction` in calls that this server placed."""

@@ -188,11 +188,10 @@ class PhoneSocket:
     ) -> None:
         """Admit and serve one call. Raises StreamError for a refused one."""
         presented = scope.get(PRESENTED_KEY)
-        await self._service.fleet_tokens.claim(
-            self._tokens, offered_tokens(carrier, started, presented)
-        )
+        offered = offered_tokens(carrier, started, presented)
+        await self._service.fleet_tokens.claim(self._tokens, offered)
         expected = proven(principal, carrier, started, self._tokens, presented)
-        await self._service.fleet_tokens.publish(self._tokens)  # what was another call's
+        await self._service.fleet_tokens.publish(self._tokens, offered)  # what was another call's
         if expected is None:
             raise StreamError(NOT_AUTHENTICATED)
         principal = expected.principal

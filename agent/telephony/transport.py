@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NoReturn, Protocol
 
 from agent import errors
-from agent.calls.service import REVOKED, SILENT, STOPPED, TIME_IS_UP, CallOver
+from agent.calls.service import LINES_OF_KEY, REVOKED, SILENT, STOPPED, TIME_IS_UP, CallOver
 from agent.errors import SlowReader
 from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.realtime.socket import SocketEnd, Take
@@ -57,6 +57,7 @@ _CAUSES: Final[Mapping[str, Cause]] = {
     TIME_IS_UP: "time_limit",
     REVOKED: "revoked",
     STOPPED: "stopped",
+    LINES_OF_KEY.message: "refused",
 }
 """Causes by the reasons of `agent/calls/service.py`; any other reason is "failed"."""
 

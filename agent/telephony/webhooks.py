@@ -5,8 +5,10 @@ authenticates the stream, and links it to what the webhook told of the call, suc
 further request about the same call gets the same token. A repeated signed request, from a carrier
 that lost the answer or from an attacker who recorded it, gets the first answer, whose token works
 once. That includes requests in another notation with a valid signature: with the fields in another
-order, or with a query that the carrier does not sign. In a fleet the answer is remembered in the
-state store, by all servers and over their restarts.
+order, or with a query that the carrier does not sign. It also includes requests at the other of the
+two addresses, which some carriers do not sign either: a recorded status opens no call, and a
+recorded request for instructions ends none. In a fleet the answer is remembered in the state store,
+by all servers and over their restarts.
 
 If no line (place for a call) is free, the caller hears a message in the carrier's own way; an
 unauthenticated carrier gets an error, which its own debugger shows.
@@ -35,6 +37,7 @@ from agent.http.refusal import STOPPING, HttpRefusal, shown
 from agent.http.responses import CLIENT_GONE
 from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.webhook import (
+    TOLERANCE_S,
     Answer,
     CarrierCall,
     Webhook,
@@ -64,6 +67,10 @@ Some carriers sign no time, so that a replay of any age has a valid signature.""
 
 ANSWERED_S: Final = 7 * 86_400
 """Time in s for which the state store of a fleet remembers an answer: some 1 kB each."""
+
+NOTED_S: Final = 2 * TOLERANCE_S
+"""Time in s for which it remembers a status. A carrier that does not sign the address signs the
+time, and that is not accepted for longer."""
 
 NOTED: Final = Answer("", "text/plain", 204)
 
@@ -114,6 +121,8 @@ class PhoneWebhooks:
         self._store = service.state_store
         self._answered: dict[bytes, Answer] = {}
         """Answers to signed requests, by digest."""
+        self._noted: dict[bytes, Answer] = {}
+        """The same of statuses: several a call, which displace no answer."""
 
     @property
     def _config(self) -> Config:
@@ -188,17 +197,16 @@ class PhoneWebhooks:
         # A sender with a key may repeat requests. A caller may return from two transfers with equal
         # requests; those contain the end of the time limit.
         if digest and not call.transfer:
-            self._answered[digest] = answer
-            while len(self._answered) > MAX_ANSWERED:
-                del self._answered[next(iter(self._answered))]
-        await self._service.fleet_tokens.publish(self._tokens)
+            _keep(self._answered, digest, answer)
+        token = self._tokens.issued_for(received.sender, received.carrier.name, call.call_id)
+        await self._service.fleet_tokens.publish(self._tokens, [token] if token else [])
         if digest and not call.transfer:
-            answer = self._answered[digest] = await self._remember(digest, answer)
+            answer = self._answered[digest] = await self._remember(digest, answer, ANSWERED_S)
         return answer
 
     async def _known(self, digest: bytes) -> Answer | None:
         """The answer that this request got before, at any server."""
-        known = self._answered.get(digest)
+        known = self._answered.get(digest) or self._noted.get(digest)
         if known is None and self._store.is_shared:
             try:
                 known = _answer_of(await self._store.get(_name_of(digest)))
@@ -206,13 +214,13 @@ class PhoneWebhooks:
                 _log.warning("whether a webhook is a repeated one is known here only: %s", error)
         return known
 
-    async def _remember(self, digest: bytes, answer: Answer) -> Answer:
+    async def _remember(self, digest: bytes, answer: Answer, life_s: int) -> Answer:
         """Keep the answer for all servers. Returns the one that counts: the first."""
         if not self._store.is_shared:
             return answer
         name, text = _name_of(digest), json.dumps(asdict(answer)).encode()
         try:
-            if await self._store.put_if_absent(name, text, ANSWERED_S):
+            if await self._store.put_if_absent(name, text, life_s):
                 return answer
             first = _answer_of(await self._store.get(name))
         except StateStoreError as error:
@@ -221,14 +229,19 @@ class PhoneWebhooks:
         return first or answer
 
     async def _note(self, received: _Authenticated) -> Answer:
-        """Take a status. Raises WebhookError."""
+        """Take a status; a repeated request has no effect. Raises WebhookError."""
         status = received.webhook.status(received.content)
-        if not status.call_id:
+        digest = received.digest
+        if digest and await self._known(digest) is not None:
             return NOTED
-        if status.is_over:
+        if digest:
+            _keep(self._noted, digest, NOTED)
+        if status.call_id and status.is_over:
             self._tokens.ended(received.sender, received.carrier.name, status.call_id)
-        elif status.answered_by and received.sender.kind == "carrier":
+        elif status.call_id and status.answered_by and received.sender.kind == "carrier":
             self._on_answered(received.carrier.name, status.call_id, status.answered_by)
+        if digest:
+            await self._remember(digest, NOTED, NOTED_S)
         return NOTED
 
     def _connected(self, received: _Authenticated, call: CarrierCall) -> Answer:
@@ -283,6 +296,13 @@ async def _body(request: Request) -> bytes | HttpRefusal:
     except RefusedError as error:
         code = "timeout" if error.status == 408 else "body_too_large"
         return HttpRefusal(error.status, f"The body {error.problem}.", code)
+
+
+def _keep(answers: dict[bytes, Answer], digest: bytes, answer: Answer) -> None:
+    """Keep one more answer of those in memory."""
+    answers[digest] = answer
+    while len(answers) > MAX_ANSWERED:
+        del answers[next(iter(answers))]
 
 
 def _name_of(digest: bytes) -> str:

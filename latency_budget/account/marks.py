@@ -67,7 +67,7 @@ class MarkName(StrEnum):
     REPLY_DONE = "reply_done"
     """The last sample of the reply was handed to the transport."""
     INTERRUPTED = "interrupted"
-    """The reply was cut."""
+    """The reply was cut, and not because its client was lost."""
     REOPENED = "reopened"
     """The caller went on with the previous turn, whose reply was cancelled: this turn continues
     it."""

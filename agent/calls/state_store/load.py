@@ -32,4 +32,4 @@ def open_state_store(config: Config, clock: Clock) -> StateStore:
     check_state_store(config)
     from .redis_store import RedisStateStore  # only here: redis is an extra
 
-    return RedisStateStore(address)
+    return RedisStateStore(address, clock)

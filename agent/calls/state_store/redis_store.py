@@ -28,7 +28,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from agent.config.state_address import RedisAddress
+from latency_budget.account.clock import Clock
 
+from .circuit_breaker import CircuitBreaker
 from .store import ForeignDataError, Lease, LeaseLostError, Record, StoreUnavailableError
 
 MIN_VERSION: Final = (6, 2)
@@ -39,8 +41,9 @@ MAX_CONNECTIONS: Final = 32
 data center."""
 
 TIMEOUT_S: Final = 2.0
-"""Time limit of one command, its connection and second try included. A client that resumes waits
-for three of them at most, a carrier's webhook too."""
+"""Time limit of one command, its connection and second try included. Operations in a row, such as
+the three of a carrier's webhook, wait for one of them where the Redis hangs
+(`circuit_breaker.py`)."""
 
 LEASE: Final = "@lease"
 """Field of a record with its holder's token; empty where its end was recorded."""
@@ -105,8 +108,10 @@ class RedisStateStore:
 
     is_shared: Final = True
 
-    def __init__(self, address: RedisAddress) -> None:
+    def __init__(self, address: RedisAddress, clock: Clock) -> None:
         """Connects with the first operation."""
+        self._clock = clock
+        self._breaker = CircuitBreaker()
         self._prefix = address.prefix
         self._shown = address.shown
         pool = BlockingConnectionPool.from_url(
@@ -215,7 +220,27 @@ class RedisStateStore:
         return int(await self._run(lambda: run(keys=[self._key(name)], args=arguments)))
 
     async def _run(self, operation: Callable[[], Awaitable[Result]]) -> Result:
-        """Run one operation of the client. Raises StateStoreError."""
+        """Run one operation of the client, unless the Redis hung a moment ago. Raises
+        StateStoreError."""
+        began_ns = self._clock.now_ns()
+        if not self._breaker.admits(began_ns):
+            raise StoreUnavailableError(f"{self._problem}; it is tried again in a moment")
+        try:
+            result = await self._tried(operation)
+        except StoreUnavailableError:
+            self._breaker.failed(began_ns, self._clock.now_ns())
+            raise
+        except ForeignDataError:
+            self._breaker.answered()
+            raise
+        except BaseException:
+            self._breaker.abandoned()
+            raise
+        self._breaker.answered()
+        return result
+
+    async def _tried(self, operation: Callable[[], Awaitable[Result]]) -> Result:
+        """Raises StateStoreError."""
         try:
             async with asyncio.timeout(TIMEOUT_S):  # of the pool, the connection and all tries
                 result = await operation()

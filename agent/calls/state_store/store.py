@@ -15,7 +15,8 @@ four kinds of entries, and nothing else:
 - *sets*: members that are added and never removed.
 
 Nothing here waits for long: an operation fails with `StoreUnavailableError` after some seconds at
-most. Whoever uses the store decides what a failure means; a call never ends because of one.
+most, and at once where another one has just waited in vain (`circuit_breaker.py`). Whoever uses the
+store decides what a failure means; a call never ends because of one.
 """
 
 from collections.abc import Mapping, Set

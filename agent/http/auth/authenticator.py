@@ -136,10 +136,13 @@ class Authenticator:
         self.on_news()
 
     async def watch(self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Look after the key file until cancelled."""
-        while True:
-            await pause(LOOK_EVERY_S)
-            await self.refresh()
+        """Look after the key file, and the keys of the issuer of web tokens, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            if self._jwt is not None:
+                group.create_task(self._jwt.keep_fresh(pause))
+            while True:
+                await pause(LOOK_EVERY_S)
+                await self.refresh()
 
     def _by_key(self, text: str) -> Principal | None:
         key = self._ring.find(text, unix_ns() / 1e9)

@@ -2,16 +2,20 @@
 
 PyJWT (the extra `jwt`) does the cryptography. Two decisions are made here. Only algorithms with a
 public key are accepted, so that no token is signed with a key that every reader of the list has
-(RFC 8725, section 3.1). The issuer's keys are fetched for the first token, every ten minutes, and
-for a token signed with an unknown key, but at most twice a minute: otherwise a client that invents
-key names would make this server flood the issuer. Where fetching fails, the keys at hand stay
-valid.
+(RFC 8725, section 3.1). The issuer's keys are fetched for the first token, before they are ten
+minutes old, and for a token signed with an unknown key, but at most twice a minute: otherwise a
+client that invents key names would make this server flood the issuer. Where fetching fails, the
+keys at hand stay valid.
+
+A token that is signed with a known key waits for no fetch: `keep_fresh` makes those that its age
+demands. Where that does not run, the first token after ten minutes waits for one.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import httpx
 import jwt
@@ -30,6 +34,10 @@ MAX_JWT_CHARS: Final = 8192
 FRESH_S: Final = 600
 """A key that the issuer has withdrawn is taken so much longer."""
 RETRY_S: Final = 30
+"""Least interval of fetches."""
+REFRESH_S: Final = FRESH_S - 2 * RETRY_S
+"""Age at which `keep_fresh` fetches the keys anew: one more try before they are `FRESH_S` old."""
+LOOK_EVERY_S: Final = 1.0
 MAX_JWKS_BYTES: Final = 1 << 18
 FETCH_TIMEOUT_S: Final = 5.0
 LEEWAY_S: Final = 30
@@ -94,23 +102,45 @@ class JwtTokens:
         return Principal(subject, "jwt", KeyLimits(), key_id=f"jwt:{subject}")
 
     async def _key(self, name: str) -> _Key | None:
-        """The issuer's key of that name; a token that names none has the only one."""
+        """The issuer's key of that name; a token that names none has the only one. Waits for the
+        issuer where it is not known, or nobody keeps the keys fresh. Raises
+        IssuerUnreachableError."""
+        known = self._known(name)
+        if known is not None and self._age_s(self._tried_ns) <= FRESH_S:
+            return known
         async with self._fetching:
             if self._is_due(name):
                 await self._fetch()
         if not self._keys and self._fetched_ns is None:
             raise IssuerUnreachableError
+        return self._known(name)
+
+    async def keep_fresh(
+        self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> NoReturn:
+        """Fetch the keys anew before they are `FRESH_S` old, once there are any, until
+        cancelled."""
+        while True:
+            await pause(LOOK_EVERY_S)
+            if self._fetched_ns is None:
+                continue
+            async with self._fetching:
+                is_old = self._age_s(self._fetched_ns) >= REFRESH_S
+                if is_old and self._age_s(self._tried_ns) >= RETRY_S:
+                    await self._fetch()
+
+    def _known(self, name: str) -> _Key | None:
         if not name and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(name)
 
     def _is_due(self, name: str) -> bool:
-        now_ns = self._clock.now_ns()
-        if self._tried_ns is not None and now_ns - self._tried_ns < RETRY_S * 10**9:
+        if self._age_s(self._tried_ns) < RETRY_S:
             return False
-        if self._fetched_ns is None or now_ns - self._fetched_ns > FRESH_S * 10**9:
-            return True
-        return bool(name) and name not in self._keys
+        return self._age_s(self._fetched_ns) > FRESH_S or (bool(name) and name not in self._keys)
+
+    def _age_s(self, at_ns: int | None) -> float:
+        return float("inf") if at_ns is None else (self._clock.now_ns() - at_ns) / 1e9
 
     async def _fetch(self) -> None:
         self._tried_ns = self._clock.now_ns()

@@ -93,6 +93,8 @@ class Playback:
         self._anchor_sample = 0
         self._reported: tuple[int, int] | None = None
         """(at_ns, sample) of the client's last report."""
+        self.is_client_lost = False
+        """The client was lost before the end: a cut is no interruption."""
         self._finished = False
         self._held_from: int | None = None
         """First sample that may not be sent yet; None: all may."""
@@ -284,6 +286,7 @@ class Playback:
     def client_lost(self, now_ns: int) -> None:
         """Nothing more reaches the client. One that used to report has played, since its last
         report, no more than it can have had by then."""
+        self.is_client_lost = True
         if self._reported is not None:
             at_ns, sample = self._reported
             since = min((now_ns - at_ns) * self.rate_hz // 1_000_000_000, self._lead)

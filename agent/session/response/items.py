@@ -211,7 +211,8 @@ class ReplyItems:
         if not keeps_heard:
             heard = 0
         reply.held_at = None
-        self._log.mark(reply.turn, MarkName.INTERRUPTED, self._clock.now_ns())
+        if not reply.playback.is_client_lost:
+            self._log.mark(reply.turn, MarkName.INTERRUPTED, self._clock.now_ns())
         self._keep_heard(reply, heard)
         reply.taken_back = not keeps_heard
         self._end(reply, "cancelled", reason, heard)

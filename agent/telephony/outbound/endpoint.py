@@ -144,7 +144,7 @@ class OutboundCalls:
         )
         token = self._tokens.issue(expected, telephony.ring_s + TOKEN_S)
         self._ringing[token] = principal.key_id
-        await self._service.fleet_tokens.publish(self._tokens)
+        await self._service.fleet_tokens.publish(self._tokens, [token])
         url = telephony.address_of(STREAM_PATH, is_socket=True)
         order = OutboundCall(
             wanted.to,

@@ -1,15 +1,23 @@
 """Sessions that can't begin: what the client is told."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from agent.calls.service import CANT_BEGIN
+from agent.calls.call_state import CallHead, CallState
+from agent.calls.service import CANT_BEGIN, AdmittedCall
 from agent.calls.session_start import SessionStart, session_start
-from agent.errors import CLOSE_POLICY, ClientError
+from agent.calls.state_store.memory import MemoryStateStore
+from agent.calls.state_writer import FleetCalls, TakenOverCall
+from agent.errors import CLOSE_OVERLOADED, CLOSE_POLICY, ClientError
 from agent.http.auth.principal import ANYONE
+from agent.session.api.conversation import ItemId, Message
+from agent.session.api.ids import new_session_id
 from agent.session.api.server_events import Notice, Problem
+from agent.session.api.session_state import SessionState
+from agent.session.api.settings import SessionSettings
 from latency_budget.account.clock import ManualClock
 from tests.support.telephony.telephony_harness import TelephonyHarness
 
@@ -33,6 +41,9 @@ class EndedCarrier:
         self.ended.append((code, reason, last))
 
 
+SCOPE: dict[str, Any] = {"client": ("127.0.0.1", 5000), "headers": []}
+
+
 async def test_the_client_is_told_why_its_language_is_not_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,11 +57,56 @@ async def test_the_client_is_told_why_its_language_is_not_possible(
     service, carrier = made.call_service, EndedCarrier()
     start = session_start(made.config, ANYONE, None)
     assert isinstance(start, SessionStart)
-    scope: dict[str, Any] = {"client": ("127.0.0.1", 5000), "headers": []}
-    await service.hold(service.admit(ANYONE, scope, start, service.socket_rules), carrier)
+    await service.hold(service.admit(ANYONE, SCOPE, start, service.socket_rules), carrier)
     ((code, reason, last),) = carrier.ended
     assert (code, reason) == (CLOSE_POLICY, CANT_BEGIN)
     (problem,) = last
     assert isinstance(problem, Problem)
     assert (problem.message, problem.param) == ("pip install 'halfsec[languages]'", param)
+    assert made.is_empty
+
+
+def taken_over(made: TelephonyHarness, *items: Message) -> AdmittedCall:
+    """A call of another server, admitted here."""
+    start = session_start(made.config, ANYONE, None)
+    assert isinstance(start, SessionStart)
+    session = new_session_id()
+    writer = FleetCalls(MemoryStateStore(made.clock), 60).begin(session, start, "key:1", 3600)
+    head = CallHead(session, "default", "m", (), "", 2_000_000_000, 0, ())
+    state = SessionState(SessionSettings(), items, 0, 0, 0, 0, (), 0, False, False, None)
+    found = TakenOverCall(CallState(head, state), "", writer)
+    return made.call_service.admit_taken_over(ANYONE, SCOPE, found)
+
+
+def refuses_the_language(made: TelephonyHarness) -> tuple[Message, ...]:
+    async def refuse(language: str, voice: str) -> str:
+        raise ClientError("pip install 'halfsec[languages]'", code="invalid_value")
+
+    made.stages.prepare_language = refuse  # type: ignore[method-assign]
+    return ()
+
+
+def has_contradictory_items(made: TelephonyHarness) -> tuple[Message, ...]:
+    item = Message(ItemId("item_1"), "user", "text", "Hello?", "completed")
+    return item, item
+
+
+@pytest.mark.parametrize("prepare", [refuses_the_language, has_contradictory_items])
+async def test_a_call_that_can_not_be_taken_over_is_left_to_other_servers(
+    tmp_path: Path, prepare: Callable[[TelephonyHarness], tuple[Message, ...]]
+) -> None:
+    made, carrier = TelephonyHarness(ManualClock(), tmp_path), EndedCarrier()
+    await made.call_service.hold(taken_over(made, *prepare(made)), carrier)
+    ((code, reason, _),) = carrier.ended
+    assert (code, reason) == (CLOSE_OVERLOADED, CANT_BEGIN), "with which its record is kept"
+    assert made.is_empty
+
+
+async def test_a_mistake_of_ours_leaves_a_call_to_other_servers(tmp_path: Path) -> None:
+    made, carrier = TelephonyHarness(ManualClock(), tmp_path), EndedCarrier()
+    made.stages.fault = LookupError("a mistake of ours")
+    with pytest.raises(LookupError):
+        await made.call_service.hold(taken_over(made), carrier)
+    ((code, _, _),) = carrier.ended
+    assert code == CLOSE_OVERLOADED
     assert made.is_empty

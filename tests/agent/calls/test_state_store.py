@@ -22,7 +22,7 @@ from agent.config.layers import load_config
 from agent.config.state_address import RedisAddress, parse_state_store
 from agent.errors import ConfigError
 from agent.server.service import verify_state_store
-from latency_budget.account.clock import ManualClock
+from latency_budget.account.clock import ManualClock, SystemClock
 from tests.support.service.redis_server import RedisServer, redis_server
 
 pytest_plugins = ["tests.support.service.redis_fixtures"]
@@ -58,7 +58,7 @@ async def stores(request: pytest.FixtureRequest) -> AsyncIterator[Stores]:
         clock = ManualClock()
         yield Stores(MemoryStateStore(clock), clock)
         return
-    store = RedisStateStore(address_of(request.getfixturevalue("redis")))
+    store = RedisStateStore(address_of(request.getfixturevalue("redis")), SystemClock())
     yield Stores(store, None)
     await store.close()
 
@@ -224,7 +224,9 @@ async def test_memory_is_bounded() -> None:
 
 
 async def test_two_fleets_share_a_redis(redis: RedisServer) -> None:
-    one, two = (RedisStateStore(address_of(redis, prefix)) for prefix in ("one:", "two:"))
+    one, two = (
+        RedisStateStore(address_of(redis, prefix), SystemClock()) for prefix in ("one:", "two:")
+    )
     await one.put("name", b"1", LONG_S)
     assert await two.get("name") is None
     await two.write_record(FIRST, {"a": b"2"}, LONG_S, whole=True)
@@ -237,7 +239,7 @@ async def test_two_fleets_share_a_redis(redis: RedisServer) -> None:
 
 async def test_a_hash_of_another_program_is_no_record(redis: RedisServer) -> None:
     redis.command("HSET", "test:call:1", "a", "foreign")
-    store = RedisStateStore(address_of(redis))
+    store = RedisStateStore(address_of(redis), SystemClock())
     with pytest.raises(ForeignDataError, match="no record"):
         await store.read_record("call:1")
     for whole in (False, True):
@@ -249,7 +251,7 @@ async def test_a_hash_of_another_program_is_no_record(redis: RedisServer) -> Non
 
 async def test_redis_goes_and_comes_back() -> None:
     with redis_server() as server:
-        store = RedisStateStore(address_of(server))
+        store = RedisStateStore(address_of(server), SystemClock())
         await store.put("name", b"1", LONG_S)
         server.stop()
         operations: list[Callable[[], Awaitable[Any]]] = [
@@ -271,13 +273,13 @@ async def test_redis_goes_and_comes_back() -> None:
 
 async def test_a_redis_that_is_no_use_is_refused_at_the_start() -> None:
     with redis_server("--requirepass", "correct horse") as server:
-        store = RedisStateStore(address_of(server))
+        store = RedisStateStore(address_of(server), SystemClock())
         with pytest.raises(StateStoreError) as refusal:
             await store.check()
         assert "correct horse" not in str(refusal.value)
         await store.close()
     with redis_server("--rename-command", "GETDEL", "") as server:
-        store = RedisStateStore(address_of(server))
+        store = RedisStateStore(address_of(server), SystemClock())
         with pytest.raises(ForeignDataError, match="GETDEL") as unknown:
             await store.take("secret-token")
         assert "secret-token" not in str(unknown.value)

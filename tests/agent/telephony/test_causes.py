@@ -11,7 +11,7 @@ import pytest
 
 from agent.calls.service import CallOver
 from agent.errors import StageError
-from agent.http.auth.principal import FILE_KEY, Principal
+from agent.http.auth.principal import FILE_KEY, KeyLimits, Principal
 from agent.realtime.socket import SocketEnd, Take
 from agent.session.api.conversation import ModelCall
 from agent.session.session import Session
@@ -135,6 +135,16 @@ def is_stopped_while_it_begins(scene: TelephonyHarness) -> None:
     scene.stages.new_ears = new_ears  # type: ignore[method-assign]
 
 
+def finds_no_line_in_the_fleet(scene: TelephonyHarness) -> None:
+    """Another server has the only call of its key."""
+    scene.principal = Principal("carrier", "key", KeyLimits(1), key_id="key:1")
+
+    async def take(principal: Principal, session_id: object) -> bool:
+        return False
+
+    scene.call_service._fleet_lines.take = take  # type: ignore[method-assign]
+
+
 def revokes(scene: TelephonyHarness) -> None:
     scene.principal = Principal("carrier", "key", key_id=f"{FILE_KEY}gone")
 
@@ -154,6 +164,12 @@ WAYS = [
     Way("it is too long", "time_limit", "time limit", settings="[telephony]\nlimit_s = 20\n"),
     Way("nobody speaks", "silent", "nobody has spoken", settings=GREETS),
     Way("its key is revoked", "revoked", "was revoked", prepare=revokes),
+    Way(
+        "its key has no line in the fleet",
+        "refused",
+        "All calls that this key may hold",
+        prepare=finds_no_line_in_the_fleet,
+    ),
     Way("a stage is broken", "failed", "restarting", prepare=breaks_ears),
     Way("the server is stopped", "stopped", "is being stopped", is_stopped),
     Way("it outlasts the drain", "stopped", "is being stopped", outlasts_the_drain),

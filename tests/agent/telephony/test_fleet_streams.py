@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from agent.calls.state_store.memory import MemoryStateStore
+from agent.calls.state_store.redis_store import TIMEOUT_S
 from agent.calls.state_store.store import StoreUnavailableError
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
-from latency_budget.account.clock import SystemClock
+from latency_budget.account.clock import ManualClock, SystemClock
+from tests.agent.calls.test_circuit_breaker import hanging_store
+from tests.agent.telephony.carriers.test_served import jambonz_request
 from tests.agent.telephony.carriers.test_twilio import start
 from tests.support.telephony.telephony_server import ServerUnderTest, telephony_server, token_in
 
@@ -111,6 +114,16 @@ async def test_a_repeated_webhook_opens_no_second_call(fleet: Fleet) -> None:
     assert (len(first.held), len(second.held), len(restarted.held)) == (0, 1, 0)
 
 
+async def test_a_recorded_status_opens_no_call_anywhere(fleet: Fleet) -> None:
+    first, second = await fleet.server(), await fleet.server()
+    status = jambonz_request(call_status="ringing")
+    told = {"headers": status.headers, "content": status.content}
+    await first.http.post("/telephony/jambonz/status", **told)
+    for server in (first, second):
+        answer = await server.http.post("/telephony/jambonz/voice", **told)
+        assert (answer.status_code, answer.content) == (204, b"")
+
+
 async def test_without_its_store_a_server_takes_its_own_calls(fleet: Fleet) -> None:
     first, second = await fleet.server(), await fleet.server()
     fleet.store.is_away = True
@@ -120,6 +133,26 @@ async def test_without_its_store_a_server_takes_its_own_calls(fleet: Fleet) -> N
     assert await closed(first, token) == CLOSE_NORMAL
     assert await closed(first, token) == CLOSE_POLICY
     assert (len(first.held), len(second.held)) == (1, 0)
+
+
+async def test_a_store_that_hangs_delays_a_webhook_once(
+    server: ServerUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the time limit of one operation, in which carriers wait for the answer."""
+    clock = ManualClock()
+    store, client = hanging_store(clock)
+    async with telephony_server(tmp_path, monkeypatch, state_store=store) as first:
+        waited_ns = []
+        for name in ("CA1", "CA2"):
+            began_ns = clock.now_ns()
+            token = token_in(await first.twilio(CallSid=name))
+            stream = start(callSid=name, customParameters={"token": token})
+            assert (await first.stream("twilio", stream)).closed[0] == CLOSE_NORMAL
+            waited_ns.append(clock.now_ns() - began_ns)
+        unknown = start(customParameters={"token": "ct" + "0" * 48})
+        assert (await first.stream("twilio", unknown)).closed[0] == CLOSE_POLICY
+    assert waited_ns == [TIMEOUT_S * 1e9, 0]
+    assert client.num_asked == 1
 
 
 async def test_an_entry_of_another_version_is_no_call(fleet: Fleet) -> None:

@@ -17,7 +17,14 @@ from agent.config.access import AccessSettings
 from agent.config.schema import Config
 from agent.errors import IssuerUnreachableError
 from agent.http.auth.authenticator import Authenticator
-from agent.http.auth.jwt import FRESH_S, MAX_JWKS_BYTES, MAX_JWT_CHARS, RETRY_S, JwtTokens
+from agent.http.auth.jwt import (
+    FRESH_S,
+    MAX_JWKS_BYTES,
+    MAX_JWT_CHARS,
+    REFRESH_S,
+    RETRY_S,
+    JwtTokens,
+)
 from agent.http.auth.keys import KeyFile
 from latency_budget.account.clock import ManualClock, unix_ns
 
@@ -182,6 +189,87 @@ async def test_rotated_keys_are_fetched() -> None:
     issuer.clock.advance_ms(RETRY_S * 1000)
     assert await issuer.tokens.read(token(OTHER_RSA, "new")) is not None
     assert await issuer.tokens.read(token()) is None
+
+
+class SlowIssuer(Issuer):
+    """Answers when `gate` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.asked = asyncio.Event()
+        """Set by each question."""
+        self.tokens = JwtTokens(SETTINGS, self.clock, httpx.MockTransport(self._serve_late))
+
+    async def _serve_late(self, request: httpx.Request) -> httpx.Response:
+        self.asked.set()
+        await self.gate.wait()
+        return self._serve(request)
+
+
+async def test_a_known_key_does_not_wait_for_a_hanging_issuer() -> None:
+    issuer = SlowIssuer()
+    assert await issuer.tokens.read(token()) is not None
+    issuer.gate.clear()
+    issuer.asked.clear()
+    issuer.clock.advance_ms(RETRY_S * 1000)
+    issuer.keys = [*KEYS, jwk(OTHER_RSA, "new", "RS256")]
+    async with asyncio.TaskGroup() as group:
+        new = group.create_task(issuer.tokens.read(token(OTHER_RSA, "new")))
+        await issuer.asked.wait()
+        known = group.create_task(issuer.tokens.read(token()))
+        await asyncio.sleep(0)
+        assert known.done()
+        assert not new.done()
+        issuer.gate.set()
+    assert known.result() is not None
+    assert new.result() is not None
+
+
+async def test_keys_are_kept_fresh_beside_the_tokens() -> None:
+    issuer, looks = SlowIssuer(), 0
+    look, looked = asyncio.Event(), asyncio.Event()
+
+    async def pause(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        looked.set()
+        await look.wait()
+        look.clear()
+
+    async def looks_again() -> None:
+        looked.clear()
+        look.set()
+        await looked.wait()
+
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(issuer.tokens.keep_fresh(pause))
+        await looked.wait()
+        await looks_again()
+        assert issuer.num_asked == 0, "nobody has brought a token yet"
+        assert await issuer.tokens.read(token()) is not None
+        issuer.clock.advance_ms(REFRESH_S * 1000 - 1)
+        await looks_again()
+        assert issuer.num_asked == 1
+        issuer.clock.advance_ms(1)
+        issuer.gate.clear()
+        issuer.asked.clear()
+        look.set()
+        await issuer.asked.wait()
+        known = group.create_task(issuer.tokens.read(token()))
+        await asyncio.sleep(0)
+        assert known.done(), "while the issuer hangs"
+        looked.clear()
+        issuer.gate.set()
+        await looked.wait()
+        assert issuer.num_asked == 2
+        issuer.answer = lambda: httpx.Response(500)
+        issuer.clock.advance_ms(REFRESH_S * 1000)
+        for _ in range(3):
+            await looks_again()
+        assert issuer.num_asked == 3, "one in half a minute"
+        keeping.cancel()
 
 
 @pytest.mark.parametrize(

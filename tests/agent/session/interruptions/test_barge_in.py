@@ -137,6 +137,30 @@ def test_partials_with_words_give_the_rest_up_before_the_caller_is_done() -> Non
     play(story)
 
 
+@pytest.mark.parametrize("words", ["Could you", None])
+def test_an_announcement_is_made_while_a_reply_is_held(words: str | None) -> None:
+    """With its own words, and the model has no further turn."""
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(30.5 * CHAR_S)
+        number = begin(call, words or "")
+        await call.until(say.ReplyEnded)
+        assert agent_of(call) is Agent.HELD
+        call.session.say("One minute is left.")
+        await call.until(say.ReplyEnded, 2)
+        call.ears.hear(ev.SpeechPaused(number, 16_000))
+        await asyncio.sleep(0.2)
+        call.ears.hear(ev.SilenceGrew(number, 5000))
+        await asyncio.sleep(10)
+
+    call = play(story)
+    first, second, *answers = ended(call)
+    assert (first.status, first.text) == ("cancelled", "Your table for two is booked")
+    assert second.text == "One minute is left."
+    assert [each.text for each in answers] == (["Next."] if words else [])
+    wire_is_in_order(call)
+
+
 def test_a_reply_that_was_sent_is_taken_up_as_well() -> None:
     """The client has all of it and stops in the last 400 ms."""
 

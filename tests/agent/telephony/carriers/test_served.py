@@ -15,7 +15,7 @@ import jwt
 import pytest
 
 from agent.calls.service import AdmittedCall, CallService
-from agent.errors import CLOSE_POLICY
+from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.telephony.carriers.media_stream import StreamStarted
 from agent.telephony.carriers.plivo import Plivo
 from agent.telephony.carriers.vonage import Vonage
@@ -254,6 +254,37 @@ async def test_no_line_is_kept_for_a_call_that_is_over_when_it_is_asked_about(
         assert (answer.status_code, answer.content) == (204, b"")
     for number in (1, 2):
         assert token_in(await server.twilio(CallSid=f"CA{number}")), "of two lines"
+
+
+@pytest.mark.parametrize("carrier", CARRIERS[1:], ids=lambda carrier: carrier.name)
+async def test_a_recorded_status_opens_no_call(
+    server: ServerUnderTest, carrier: CarrierCase
+) -> None:
+    """These carriers sign time and body, and no address."""
+    request = carrier.request()
+    answers = [
+        await server.http.request(
+            request.method,
+            f"/telephony/{carrier.name}/{path}{request.url}",
+            headers=request.headers,
+            content=request.content,
+        )
+        for path in ("status", "voice")
+    ]
+    assert [(each.status_code, each.content) for each in answers] == [(204, b"")] * 2
+
+
+async def test_a_recorded_web_token_ends_no_other_call(server: ServerUnderTest) -> None:
+    """Vonage signs no query: `payload_hash` is of a body."""
+    recorded = vonage_request()
+    token = token_in(await asked(server, "vonage", recorded))
+    for path in ("status", "voice"):
+        answer = await server.http.get(
+            f"/telephony/vonage/{path}?uuid=aaa&status=completed", headers=recorded.headers
+        )
+        assert (answer.status_code, answer.content) == (204, b"")
+    stream = await server.stream("vonage", vonage_start(token))
+    assert stream.closed[0] == CLOSE_NORMAL
 
 
 async def test_vonages_stream_is_told_what_call_it_is(server: ServerUnderTest) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.calls.recording import Recorder
 from agent.codec.g711 import mulaw_decode
 from agent.config.layers import load_config
 from agent.errors import ConfigError
@@ -178,6 +179,34 @@ def test_an_agent_presses_what_a_menu_offers(tmp_path: Path) -> None:
     assert (record.answered_by, record.cause) == ("menu", "caller_hung_up")
     sound = mulaw_decode(bytes(carrier.heard))
     assert "".join(DtmfDetector(8000).push(sound)) == "3"
+
+
+def test_the_announcement_of_a_recording_leaves_what_a_menu_has_changed(tmp_path: Path) -> None:
+    """It is known while the announcement is spoken."""
+
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
+        scene.ears.hear(ev.SpeechStarted(1, 0))
+        scene.ears.hear(SpeechResult(1, partial=(MENU, len(MENU))))
+        await asyncio.sleep(1)
+        detection = scene.ears.detection
+        assert detection == SemanticVad(
+            eagerness="low", interrupt_response=False, create_response=False
+        )
+        await asyncio.sleep(20)
+        carrier.say(frame("stop"))
+
+    settings = SETTINGS.replace("[telephony]", '[telephony]\nrecord = "announced"')
+    made: list[TelephonyHarness] = []
+
+    async def main(clock: ManualClock) -> None:
+        parts = {"recorder": Recorder(tmp_path / "recordings", clock)}
+        scene = TelephonyHarness(clock, tmp_path, settings=settings, calls=parts)
+        made.append(scene)
+        parameters = {"direction": "outbound-api"}
+        await scene.call(lambda carrier: story(scene, carrier), parameters=parameters)
+
+    play(main)
+    assert made[0].ears.detection == SemanticVad(eagerness="low")
 
 
 @pytest.mark.parametrize("on_menu", ["hang_up", "talk", "as_machine"])
