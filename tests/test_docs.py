@@ -255,7 +255,8 @@ def check_halfsec(words: list[str]) -> None:
     assert command, f"no command {words[:2]}"
     if command == ("bench",):
         assert words[1:] in ([], ["..."]), f"no bench {words[1]}"
-    text = commands_page.help_of(command)
+    other = [word for word in words if command[-1:] == ("llm",) and word == "--speculation"]
+    text = commands_page.help_of((*command, *other))  # it has options of its own
     for word in words:
         if re.fullmatch(r"--[a-z][a-z0-9-]*", word):
             assert re.search(rf"(?<![\w-]){word}(?![\w-])", text), f"{command} has no {word}"

@@ -117,10 +117,12 @@ async def test_a_repeated_webhook_opens_no_second_call(fleet: Fleet) -> None:
 async def test_a_recorded_status_opens_no_call_anywhere(fleet: Fleet) -> None:
     first, second = await fleet.server(), await fleet.server()
     status = jambonz_request(call_status="ringing")
-    told = {"headers": status.headers, "content": status.content}
-    await first.http.post("/telephony/jambonz/status", **told)
+    headers, content = dict(status.headers), status.content
+    await first.http.post("/telephony/jambonz/status", headers=headers, content=content)
     for server in (first, second):
-        answer = await server.http.post("/telephony/jambonz/voice", **told)
+        answer = await server.http.post(
+            "/telephony/jambonz/voice", headers=headers, content=content
+        )
         assert (answer.status_code, answer.content) == (204, b"")
 
 
