@@ -28,6 +28,9 @@ from latency_budget.storage.database import Place
 from latency_budget.storage.private_files import write_private_file
 from latency_budget.storage.store_query import TurnFilter, unix_ns_of
 
+MAX_LAST: Final = 10**9
+"""Largest number of turns to ask for; databases have 63 bits for it."""
+
 DRAWN: Final = 20
 """Most turns whose waterfalls are drawn; all count in the table."""
 
@@ -133,8 +136,8 @@ def _default_source(place: Place, wanted: TurnFilter) -> Source:
 
 def _filter(options: argparse.Namespace) -> TurnFilter:
     """Raises ValueError."""
-    if options.last is not None and options.last < 1:
-        raise ValueError("--last is 1 or more")
+    if options.last is not None and not 1 <= options.last <= MAX_LAST:
+        raise ValueError(f"--last is 1 to {MAX_LAST}")
     return TurnFilter(
         session=options.session,
         profile=options.profile,

@@ -180,11 +180,11 @@ class ClientLine:
                 self.token = None
                 continue
             except ConnectError as error:
-                is_late = self._clock.now_ns() > gives_up_ns
+                after_s = error.retry_after_s or 0.0
+                is_late = self._clock.now_ns() + after_s * 1e9 > gives_up_ns
                 if is_late or not (self.reconnects and error.may_pass):
                     self._end(None, f"connection lost; {error}")
                     return
-                after_s = error.retry_after_s or 0.0
             pause_s = max(min(MAX_PAUSE_S, pause_s * 2 or FIRST_PAUSE_S), after_s)
         if not self.reconnects:  # hung up meanwhile
             await connection.socket.close()

@@ -566,6 +566,12 @@ def _servers(
         if bool(server.url) == bool(server.command):
             problem = "needs a url or a command" if not server.url else "has a url and a command"
             raise ConfigError(f"mcp.{name} {problem}; give one of them.", key=f"mcp.{name}")
+        key, kind = ("env", "url") if server.url else ("headers", "command")
+        if getattr(server, key):
+            raise ConfigError(
+                f"mcp.{name}.{key} has no effect on a server with a {kind}; remove it.",
+                key=f"mcp.{name}.{key}",
+            )
         for each in server.background:
             if server.tools and each not in server.tools:
                 raise ConfigError(

@@ -620,6 +620,9 @@ class Config:
             value = shown_state_store(str(value))
         if key.startswith("webhooks.") and key.endswith(".url"):  # it may hold a token
             value = shown_webhook(str(value))
+        if key.startswith("mcp.") and key.endswith(".url"):  # its query may hold a key
+            address, mark, _ = str(value).partition("?")
+            value = f"{address}{mark and '?...'}"
         return EffectiveSetting(key, value, self.origins.get(key, "default"))
 
     def fingerprint(self) -> str:

@@ -218,13 +218,13 @@ class McpClient:
             cursor = page.next_cursor
             if cursor is None:
                 break
-        listing = listing_of(tools, self._settings.tools)
+        listing = listing_of(tools, self._settings.tools, self._settings.background)
         if listing == self.listing:
             return
-        self.listing = listing
+        before, self.listing = self.listing, listing
         names = ", ".join(listing.definitions) or "none"
         _log.info("MCP server %s: tools: %s", self.name, names)
-        for problem in listing.problems:
+        for problem in listing.problems if listing.problems != before.problems else ():
             _log.warning("MCP server %s: %s", self.name, problem)
 
     async def _listen(self, client: "Client") -> None:

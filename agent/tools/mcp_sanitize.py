@@ -24,6 +24,9 @@ MAX_SCHEMA_DEPTH: Final = 32
 MAX_DESCRIPTION_CHARS: Final = 1024
 """Longest description; a longer one is cut."""
 
+MAX_PROBLEMS: Final = 8
+"""Most problems of a listing that are told; a server may list any number of unusable tools."""
+
 MAX_RESULT_CHARS: Final = 1_000_000
 """Longest text of one result, before the limit of the settings."""
 
@@ -38,9 +41,11 @@ class Listing:
     """Why other tools are unusable, a sentence each."""
 
 
-def listing_of(tools: Iterable[Any], allowed: Sequence[str] = ()) -> Listing:
+def listing_of(
+    tools: Iterable[Any], allowed: Sequence[str] = (), background: Sequence[str] = ()
+) -> Listing:
     """Check a server's tools. `tools`: objects of the MCP library. `allowed`: names of the only
-    tools to use; empty: all."""
+    tools to use; empty: all. `background`: names of tools that the settings speak of as well."""
     definitions: dict[str, str] = {}
     problems = []
     for tool in tools:
@@ -60,7 +65,10 @@ def listing_of(tools: Iterable[Any], allowed: Sequence[str] = ()) -> Listing:
                 name, description[:MAX_DESCRIPTION_CHARS], tool.input_schema
             )
     known = {tool.name for tool in tools}
-    problems += [f"it has no tool {name!r}" for name in allowed if name not in known]
+    named = dict.fromkeys((*allowed, *background))
+    problems = [*(f"it has no tool {name!r}" for name in named if name not in known), *problems]
+    if len(problems) > MAX_PROBLEMS:
+        problems[MAX_PROBLEMS:] = [f"it has {len(problems) - MAX_PROBLEMS} problems more"]
     return Listing(definitions, tuple(problems))
 
 

@@ -11,6 +11,7 @@ JSON scalars or lists of them. A session keeps the last `max_records` in memory 
 oldest; `dropped` says how many, because a trace without its beginning cannot be replayed.
 """
 
+import contextlib
 import itertools
 import json
 import math
@@ -211,9 +212,11 @@ def _action(record: TraceRecord) -> ActionTaken:
 
 
 def _milliseconds(record: TraceRecord, value: Value) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise TraceError(f"mark {record.type}: {value!r} is no time in ms")
-    return float(value)
+    if not isinstance(value, bool) and isinstance(value, int | float):
+        with contextlib.suppress(OverflowError):  # an integer of hundreds of digits
+            if math.isfinite(milliseconds := float(value)):
+                return milliseconds
+    raise TraceError(f"mark {record.type}: {str(value)[:40]!r} is no time in ms")
 
 
 def _line(entry: dict[str, object]) -> str:

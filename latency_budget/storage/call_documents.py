@@ -9,6 +9,8 @@ a server claimed and did not settle, because it was killed, is due again after t
 from dataclasses import dataclass
 from typing import Final
 
+from latency_budget.account.clock import NS_PER_S
+
 from .database import Place, StoreConnection
 from .store_query import connected
 
@@ -18,6 +20,11 @@ for good must not fill the disk."""
 
 DOCUMENT_ROWS: Final = 10
 """Turns that the limit of the store counts a document for: it has some 0.5 kB for each turn."""
+
+MAX_AHEAD_NS: Final = 7200 * NS_PER_S
+"""A message that is due later than this was queued by a clock that was ahead. Pauses are an hour at
+most: a shorter time would try those too soon, a longer one holds messages when a clock is put
+back."""
 
 MAX_QUEUED_DAYS: Final = 8
 """Days after which a message is deleted whoever it was for: endpoints give up after a week at most,
@@ -109,12 +116,13 @@ def claim(
     connection: StoreConnection, endpoint: str, now_ns: int, until_ns: int
 ) -> ClaimedMessage | None:
     """Take the message of an endpoint that has been due longest, until `until_ns`. None: nothing is
-    due, or another server was faster. Raises errors of the driver."""
+    due, or another server was faster. What is due later than any pause ends was queued before the
+    clock was put back, and is due. Raises errors of the driver."""
     found = connection.execute(
         "SELECT id, message_id, body, created_unix_ns, num_attempts, due_unix_ns"
-        " FROM webhook_messages WHERE endpoint = ? AND due_unix_ns <= ?"
+        " FROM webhook_messages WHERE endpoint = ? AND (due_unix_ns <= ? OR due_unix_ns > ?)"
         " ORDER BY due_unix_ns, id LIMIT 1",
-        (endpoint, now_ns),
+        (endpoint, now_ns, now_ns + MAX_AHEAD_NS),
     ).fetchone()
     if found is None:
         return None

@@ -64,12 +64,15 @@ class SqliteDatabase(StoreDatabase):
         """Opens nothing."""
         super().__init__(path)
         self._path = path
+        self._file: tuple[int, int] | None = None
+        """Device and inode of the file that the last connection opened."""
         self._set_aside_ns: int | None = None
         self._aside: Path | None = None
 
     def connect(self) -> StoreConnection:
         make_private_folder(self._path.parent)
         os.close(open_private(self._path))
+        self._file = _file_at(self._path)
         connection = sqlite3.connect(
             self._path, timeout=BUSY_MS / 1e3, isolation_level=None, check_same_thread=True
         )
@@ -104,7 +107,8 @@ class SqliteDatabase(StoreDatabase):
         return connection
 
     def is_current(self, connection: StoreConnection) -> bool:
-        return self._path.exists()  # it was deleted: what is written there can't be found
+        # It was deleted or replaced: what is written there can't be found.
+        return self._file == _file_at(self._path) is not None
 
     def is_passing(self, error: Exception) -> bool:
         code = getattr(error, "sqlite_errorcode", None)
@@ -122,11 +126,15 @@ class SqliteDatabase(StoreDatabase):
 
     def set_aside(self, error: Exception, now_ns: int) -> str | None:
         path, before_ns = self._path, self._set_aside_ns
+        if self._file is not None and self._file != _file_at(path):
+            return None  # another process has set the damaged one aside: use the new one
         if before_ns is not None and 0 <= now_ns - before_ns < SET_ASIDE_EVERY_S * NS_PER_S:
             return (
                 f"{path} is damaged again, though it was new: is the disk sound? It is tried again"
             )
         aside = path.with_name(f"{path.name}.damaged-{now_ns // NS_PER_S}")
+        while aside.exists():
+            aside = aside.with_name(f"{aside.name}-again")
         try:
             path.rename(aside)
             for suffix in ("-wal", "-shm"):
@@ -151,6 +159,15 @@ class SqliteDatabase(StoreDatabase):
         return (
             f"{self.place} was damaged and set aside as {aside.name}; turns are kept in a new one"
         )
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _migrate(connection: sqlite3.Connection) -> None:

@@ -69,7 +69,11 @@ Entry = StoredTurn | CallRecord | EndedCall
 NS_PER_HOUR: Final = 3600 * NS_PER_S
 
 FORGET_EVERY: Final = 100
-"""Writes between two deletions of turns and calls that are too old or too many."""
+"""Most writes between two deletions of turns and calls that are too old or too many."""
+
+FORGET_EVERY_NS: Final = NS_PER_HOUR
+"""Longest time between two of them, also where nothing is written: words must not stay because
+nobody calls."""
 
 MAX_FORGOTTEN: Final = 20_000
 """Most rows of a table that one transaction deletes: a second or two, so that a limit that was
@@ -121,6 +125,8 @@ class TurnStore:
         """Number of a transaction whose end is not known, its entries in the queue, and the
         messages that it has dropped."""
         self._num_writes = 0
+        self._forgot_ns = self._began_ns
+        """Time of the last deletion, or of the beginning, by `clock`."""
         self._writer = BackgroundWriter(
             "latency-store",
             self._pass,
@@ -193,6 +199,8 @@ class TurnStore:
             while self._queue:
                 self._write(connection, self._queue.oldest(MAX_BATCH))
                 self._pass_began_ns = self._clock.now_ns()
+            if self._clock.now_ns() - self._forgot_ns >= FORGET_EVERY_NS:
+                self._forget(connection)
             self._writer.report(None)
         except NewerStoreError as error:
             self._num_refused += self._queue.clear()
@@ -249,9 +257,7 @@ class TurnStore:
         self._queue.drop_oldest(len(batch))
         self._tell_of_dropped(dropped)
         if (self._num_writes - 1) % FORGET_EVERY == 0:
-            # Not in the same transaction: a deletion that takes too long must not undo the batch.
-            with self._transaction(connection, 0):
-                self._forget(connection)
+            self._forget(connection)
 
     @contextlib.contextmanager
     def _transaction(
@@ -300,6 +306,13 @@ class TurnStore:
         return []
 
     def _forget(self, connection: StoreConnection) -> None:
+        """Delete what is too old or too much, in a transaction of its own: one that takes too long
+        must not undo a write."""
+        with self._transaction(connection, 0):
+            self._delete_old(connection)
+        self._forgot_ns = self._clock.now_ns()
+
+    def _delete_old(self, connection: StoreConnection) -> None:
         """Delete what is too old or too much. The freed pages are used again: a file keeps its
         size."""
         if not self._database.may_forget(connection):

@@ -32,6 +32,9 @@ from latency_budget.statistics.report import report_json
 from .database import Place, StoreConnection
 from .store_query import TurnFilter, WindowError, connected
 
+MAX_WINDOW_S: Final = 10 * 366 * 86_400
+"""Longest window: ten years, longer than anything is kept."""
+
 MAX_WINDOWS: Final = 100
 """Most windows of one request: four days of hours, or three months of days. As JSON they are 0.5
 MB, and encoding that holds Python's lock for some 5 ms."""
@@ -121,8 +124,12 @@ def _windows(
     connection: StoreConnection, wanted: TurnFilter, window_s: int
 ) -> list[tuple[int, int]]:
     """The windows, as `(since, until)` in ns since 1970."""
-    if window_s < 1:
-        raise WindowError(f"a window lasts a second or more, not {window_s}")
+    if not 1 <= window_s <= MAX_WINDOW_S:
+        raise WindowError(
+            f"a window lasts a second or more, not {window_s}"
+            if window_s < 1
+            else f"a window lasts {MAX_WINDOW_S} s at most, not {window_s}"
+        )
     where, values = wanted.where()
     oldest, newest = connection.execute(
         f"SELECT min(at_unix_ns), max(at_unix_ns) FROM turns WHERE {where}", values

@@ -164,6 +164,20 @@ def test_old_turns_are_forgotten(place: Place) -> None:
         TurnStore(place, max_turns=0)
 
 
+def test_old_turns_are_forgotten_where_nobody_calls(place: Place) -> None:
+    clock, now_ns = ManualClock(), NOW_NS
+    store = TurnStore(place, max_days=1, wall_ns=lambda: now_ns, clock=clock)
+    store.start()
+    store.add(stored())
+    assert store.flush()
+    for _ in range(3 * 24):
+        clock.advance_ms(3_600_000)
+        now_ns += 3600 * 10**9
+        assert store.flush()
+    store.close()
+    assert not read_turns(place)
+
+
 def test_a_killed_process_loses_only_the_newest(place: Place) -> None:
     code = (
         "import sys; from latency_budget.storage.open_database import place_of\n"
@@ -214,6 +228,38 @@ def test_a_file_that_was_deleted_is_begun_anew(path: Path) -> None:
     assert store.flush()
     assert [each.entry.record.turn for each in read_turns(path)] == [2]
     store.close()
+
+
+def test_a_file_that_another_server_has_set_aside_is_kept(path: Path) -> None:
+    """Both see the damage in the same second; the second must not move the first's new file."""
+    database = sqlite_database.SqliteDatabase(path)
+    database.connect().close()
+    damaged = path.read_bytes()
+    aside = path.with_name(f"{path.name}.damaged-{NOW_NS // 10**9}")
+    path.rename(aside)  # by the other server, which makes a new one
+    path.write_bytes(b"new")
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    assert database.set_aside(error, NOW_NS) is None
+    assert (path.read_bytes(), aside.read_bytes()) == (b"new", damaged)
+    path.unlink()
+    database.connect().close()
+    assert database.set_aside(error, NOW_NS) is None
+    assert aside.read_bytes() == damaged
+    assert len(list(path.parent.glob("*.damaged-*"))) == 2
+
+
+def test_a_file_that_was_replaced_is_opened_anew(path: Path) -> None:
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored(1))
+    assert store.flush()
+    backup = path.with_name("backup")
+    backup.write_bytes(path.read_bytes())
+    os.replace(backup, path)
+    store.add(stored(2))
+    assert store.flush()
+    store.close()
+    assert read_turns(path)[-1].entry.record.turn == 2
 
 
 def test_a_locked_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

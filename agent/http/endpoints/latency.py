@@ -9,6 +9,7 @@ are built on a thread either way: a page of 1000 turns is 3 MB of JSON.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -19,7 +20,7 @@ from agent.calls.call_report import document_json
 from agent.calls.registry import CallRegistry
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.principal import principal_of
-from latency_budget.account.clock import iso_of
+from latency_budget.account.clock import NS_PER_S, iso_of, unix_ns
 from latency_budget.account.turn import SessionId
 from latency_budget.reporting.replay import states_json
 from latency_budget.storage.call_documents import read_document
@@ -28,7 +29,7 @@ from latency_budget.storage.database import Place, StoreError
 from latency_budget.storage.history import profiles_json, turns_json
 from latency_budget.storage.store_query import TurnFilter, read_turns, unix_ns_of
 from latency_budget.storage.store_schema import StoredTurn
-from latency_budget.storage.store_summary import summarize_store
+from latency_budget.storage.store_summary import MAX_WINDOW_S, summarize_store
 
 MAX_PAGE: Final = 1000
 """Turns, at about 3 kB."""
@@ -71,6 +72,8 @@ class LatencyEndpoints:
                         }
                     )
                 )
+            if window_s is not None:
+                wanted = _until_now(wanted, window_s)
             return await self._read(
                 lambda place: JSONResponse(
                     summarize_store(place, wanted, window_s, histograms=histograms)
@@ -187,6 +190,15 @@ def error_response(status: int, message: str) -> JSONResponse:
 def _needs_store(wanted: TurnFilter) -> bool:
     in_memory = TurnFilter(session=wanted.session, max_turns=wanted.max_turns)
     return wanted != in_memory
+
+
+def _until_now(wanted: TurnFilter, window_s: int) -> TurnFilter:
+    """Without an end, the end of the window of now: turns of a clock that was ahead must not take
+    the windows of the others."""
+    if wanted.until_unix_ns is not None or not 1 <= window_s <= MAX_WINDOW_S:
+        return wanted
+    length = window_s * NS_PER_S
+    return replace(wanted, until_unix_ns=(unix_ns() // length + 1) * length)
 
 
 def _filter(params: Mapping[str, str], max_turns: int | None) -> TurnFilter:

@@ -246,6 +246,9 @@ def test_a_message_is_claimed_by_one_server_for_some_time(place: Place) -> None:
         again = claim(connection, "crm", now_ns + 60, now_ns + 120)
         assert again is not None
         assert (again.row, again.num_attempts) == (first.row, 2)
+        put_back = claim(connection, "crm", now_ns - 86_400 * 10**9, now_ns)
+        assert put_back is not None, "the clock was a day ahead when it was queued"
+        assert put_back.row == first.row
 
 
 def test_a_full_queue_drops_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,6 +200,25 @@ async def test_a_server_without_resumption_gets_another_call() -> None:
     assert max(pauses) <= max(7, MAX_PAUSE_S) * 1.25
 
 
+async def test_a_server_that_asks_for_a_longer_wait_than_the_limit_ends_the_call() -> None:
+    busy = answer(HTTPStatus.SERVICE_UNAVAILABLE, "Full.", Retry_After="3600")
+
+    async def sleep(seconds: float) -> None:
+        raise AssertionError(f"waits for {seconds} s")
+
+    def refuse(_: Any) -> Any:
+        return busy if len(peer.requests) > 1 else None
+
+    async with (
+        serving(refuse) as peer,
+        connect(peer.url, sleep=sleep, clock=ManualClock(5)) as call,
+    ):
+        (await peer.socket()).transport.abort()
+        *_, closed = [event async for event in call.events()]
+        assert isinstance(closed, ev.Closed)
+        assert "Full." in closed.reason
+
+
 @pytest.mark.parametrize("code", [1000, 1008, 4409])
 async def test_what_the_server_ends_is_over(code: int) -> None:
     async with serving() as peer, connect(peer.url, clock=ManualClock(5)) as call:

@@ -371,3 +371,23 @@ def test_a_device_computes_in_its_own_dtypes() -> None:
         with pytest.raises(ConfigError, match=f'device is "{device}", which computes in') as caught:
             load_config({"llm_engine.dtype": dtype, "llm_engine.device": device})
         assert caught.value.key == "llm_engine.device"
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ('url = "https://host/mcp"\nenv = { TOKEN = "MY_TOKEN" }', "mcp.map.env"),
+        ('command = ["map"]\nheaders = { Authorization = "MY_KEY" }', "mcp.map.headers"),
+    ],
+)
+def test_settings_of_an_mcp_server_that_have_no_effect_are_refused(table: str, key: str) -> None:
+    with pytest.raises(ConfigError, match="has no effect") as caught:
+        load_config(file_text=f"[mcp.map]\n{table}\n")
+    assert caught.value.key == key
+
+
+def test_a_key_in_the_address_of_an_mcp_server_is_not_shown() -> None:
+    config = load_config(file_text='[mcp.map]\nurl = "https://host/mcp?api_key=SECRET"\n')
+    assert config.mcp["map"].url.endswith("?api_key=SECRET")
+    shown = {each.key: each.value for each in config.effective()}
+    assert shown["mcp.map.url"] == "https://host/mcp?..."

@@ -37,6 +37,17 @@ def test_a_listing() -> None:
     only = listing_of(listed("a", "b"), ("b", "c"))
     assert list(only.definitions) == ["b"]
     assert only.problems == ("it has no tool 'c'",)
+    slow = listing_of(listed("search"), background=("serch",))
+    assert slow.problems == ("it has no tool 'serch'",)
+
+
+def test_few_problems_are_told() -> None:
+    found = listing_of(listed("b", *(f"no name {number}" for number in range(100))), ("b", "c"))
+    assert len(listing_of(listed(*(f"no name {number}" for number in range(100)))).problems) == 9
+    assert found.problems == ("it has no tool 'c'",)
+    assert listing_of(listed(*(f"x {n}" for n in range(12)))).problems[-1] == (
+        "it has 4 problems more"
+    )
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a" * 65, "a\n", "ä", "<|im_end|>"])

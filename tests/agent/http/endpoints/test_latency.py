@@ -23,7 +23,7 @@ from agent.http.endpoints.latency import MAX_PAGE, LatencyEndpoints
 from agent.server.app import create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
-from latency_budget.account.clock import SystemClock
+from latency_budget.account.clock import SystemClock, unix_ns
 from latency_budget.account.turn import SessionId
 from latency_budget.statistics.aggregate import TurnAggregate
 from latency_budget.storage import history
@@ -106,11 +106,25 @@ async def test_the_summary_by_windows_of_time(http: httpx.AsyncClient, store: Tu
     for query, complaint in (
         ("window=0", "a second or more"),
         ("window=1h", "window is a whole number"),
+        ("window=10000000000", "at most, not 10000000000"),
         ("window=99999999999999999999", "window is out of range"),
     ):
         answer = await http.get(f"/v1/latency/summary?{query}")
         assert answer.status_code == 400
         assert complaint in answer.json()["error"]["message"]
+
+
+async def test_a_turn_of_a_clock_that_was_ahead_takes_no_windows_of_others(
+    http: httpx.AsyncClient, store: TurnStore
+) -> None:
+    now_ns = unix_ns()
+    for number, hours in ((1, -1), (2, 0), (3, 2)):
+        store.add(stored(number, at_unix_ns=now_ns + hours * 3600 * 10**9))
+    since = now_ns / 1e9 - 2 * 3600
+    answer = await http.get(f"/v1/latency/summary?since={since}&window=90")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["summary"]["turns"] == 2
+    assert sum(window["summary"]["turns"] for window in answer.json()["windows"]) == 2
 
 
 @pytest.mark.parametrize(
