@@ -136,8 +136,10 @@ def _default_source(place: Place, wanted: TurnFilter) -> Source:
 
 def _filter(options: argparse.Namespace) -> TurnFilter:
     """Raises ValueError."""
-    if options.last is not None and not 1 <= options.last <= MAX_LAST:
-        raise ValueError(f"--last is 1 to {MAX_LAST}")
+    if options.last is not None and options.last < 1:
+        raise ValueError("--last is 1 or more")
+    if options.last is not None and options.last > MAX_LAST:
+        raise ValueError(f"--last is {MAX_LAST} at most")
     return TurnFilter(
         session=options.session,
         profile=options.profile,

@@ -185,6 +185,7 @@ def test_turns_of_a_store_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--session", "nobody"), "no turn in it is as asked for"),
         (("--since", "soon"), "'soon' is no time"),
         (("--last", "0"), "--last is 1 or more"),
+        (("--last", "99999999999999999999"), "--last is 1000000000 at most"),
         (("--gate", "fast"), "'fast' is no condition"),
         (("--compare", "nowhere"), "nowhere: No such file or directory"),
     ):
