@@ -148,8 +148,8 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/http/hardening/test_attacks_network.py::test_endless_audio_is_read_in_real_time"
     ),
     "the same while other calls are in progress": (
-        "agent/realtime/test_socket_limits.py::"
-        "test_beside_other_calls_audio_is_read_at_twice_real_time_after_some_seconds"
+        "agent/stages/test_speech_input.py::"
+        "test_beside_another_call_a_fast_sender_is_told_and_makes_no_partials"
     ),
     "audio without a commit": (
         "asr/test_stream_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it"

@@ -143,9 +143,7 @@ class RealtimeSocket:
         )
 
     def _socket_of(self, websocket: WebSocket) -> CallSocket:
-        return CallSocket(
-            websocket, self._clock, self._config.access, is_shared=lambda: len(self._calls) > 1
-        )
+        return CallSocket(websocket, self._clock, self._config.access)
 
     async def _refuse_beta(self, socket: CallSocket) -> None:
         _log.info("refused a call: %d %s", errors.CLOSE_BETA, CLOSE_REASON)

@@ -9,12 +9,10 @@ Limits of what one client sends (`ReceiveLimiter`):
 Pongs don't count, for libraries send those by themselves.
 
 *Audio faster than real time* is accepted up to `access.burst_s` ahead, as for a recording that is
-sent at once; from then on it is processed as fast as it would be spoken. So a client that sends
-audio without end takes no more of the detector's thread than a caller who speaks. While other calls
-are in progress `SHARED_BURST_S` count instead: a caller who speaks twenty times as fast as people
-do would have as many passes of the recognizer and replies of the model as twenty. What is further
-ahead is taken at `CATCH_UP` times real time, and waits (`MessageQueue` in
-`agent/http/hardening/websocket_protocol.py`).
+sent at once; from then on it is processed as fast as it would be spoken, and waits (`MessageQueue`
+in `agent/http/hardening/websocket_protocol.py`). So a client that sends audio without end takes no
+more of the detector's thread than a caller who speaks. Beside other calls less is accepted at once
+(`agent/stages/audio_pace.py`).
 
 *Messages* are processed at `MESSAGES_PER_S`, after the first `MESSAGES_AT_ONCE`. Those that make
 other calls wait count more: a change of the session, or a reply, takes the event loop a millisecond
@@ -68,17 +66,6 @@ Take = Callable[[str | bytes], Awaitable[Sequence[Request]]]
 REAL_TIME: Final = 1.0
 """Seconds of audio a second."""
 
-SHARED_BURST_S: Final = 5.0
-"""Seconds of audio that a client may be ahead while there are other calls. Lower, and the jitter of
-a bad network, which comes in bursts, delays the audio. Higher: so many seconds of work that others
-wait for come at once."""
-
-CATCH_UP: Final = 2.0
-"""Seconds of audio a second that are taken from a client who is further ahead. At 1 a client whose
-network stood still would be late for the rest of its call: it sends a second of audio a second.
-Higher takes more from the others.
-"""
-
 MESSAGES_PER_S: Final = 200
 """Rate of messages: four times that of a client that sends 20 ms of audio in each."""
 
@@ -109,17 +96,10 @@ class ClientPace:
         settings: AccessSettings,
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_shared`: other calls are in progress."""
-        self._is_shared = is_shared
         self._clock = clock
         self._pause = pause
         self._audio = LeakyBucket(REAL_TIME, settings.burst_s, self._now_s())
-        self._audio_beside = LeakyBucket(REAL_TIME, SHARED_BURST_S, self._now_s())
-        self._owed_s = 0.0
-        """Time that audio takes which came too early beside other calls; waits that are too short
-        for a timer add up here."""
         self._messages = LeakyBucket(MESSAGES_PER_S, MESSAGES_AT_ONCE, self._now_s())
 
     async def keep_pace(self, frame: str | bytes, requests: Sequence[Request]) -> None:
@@ -131,11 +111,7 @@ class ClientPace:
             if isinstance(request, AppendAudio):
                 audio_s = len(request.pcm) / request.rate_hz
                 wait_s = max(wait_s, self._audio.add(audio_s, now_s))
-                if self._audio_beside.add(audio_s, now_s) > 0 and self._is_shared():
-                    self._owed_s += audio_s / CATCH_UP
-        wait_s = max(wait_s, self._owed_s)
         if wait_s > LEAST_WAIT_S:
-            self._owed_s = 0.0
             await self._pause(wait_s)
         else:
             await asyncio.sleep(0)
@@ -153,10 +129,8 @@ class ReceiveLimiter(ClientPace):
         settings: AccessSettings,
         clock: Clock,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_shared`: other calls are in progress."""
-        super().__init__(settings, clock, pause, is_shared)
+        super().__init__(settings, clock, pause)
         self._websocket = websocket
         self._idle_s = settings.idle_s or None
 
@@ -202,9 +176,7 @@ class CallSocket:
         websocket: WebSocket,
         clock: Clock,
         settings: AccessSettings,
-        is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_shared`: other calls are in progress."""
         self._offered = websocket.scope.get("subprotocols", [])
         self.is_extended: Final = EXTENDED_PROTOCOL in self._offered
         """The client knows `halfsec.*` events."""
@@ -215,7 +187,7 @@ class CallSocket:
         self._is_stopped = False
         self._is_slow = False
         self._is_idle = False
-        self._limiter = ReceiveLimiter(websocket, settings, clock, is_shared=is_shared)
+        self._limiter = ReceiveLimiter(websocket, settings, clock)
         self._released = asyncio.Event()
         self._last = errors.CLOSE_NORMAL, ""
 

@@ -702,6 +702,15 @@ class Session:
             told = {"param": "session.audio.input.transcription.language", "message": message}
             self._notify(say.Extension("halfsec.notice", told))
 
+    def _tell_slowed(self, times: float) -> None:
+        """Tell the client that its audio waits, and why."""
+        message = (
+            "The audio comes faster than it was spoken. Beside other callers it is heard "
+            f"{times:g} times as fast as that."
+        )
+        told = {"param": "input_audio_buffer.append", "message": message}
+        self._notify(say.Extension("halfsec.notice", told))
+
     def _complain(self, error: HalfsecError, event_id: str | None = None) -> None:
         """Answer with an error; `event_id`: the client's own, of the request at fault."""
         problem = say.Problem(error.message, error.code, error.error_type, error.param, event_id)
@@ -713,6 +722,8 @@ class Session:
         self._log.heard(heard, self._machine.turn)
         if heard.refused is not None:
             self._complain(heard.refused)
+        if heard.slowed_to is not None:
+            self._tell_slowed(heard.slowed_to)
         if heard.language:
             self._found_language(heard.language)
         if heard.partial is not None:

@@ -49,6 +49,7 @@ from agent.stages.remote.transcription_server import TranscriptionServer
 from engine_plugins.reference import is_plugin
 from latency_budget.account.clock import Clock
 
+from .audio_pace import AudioPace
 from .fault_injection import Rehearsal
 from .llm_chat import ChatFactory, chat_factory
 from .load_progress import Conversion
@@ -88,6 +89,7 @@ class Stages:
     def __init__(self, config: Config, models: ModelStore, clock: Clock) -> None:
         self._config = config
         self._clock = clock
+        self._pace = AudioPace(clock)
         self._conversion = Conversion(config.llm_engine.model, clock)
         load = Loading(config, models, clock, self._conversion)
         self._progress: dict[str, str] = {}
@@ -255,7 +257,13 @@ class Stages:
             listening = replace(listening, partial_interval_ms=PARTIAL_INTERVAL_MS)
         await self.detector.call(lambda _: None, timeout_s=ANSWER_TIMEOUT_S)
         return SpeechInput(
-            listening, self.detector, self._decoder(), self.turn_model, self._clock, pause_ms
+            listening,
+            self.detector,
+            self._decoder(),
+            self.turn_model,
+            self._clock,
+            pause_ms,
+            self._pace,
         )
 
     async def prepare_language(self, language: str, voice: str) -> str:

@@ -25,6 +25,7 @@ from agent.session.ports.stage_ports import FULL_EFFORT, Effort, SpeechResult
 from agent.stages.call_audio import ArrivalClock, Audio, GuardedStream, Played
 from latency_budget.account.clock import Clock
 
+from .audio_pace import FASTEST, AudioPace
 from .call_audio import AudioQueue
 from .model_thread import ModelThread
 from .transcription_jobs import LISTEN_TIMEOUT_S, JobDecoder, TranscriptionJobs
@@ -62,7 +63,9 @@ class SpeechInput:
         turn_model: ModelThread[asr.EndOfTurnModel],
         clock: Clock,
         pause_ms: int,
+        pace: AudioPace | None = None,
     ) -> None:
+        """`pace`: that of all calls which share the detector. None: this one is alone."""
         self.utterance = 0
         """Number of the newest utterance that began."""
         self._guarded = GuardedStream(listening)
@@ -73,6 +76,8 @@ class SpeechInput:
         self._pause_ms = pause_ms
         self._settle_after_s = listening.settle_after_s
         self._queue = AudioQueue()
+        self._pace = pace or AudioPace(clock)
+        self._was_slowed = False
         self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
         self._receiver: Callable[[SpeechResult], None] | None = None
@@ -100,16 +105,22 @@ class SpeechInput:
     async def run(self, tell: Callable[[SpeechResult], None]) -> None:
         """Process audio until cancelled; `tell` receives each result on this loop, in order."""
         self._receiver = tell
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            group.create_task(self._decoder.run())
-            while True:
-                batch = await self._queue.take()
-                try:
-                    await self._listen(batch)
-                finally:
-                    self._last_audio_ns = self._clock.now_ns()
-                    await self._queue.done()
+        pace = self._pace.join()
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self._decoder.run())
+                while True:
+                    batch = await self._queue.take()
+                    try:
+                        waited = await pace.take(_duration_s(batch), self._tell_slowed)
+                        self._jobs.is_slowed = waited
+                        await self._listen(batch)
+                    finally:
+                        self._last_audio_ns = self._clock.now_ns()
+                        await self._queue.done()
+        finally:
+            pace.leave()
 
     @property
     def last_audio_ns(self) -> int:
@@ -220,6 +231,11 @@ class SpeechInput:
         if self._receiver is not None:
             self._receiver(heard)
 
+    def _tell_slowed(self) -> None:
+        if not self._was_slowed:
+            self._emit(SpeechResult(self.utterance, slowed_to=FASTEST))
+        self._was_slowed = True
+
     # --- voice activity ---
 
     async def _listen(self, batch: Sequence[Audio]) -> None:
@@ -267,6 +283,10 @@ class SpeechInput:
             work.close()  # the call has not begun or is over
             return None
         return self._group.create_task(work)
+
+
+def _duration_s(batch: Sequence[Audio]) -> float:
+    return sum(len(pcm) / rate_hz for pcm, rate_hz in batch)
 
 
 def check_language(language: str | None, known: Sequence[str]) -> None:

@@ -212,6 +212,8 @@ class TranscriptionJobs:
         self._committed: dict[int, asr.DecodeJob | None] = {}
         self.skips: frozenset[str] = frozenset()
         """Kinds of jobs that are not run."""
+        self.is_slowed = False
+        """The audio comes faster than it is taken: its partials would keep others waiting."""
 
     def committed(self, buffer: asr.CommittedBuffer) -> None:
         """Keep the job of an utterance that the client ended, for `final`."""
@@ -285,7 +287,7 @@ class TranscriptionJobs:
 
         An early pass goes before: if this is a pause, it has the words of the final.
         """
-        if job.kind in self.skips:
+        if job.kind in self.skips or (self.is_slowed and job.kind == "partial"):
             await self.notify_stream(partial(self._stream.fail, job))
             return
         try:

@@ -288,7 +288,7 @@ class WebRtcCalls:
         protocol = RealtimeProtocol(
             start.settings, model=start.model, fixed=start.fixed, holds_audio=True
         )
-        pace = ClientPace(self._config.access, self._clock, is_shared=lambda: len(self._calls) > 1)
+        pace = ClientPace(self._config.access, self._clock)
         transport = WebRtcTransport(protocol, pace, self._clock, self._config.access.idle_s)
         transport.peer = Peer(
             self._config.webrtc,

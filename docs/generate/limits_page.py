@@ -26,7 +26,7 @@ from agent.realtime.protocol import fields, items, parse, protocol, response_cre
 from agent.realtime.protocol import session_update as updates
 from agent.server import event_loop
 from agent.session.api import conversation
-from agent.stages import openai_tools
+from agent.stages import audio_pace, openai_tools
 from agent.telephony import endpoint, pending_streams, webhooks
 from agent.telephony.carriers.webhook import MAX_ESCAPES, TOLERANCE_S
 from agent.webrtc import endpoint as webrtc_endpoint
@@ -233,8 +233,9 @@ CALLS: Final = (
     ),
     Limit(
         "the same while other calls are in progress",
-        _seconds(socket.SHARED_BURST_S),
-        "the rest is taken in real time",
+        _seconds(audio_pace.BURST_S),
+        f"the rest is taken {audio_pace.FASTEST:g} times as fast as it was spoken, without partial "
+        "transcripts; clients with extensions get `halfsec.notice`",
     ),
     Limit(
         "audio without a commit",

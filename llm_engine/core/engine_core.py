@@ -53,7 +53,7 @@ from llm_engine.structured_output.compiler import ForcedDraft, GrammarCompiler, 
 from .metrics import Counters, EngineStats, snapshot
 from .output import FinishReason, OutputText
 from .request import ActiveRequest, EngineMark, Output, Proposal, Request, RequestId
-from .scheduler import PREVIEW_CHUNK, schedule
+from .scheduler import LONG_CHUNK_NS, PREVIEW_CHUNK, schedule
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +61,10 @@ _FEWEST_TAKEN = PREVIEW_CHUNK
 """Tokens that another request must be ahead to be taken over from. More than a chunk: requests that
 take turns never are. Fewer: a backend that copies keys and values (15 MB for 600 tokens of a
 half-billion model) does so for little."""
+
+_TOKEN_WEIGHT = 1 / 4
+"""Weight of a chunk in the time of a prompt's token. Lower: a machine that others use is noticed
+later. Higher: one slow chunk decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,8 @@ class EngineCore:
         self._ids = count(1)
         self._num_steps = 0
         self._prompt_was_last = False
+        self._prompt_token_ns = 0.0
+        """Time of a prompt's token in a chunk, smoothed; 0 until one was measured."""
         self.interruption = Interruption()
         """Breaks off a step of background work, where the backend can."""
         self._pending: list[Output] = []
@@ -224,6 +230,7 @@ class EngineCore:
             [active.schedule_input() for active in self._active.values()],
             self._clock.now_ns(),
             prefill_chunk=self._prefill_chunk,
+            long_chunk=self._long_chunk(),
             prompt_was_last=self._prompt_was_last,
         )
         self._num_steps += 1
@@ -417,9 +424,19 @@ class EngineCore:
 
     def _note_cost(self, step: _PreparedRequest) -> None:
         num_rows = len(step.rows.token_ids)
-        if step.active.is_decoding:  # not a prompt
-            ms = (self._clock.now_ns() - step.start_ns) / 1e6
-            self._costs.note_step(num_rows, ms, is_masked=bool(step.rows.allowed))
+        ns = self._clock.now_ns() - step.start_ns
+        if step.active.is_decoding:
+            self._costs.note_step(num_rows, ns / 1e6, is_masked=bool(step.rows.allowed))
+        elif num_rows >= PREVIEW_CHUNK:
+            before = self._prompt_token_ns or ns / num_rows
+            self._prompt_token_ns = before + (ns / num_rows - before) * _TOKEN_WEIGHT
+
+    def _long_chunk(self) -> int:
+        """Tokens of a long prompt that fit a chunk of `LONG_CHUNK_NS`, as far as that is known."""
+        if not self._prompt_token_ns:
+            return self._prefill_chunk
+        num_tokens = max(PREVIEW_CHUNK, int(LONG_CHUNK_NS / self._prompt_token_ns))
+        return min(self._prefill_chunk, num_tokens)
 
     def _extend(self, active: ActiveRequest, token_ids: tuple[int, ...]) -> None:
         """Account computed tokens; pin the fixed prefix once all of it is computed."""

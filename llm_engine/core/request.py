@@ -18,6 +18,10 @@ from .scheduler import ScheduleInput
 
 RequestId = NewType("RequestId", int)
 
+_FIRST_TOKENS = 16
+"""Tokens in which the first clause of a reply ends. Text is not played: without this bound a long
+reply in text would keep prompts waiting to its end."""
+
 
 class EngineMark(StrEnum):
     """Names of a request's instants."""
@@ -173,7 +177,12 @@ class ActiveRequest:
             due_ns=self.played_until_ns if self.num_chosen else self.request.deadline_ns,
             last_served=self.last_served,
             num_computed=self.num_computed,
+            first_due_ns=self._first_due_ns(),
         )
+
+    def _first_due_ns(self) -> int | None:
+        is_begun = 0 < self.num_chosen <= _FIRST_TOKENS and self.played_until_ns is None
+        return self.request.deadline_ns if is_begun else None
 
     def draft(self, clock: Clock) -> Proposal | None:
         """Ask the drafters for the next tokens: those that are due for a probe first, then those

@@ -129,6 +129,9 @@ class SpeechResult:
     """Error of audio that could not be accepted."""
     language: str = ""
     """Language in which the caller speaks, where it was to be found and is certain; else empty."""
+    slowed_to: float | None = None
+    """The caller's audio comes faster than beside others it is taken: so many times as fast as it
+    was spoken."""
 
 
 @dataclass(frozen=True, slots=True)

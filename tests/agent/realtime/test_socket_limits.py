@@ -1,7 +1,6 @@
 """Limits of one client's messages and audio."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from agent.realtime.socket import (
     MAX_REASON_BYTES,
     MESSAGES_AT_ONCE,
     MESSAGES_PER_S,
-    SHARED_BURST_S,
     WORK,
     CallSocket,
     ReceiveLimiter,
@@ -50,9 +48,7 @@ class Peer:
         self.got.append(message)
 
 
-async def intake(
-    *messages: dict[str, Any], is_shared: Callable[[], bool] = lambda: False, **settings: Any
-) -> tuple[ReceiveLimiter, list[float]]:
+async def intake(*messages: dict[str, Any], **settings: Any) -> tuple[ReceiveLimiter, list[float]]:
     peer = Peer(*messages)
     await peer.websocket.accept()
     pauses: list[float] = []
@@ -60,9 +56,7 @@ async def intake(
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    limiter = ReceiveLimiter(
-        peer.websocket, AccessSettings(**settings), ManualClock(), pause, is_shared
-    )
+    limiter = ReceiveLimiter(peer.websocket, AccessSettings(**settings), ManualClock(), pause)
     return limiter, pauses
 
 
@@ -142,28 +136,6 @@ async def test_audio_is_read_no_faster_than_real_time_beyond_the_burst() -> None
     assert pauses == [pytest.approx(1.0)]
     await taken.keep_pace("", [CommitAudio()])
     assert len(pauses) == 1
-
-
-async def test_beside_other_calls_audio_is_read_at_twice_real_time_after_some_seconds() -> None:
-    """And as fast as it comes while there are none, whatever came before."""
-    others = [1]
-    taken, pauses = await intake(is_shared=lambda: bool(others))
-    second = AppendAudio(np.zeros(24_000, np.int16), 24_000)
-    for _ in range(round(SHARED_BURST_S) + 3):
-        await taken.keep_pace("", [second])
-    assert pauses == [0.5] * 3, "half of what it sends: a client that was cut off catches up"
-    piece = AppendAudio(np.zeros(480, np.int16), 24_000)  # 20 ms
-    for _ in range(100):
-        await taken.keep_pace("", [piece])
-    assert sum(pauses[3:]) == pytest.approx(1.0, abs=0.06)
-    others.clear()
-    num_pauses = len(pauses)
-    for _ in range(60):
-        await taken.keep_pace("", [second])
-    assert len(pauses) == num_pauses
-    others.append(2)
-    await taken.keep_pace("", [second])
-    assert pauses[num_pauses:] == [pytest.approx(0.5, abs=0.06)]
 
 
 async def test_telephone_audio_is_judged_by_its_length_too() -> None:

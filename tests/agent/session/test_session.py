@@ -12,7 +12,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ConversationItems, ItemId, ItemReference, Message
 from agent.session.api.settings import ResponseOptions, SemanticVad
 from agent.session.context.chat_messages import messages_of, response_input
-from agent.session.ports.stage_ports import APOLOGY, ChatMessage, Speech
+from agent.session.ports.stage_ports import APOLOGY, ChatMessage, Speech, SpeechResult
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from latency_budget.account.clock import ManualClock, SystemClock
@@ -353,3 +353,14 @@ def test_a_reference_stands_for_its_item_while_that_is_there() -> None:
         "Count.",
         "To three.",
     ]
+
+
+async def test_a_client_whose_audio_is_slowed_is_told() -> None:
+    async with call_with("Hello.") as call:
+        call.ears.hear(SpeechResult(0, slowed_to=1.25))
+        await call.until(say.Extension)
+        (notice,) = call.of(say.Extension)
+        assert isinstance(notice, say.Extension)
+        assert notice.type == "halfsec.notice"
+        assert notice.fields["param"] == "input_audio_buffer.append"
+        assert "1.25 times" in notice.fields["message"]

@@ -14,6 +14,7 @@ import asr
 from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import FULL_EFFORT, Effort, SpeechResult
 from agent.stages import speech_input as hearing_module
+from agent.stages.audio_pace import BURST_S, FASTEST
 from agent.stages.call_audio import MAX_JOB, MAX_WAITING, AudioQueue
 from agent.stages.model_thread import ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
@@ -196,6 +197,25 @@ async def test_where_passes_are_slow_a_short_pause_is_none(
         await made.hear(np.concatenate([loud(0.96), quiet(0.112), loud(1), quiet(1)]))
         assert made.events().count("SpeechPaused") == pauses
         assert made.hearing._jobs.skips == skipped
+
+
+async def test_beside_another_call_a_fast_sender_is_told_and_makes_no_partials() -> None:
+    async with ears() as made:
+        other = made.hearing._pace.join()
+        await made.hear(loud(BURST_S))
+        assert not any(each.slowed_to for each in made.told)
+        async with asyncio.timeout(PATIENCE_S):
+            await made.hearing.feed(loud(1), RATE_HZ)
+            await made.hearing.feed(loud(1), RATE_HZ)
+            while not made.hearing._jobs.is_slowed:
+                await asyncio.sleep(0.01)
+                made.clock.advance_ms(1)
+            assert [each.slowed_to for each in made.told if each.slowed_to] == [FASTEST]
+            other.leave()
+            await made.hearing._queue.drained()
+        await made.hear(loud(1))
+        assert not made.hearing._jobs.is_slowed
+        assert [each.slowed_to for each in made.told if each.slowed_to] == [FASTEST]
 
 
 async def test_words_after_a_pause_are_recognized_when_the_audio_stops() -> None:

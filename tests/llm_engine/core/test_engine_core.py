@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llm_engine.backends.base import Plan, StepHandle
 from llm_engine.config import SamplingParams
 from llm_engine.core.output import FinishReason
 from llm_engine.core.request import EngineMark, RequestId
@@ -317,6 +318,56 @@ def test_closing_a_sequence_releases_everything() -> None:
     assert bench.core.stats().num_sequences == 0
     with pytest.raises(RequestError, match="is closed"):
         bench.add("x", 1, sequence)
+
+
+@pytest.mark.parametrize(("token_ms", "long_chunk"), [(0.0, 64), (1.0, 64), (4.0, 25), (50.0, 16)])
+def test_a_long_prompt_goes_on_in_chunks_of_a_tenth_of_a_second(
+    token_ms: float, long_chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(prefill_chunk=64)
+    launch = bench.backend.launch
+
+    def takes_time(plan: Plan) -> StepHandle:
+        bench.clock.advance_ms(
+            token_ms
+            * sum(len(rows.token_ids) for each in plan.sub_batches for rows in each.sequences)
+        )
+        return launch(plan)
+
+    monkeypatch.setattr(bench.backend, "launch", takes_time)
+    bench.add("x" * 192, 1)
+    bench.run()
+    lengths = [len(rows[0].token_ids) for rows in bench.backend.steps]
+    assert lengths[:2] == [64, long_chunk]
+    assert sum(lengths) == 192
+
+
+def test_a_reply_without_audio_is_not_kept_waiting_by_a_long_prompt() -> None:
+    """Nor is a prompt by a reply whose text nobody plays."""
+    bench = Bench(prefill_chunk=64, context_length=1000)
+    bench.add("x" * 900, 1, deadline_ns=1)
+    bench.step()
+    talking = bench.add("a", 40, deadline_ns=2)
+    assert [output.request_id for output in bench.step()] == [talking]
+    first_tokens = len(bench.backend.steps)
+    for _ in range(22):
+        bench.step()
+    rows = [len(each[0].token_ids) for each in bench.backend.steps[first_tokens:]]
+    assert rows == [1] * 16 + [64, 1] * 3
+
+
+def test_a_reply_with_audio_takes_turns_with_a_long_prompt() -> None:
+    bench = Bench(prefill_chunk=64, context_length=1000)
+    bench.add("x" * 900, 1, deadline_ns=1)
+    bench.step()
+    talking = bench.add("a", 40, deadline_ns=2)
+    bench.step()
+    bench.core.played_until(talking, 500_000_000)
+    first_tokens = len(bench.backend.steps)
+    for _ in range(6):
+        bench.step()
+    rows = [len(each[0].token_ids) for each in bench.backend.steps[first_tokens:]]
+    assert rows == [1, 64] * 3
 
 
 def test_a_turn_waits_for_one_chunk_of_another_callers_long_prompts() -> None:

@@ -107,6 +107,43 @@ def test_preview_runs_only_when_idle() -> None:
     ]
 
 
+def test_a_reply_without_audio_goes_before_a_long_prompt() -> None:
+    """Not only every other step: until there is audio, its caller hears nothing."""
+    reply = ScheduleInput(1, 1, True, first_due_ns=CHUNK_DELAY_NS)
+    long = ScheduleInput(2, LONG, False, due_ns=10, num_computed=CHUNK)
+    assert jobs(reply, long) == [ScheduledTokens(1, 1)]
+    assert jobs(reply, replace(long, num_computed=0)) == [ScheduledTokens(2, CHUNK)]
+    heard = replace(reply, first_due_ns=None, due_ns=NOW)
+    assert jobs(heard, long) == [ScheduledTokens(2, CHUNK)]
+
+
+def test_a_reply_without_audio_does_not_starve_a_prompt() -> None:
+    """What it has had puts its deadline off as well."""
+    reply = ScheduleInput(1, 1, True, first_due_ns=0, num_computed=8 * CHUNK)
+    long = ScheduleInput(2, LONG, False, due_ns=10, num_computed=CHUNK)
+    assert jobs(reply, long) == [ScheduledTokens(2, CHUNK)]
+
+
+def test_a_long_prompt_goes_on_in_shorter_chunks() -> None:
+    first = ScheduleInput(1, LONG, False, due_ns=10)
+    for num_computed, num_tokens in ((0, CHUNK), (CHUNK - 1, CHUNK), (CHUNK, 20)):
+        work = [replace(first, num_computed=num_computed)]
+        (job,) = schedule(work, NOW, prefill_chunk=CHUNK, long_chunk=20, prompt_was_last=False)
+        assert job == ScheduledTokens(1, num_tokens)
+
+
+def test_previews_get_a_small_chunk_between_those_of_a_long_prompt() -> None:
+    preview = ScheduleInput(1, LONG, False, is_preview=True)
+    long = ScheduleInput(2, LONG, False, due_ns=10, num_computed=2 * CHUNK)
+    small = ScheduledTokens(1, PREVIEW_CHUNK)
+    assert jobs(preview, long, prompt_was_last=True) == [small]
+    assert jobs(preview, long) == [ScheduledTokens(2, CHUNK)]
+    short = replace(long, num_computed=2 * CHUNK - 1)
+    assert jobs(preview, short, prompt_was_last=True) == [ScheduledTokens(2, CHUNK)]
+    reply = ScheduleInput(3, 1, True)
+    assert jobs(preview, long, reply, prompt_was_last=True) == [ScheduledTokens(3, 1), small]
+
+
 def test_what_a_reply_lost_is_computed_like_a_prompt() -> None:
     lost = ScheduleInput(1, 90, True, due_ns=NOW)
     assert not lost.is_decoding
