@@ -24,7 +24,7 @@ from agent.http.auth.keys import KeyFile, keys_path
 from agent.http.endpoints.metrics import tell_of_engine
 from agent.observability.trace_export import TraceExporter
 from agent.server.startup_checks.preflight import otel_is_disabled
-from agent.stages.heap import trim_heap
+from agent.stages.heap import HeapTrims, trim_heap
 from agent.stages.model_store.catalogue import ModelStore, turn_store_path
 from agent.stages.registry import Stages
 from agent.tools.server_tools import ServerTools
@@ -38,9 +38,9 @@ from .descriptors import DescriptorWatch
 if TYPE_CHECKING:
     from agent.calls.call_webhooks import CallWebhooks
 
-IDLE_EVERY_S: Final = 10.0
-"""Time between two looks whether calls have ended and none is left. Shorter trims the heap between
-two calls that follow each other."""
+TRIM_EVERY_S: Final = 10.0
+"""Time between two looks whether the heap is to be trimmed. Shorter trims it between two calls that
+follow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Service:
             group.create_task(self.access.watch())
             group.create_task(tell_of_engine(self.stages, self.calls))
             group.create_task(_watch_descriptors())
-            group.create_task(_trim_when_idle(self.calls))
+            group.create_task(_trim(self.calls))
             group.create_task(self.stages.watch())
             group.create_task(self.app.webrtc.run())
             group.create_task(prefill_first_prompt(self.stages, self.tools, self.calls))
@@ -152,13 +152,12 @@ async def _watch_descriptors() -> None:
         await asyncio.sleep(DESCRIPTORS_EVERY_S)
 
 
-async def _trim_when_idle(calls: CallRegistry) -> None:
-    """Give the memory that calls have freed back to the system, once there are none."""
-    num_seen = 0
+async def _trim(calls: CallRegistry) -> None:
+    """Give the memory that calls have freed back to the system, where it is worth it."""
+    trims = HeapTrims()
     while True:
-        await asyncio.sleep(IDLE_EVERY_S)
-        if not len(calls) and calls.admitted != num_seen:
-            num_seen = calls.admitted
+        await asyncio.sleep(TRIM_EVERY_S)
+        if trims.is_due(len(calls), calls.admitted):
             await asyncio.to_thread(trim_heap)
 
 
