@@ -66,6 +66,7 @@ class _Begun:
     of the session during its response is one of the next turn."""
 
     ledger: TurnLedger
+    agent: str
     budget: Budget
 
 
@@ -79,8 +80,11 @@ class TurnRecorder:
         on_turn: OnTurn,
         on_mark: OnMark = _unseen,
         told: LiveMarks | None = None,
+        agent: str = "",
     ) -> None:
         """`told`: receives marks also before they have a turn; None for no receiver."""
+        self.agent = agent
+        """Name of the agent of turns that begin from now on."""
         self.budget = EMBEDDED
         """Latency budget of turns that begin from now on."""
         self._session_id = session_id
@@ -215,7 +219,7 @@ class TurnRecorder:
         client ended the turn itself, or requested the reply.
         """
         self.over.settle_all()
-        self._begun[turn] = _Begun(TurnLedger(turn), self.budget)
+        self._begun[turn] = _Begun(TurnLedger(turn), self.agent, self.budget)
         for old in [number for number in self._begun if number <= turn - MAX_LATE]:
             del self._begun[old]
         for mark in self._pending.marks:
@@ -257,6 +261,7 @@ class TurnRecorder:
                 agent_text=text,
                 reply_s=reply_s,
                 response_id=response_id,
+                agent=begun.agent,
             )
             self.over.over(begun.ledger, entry_of)
 

@@ -28,6 +28,8 @@ class TurnFilter:
 
     session: str | None = None
     profile: str | None = None
+    agent: str | None = None
+    """Only turns of the agent of this name."""
     replica: str | None = None
     """Only turns of the server of this name."""
     since_unix_ns: int | None = None
@@ -43,6 +45,7 @@ class TurnFilter:
         wanted = [
             ("turns.session = ?", self.session),
             ("profile = ?", self.profile),
+            ("agent = ?", self.agent),
             ("turns.replica = ?", self.replica),
             ("at_unix_ns >= ?", self.since_unix_ns),
             ("at_unix_ns < ?", self.until_unix_ns),
@@ -62,9 +65,7 @@ def read_turns(place: Place, wanted: TurnFilter | None = None) -> list[StoredTur
     with connected(place) as connection:
         rows = by_column(
             connection.execute(
-                "SELECT turns.*, agent, fingerprint FROM turns"
-                f" JOIN sessions ON sessions.id = turns.session WHERE turns.id IN ({chosen})"
-                " ORDER BY turns.id",
+                f"SELECT * FROM turns WHERE id IN ({chosen}) ORDER BY id",
                 (*values, limit),
             )
         )

@@ -161,13 +161,14 @@ async def test_the_other_agent_speaks_next_and_knows_what_was_said(words: str) -
 
 
 @pytest.mark.parametrize("words", ["", "I will connect you."])
-async def test_a_turn_has_the_budget_with_which_it_began(words: str) -> None:
+async def test_a_turn_is_that_of_the_agent_that_began_to_answer_it(words: str) -> None:
     async with call_of(Agents(), Calling(words, (TO_BILLING,)), "Billing here.") as call:
         own_ms = call.session.settings.budget_ms
         call.ears.say("My bill is wrong.")
         await replied(call, 2)
         await until(lambda: call.session._machine.agent is Agent.IDLE)
         handing, answering = call.records()
+    assert [each.agent for each in (handing, answering)] == ["default", "billing"]
     assert handing.budget.total_ms - handing.budget.widened_ms == own_ms
     assert answering.budget.total_ms - answering.budget.widened_ms == 900 != own_ms
     assert handing.budget.widened_ms == answering.budget.widened_ms
