@@ -11,8 +11,7 @@ from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import StageTime
 
 from .database import Place, StoreConnection, StoreError, StoreRows
-from .open_database import database_at
-from .postgres_url import INSTALL_POSTGRES
+from .open_database import installed_database_at
 from .store_schema import StoredTurn, stored_turns
 
 NO_LIMIT: Final = 2**63 - 1
@@ -115,10 +114,7 @@ def unix_ns_of(text: str) -> int:
 @contextlib.contextmanager
 def connected(place: Place) -> Iterator[StoreConnection]:
     """A read-only connection with one snapshot of the store. Raises StoreError."""
-    try:
-        database = database_at(place)
-    except ModuleNotFoundError as error:
-        raise StoreError(f"{place}: this needs {error.name}: {INSTALL_POSTGRES}") from None
+    database = installed_database_at(place)
     try:
         with contextlib.closing(database.connect_reader()) as connection:
             yield connection

@@ -17,7 +17,7 @@ from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import SessionId, Span, Stage, TurnId
 from latency_budget.account.turn_record import Origin, StageTime, TurnRecord
 
-from .database import StoreConnection
+from .database import Place, StoreConnection, StoreError
 from .history import TurnEntry
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -194,6 +194,22 @@ class StoredTurn:
 def newest_version() -> int:
     """Version of the tables that this program writes and reads."""
     return len(MIGRATIONS)
+
+
+def require_readable(place: Place, version: int) -> None:
+    """Raise StoreError unless this program reads tables of this version."""
+    known = newest_version()
+    if version == known:
+        return
+    remedy = (
+        "update this program"
+        if version > known
+        else "a server of this version brings older ones up to date"
+    )
+    raise StoreError(
+        f"{place}: its tables are of version {version}, and this program reads version {known};"
+        f" {remedy}"
+    )
 
 
 def statements_from(version: int) -> list[str]:
