@@ -112,6 +112,7 @@ def _parser(*, needs_source: bool) -> argparse.ArgumentParser:
     choosing = parser.add_argument_group("of a store")
     choosing.add_argument("--session", help="only this one's turns")
     choosing.add_argument("--profile", help="only turns held to this budget")
+    choosing.add_argument("--agent", help="only turns of the agent of this name")
     choosing.add_argument("--replica", help="only turns of the server of this name")
     choosing.add_argument("--since", metavar="TIME", help="a date, or seconds since 1970")
     choosing.add_argument("--until", metavar="TIME")
@@ -143,6 +144,7 @@ def _filter(options: argparse.Namespace) -> TurnFilter:
     return TurnFilter(
         session=options.session,
         profile=options.profile,
+        agent=options.agent,
         replica=options.replica,
         since_unix_ns=None if options.since is None else unix_ns_of(options.since),
         until_unix_ns=None if options.until is None else unix_ns_of(options.until),

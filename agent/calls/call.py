@@ -28,11 +28,13 @@ LEAD_IN_NS: Final = 500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """Start of a call, on the monotonic and the wall clock."""
+    """Start of a call, on the monotonic and the wall clock, and the settings then."""
 
     now_ns: int
     """Monotonic clock, ns."""
     unix_ns: int
+    fingerprint: str = ""
+    """Fingerprint of the settings, which hold for the call to its end."""
 
 
 @dataclass(frozen=True, slots=True)

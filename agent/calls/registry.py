@@ -161,11 +161,11 @@ class CallRegistry:
     ) -> ActiveCall:
         """Count a call in. The caller has checked `num_lacking` and `draining`. `is_recorded`: if
         any is. `is_taken_over`: another server had the call, which may have files of its own."""
-        began = Beginning(self._clock.now_ns(), unix_ns())
+        began = Beginning(self._clock.now_ns(), unix_ns(), self._fingerprint)
         trace = TraceWriter(
             session_id,
             started_unix_ns=began.unix_ns,
-            config_fingerprint=self._fingerprint,
+            config_fingerprint=began.fingerprint,
             origin_ns=began.now_ns,
         )
         recorder = self.recorder if is_recorded else None
@@ -240,7 +240,7 @@ class CallRegistry:
         the actions that were taken in it."""
         if self._clock.now_ns() - self._noted_ns >= USAGE_EVERY_NS:
             self._note_usage()
-        _, profile = self._config.profile(call.agent)
+        _, profile = self._config.profile(entry.agent)
         # A client that wants more than the operator allows can't have others treated worse.
         own_ms = entry.budget.total_ms - entry.budget.widened_ms
         total_ms = max(own_ms, self._config.budget_ms(profile))
@@ -252,7 +252,7 @@ class CallRegistry:
         entry = call.placed(replace(entry, record=record))
         at_unix_ns = unix_ns()
         known = {
-            **{"row": None, "at": iso_of(at_unix_ns), "agent": call.agent},
+            **{"row": None, "at": iso_of(at_unix_ns)},
             "replica": "" if self.store is None else self.store.replica,
         }
         self.history.add(entry, known)
@@ -262,11 +262,11 @@ class CallRegistry:
         if not self._config.latency_budget.store_texts:
             kept = replace(entry, caller_text="", agent_text="")
         if self.store is not None:
-            self.store.add(StoredTurn(kept, at_unix_ns, call.agent, self._fingerprint))
+            self.store.add(StoredTurn(kept, at_unix_ns, call.began.fingerprint))
         if self.exporter is not None:
             offset_ns = call.began.unix_ns - call.began.now_ns
             model = shown_model(self._config.llm_engine.model)
-            self.exporter.add(FinishedTurn(kept, call.agent, model, offset_ns))
+            self.exporter.add(FinishedTurn(kept, model, offset_ns))
         return entry
 
     def leave(self, call: ActiveCall) -> None:

@@ -531,7 +531,7 @@ class CallService:
         if transport.is_extended:
             told = LiveMarks(transport.notify, self._clock, call.began.now_ns)
         marked = partial(self._calls.marked, call)
-        return TurnRecorder(call.session_id, call.trace, on_turn, marked, told)
+        return TurnRecorder(call.session_id, call.trace, on_turn, marked, told, call.agent)
 
 
 def _policies(config: Config) -> tuple[CallPolicy, CallPolicy]:

@@ -73,7 +73,6 @@ class FinishedTurn:
 
     entry: TurnEntry
     """Its texts are exported if it has any."""
-    agent: str
     model: str
     """Name of the language model."""
     unix_offset_ns: int
@@ -142,7 +141,7 @@ def _turn_span(finished: FinishedTurn, start_unix_ns: int) -> SpanData:
         start_unix_ns,
         start_unix_ns + _length_ns(entry.record),
         {
-            **_conversation(entry.session, finished.agent),
+            **_conversation(entry.session, entry.agent),
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": finished.model,

@@ -6,7 +6,7 @@ discarded when the utterance is dropped.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from agent.turn_taking.commands import Command
 from agent.turn_taking.events import Event, SpeechResumed, SpeechStarted
 from agent.turn_taking.reply_outcome import ReplyOutcomes
 from latency_budget.account.actions import ActionTaken
-from latency_budget.account.budget import EMBEDDED
+from latency_budget.account.budget import EMBEDDED, Budget
 from latency_budget.account.ledger import TurnLedger
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.playback_time import heard_ns
@@ -60,6 +60,16 @@ class _Pending:
         self.ledger.add(mark)
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A turn that has begun: its ledger, and what held for it when it began. A handoff or a change
+    of the session during its response is one of the next turn."""
+
+    ledger: TurnLedger
+    agent: str
+    budget: Budget
+
+
 class TurnRecorder:
     """Recorder of the trace and of the turns' ledgers. Belongs to one session."""
 
@@ -70,10 +80,13 @@ class TurnRecorder:
         on_turn: OnTurn,
         on_mark: OnMark = _unseen,
         told: LiveMarks | None = None,
+        agent: str = "",
     ) -> None:
         """`told`: receives marks also before they have a turn; None for no receiver."""
+        self.agent = agent
+        """Name of the agent of turns that begin from now on."""
         self.budget = EMBEDDED
-        """Latency budget of turns from now on."""
+        """Latency budget of turns that begin from now on."""
         self._session_id = session_id
         self.trace = trace
         self.over = PendingRecords(on_turn, self._is_settled)
@@ -84,7 +97,7 @@ class TurnRecorder:
         """Time of the newest event, command or mark."""
         self._on_mark = on_mark
         self._told = told
-        self._ledgers: dict[TurnId, TurnLedger] = {}
+        self._begun: dict[TurnId, _Begun] = {}
         self._pending = _Pending()
         self._caller_text = ""
         self._asked: dict[TurnId, str] = {}
@@ -137,22 +150,27 @@ class TurnRecorder:
     def acted(self, taken: ActionTaken, at_ns: int, turn: TurnId | None = None) -> None:
         """Record an action that keeps a turn within its budget; `turn` None is the turn to come."""
         mark = Mark(_TO_COME, MarkName.ACTED, at_ns, taken=taken)
-        if turn is None or turn not in self._ledgers:
+        if turn is None or turn not in self._begun:
             self._pending.add(mark)
         else:
             self._take(replace(mark, turn=turn))
 
     def so_far(self, turn: TurnId | None) -> TurnLedger:
         """Ledger so far of a turn that has begun, or of the turn to come (None). Read only."""
-        to_come = self._pending.ledger
-        return to_come if turn is None else self._ledgers.get(turn, to_come)
+        begun = None if turn is None else self._begun.get(turn)
+        return self._pending.ledger if begun is None else begun.ledger
+
+    def budget_of(self, turn: TurnId) -> Budget:
+        """Latency budget of a turn that has begun, or of the turn to come."""
+        begun = self._begun.get(turn)
+        return self.budget if begun is None else begun.budget
 
     def _take(self, mark: Mark) -> None:
         self.trace.append_mark(mark)
         self._on_mark(mark)
-        ledger = self._ledgers.get(mark.turn)
-        if ledger is not None:
-            ledger.add(mark)
+        begun = self._begun.get(mark.turn)
+        if begun is not None:
+            begun.ledger.add(mark)
             self.over.marked(mark.turn, mark.name)
 
     def heard(self, heard: SpeechResult, turn: TurnId) -> None:
@@ -201,9 +219,9 @@ class TurnRecorder:
         client ended the turn itself, or requested the reply.
         """
         self.over.settle_all()
-        self._ledgers[turn] = TurnLedger(turn)
-        for old in [number for number in self._ledgers if number <= turn - MAX_LATE]:
-            del self._ledgers[old]
+        self._begun[turn] = _Begun(TurnLedger(turn), self.agent, self.budget)
+        for old in [number for number in self._begun if number <= turn - MAX_LATE]:
+            del self._begun[old]
         for mark in self._pending.marks:
             self._take(replace(mark, turn=turn))
         self._pending = _Pending()
@@ -233,18 +251,19 @@ class TurnRecorder:
         """End a turn: its reply was sent completely, or was cut. `reply_s`: speech
         released, in s."""
         self._outcomes.reply_ended(turn, text)
-        ledger = self._ledgers.get(turn)
-        if ledger is not None:
+        begun = self._begun.get(turn)
+        if begun is not None:
             entry_of = partial(
                 TurnEntry,
                 self._session_id,
-                budget=self.budget,
+                budget=begun.budget,
                 caller_text=self._asked.get(turn, ""),
                 agent_text=text,
                 reply_s=reply_s,
                 response_id=response_id,
+                agent=begun.agent,
             )
-            self.over.over(ledger, entry_of)
+            self.over.over(begun.ledger, entry_of)
 
 
 def _append(

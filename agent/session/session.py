@@ -583,6 +583,8 @@ class Session:
         self._context.examples = tuple(example_messages(switch.profile))
         self._context.tools = () if tools is None else tools.definitions
         self._prefill.changed()
+        # The turn whose response hands the call off stays that of the agent that began it.
+        self._log.agent = agent
         self._log.budget = budget_of(settings, self._options.budget)
         self._on_agent(agent)
         self._notify(say.SessionUpdated(settings, is_handoff=True))

@@ -96,6 +96,11 @@ class StoreDatabase(ABC):
         """True where no other writer deletes old rows at the moment. Within a transaction."""
         return True
 
+    def begin_copy(self, connection: StoreConnection) -> None:
+        """Begin a transaction in which no other process adds rows of another store; servers that
+        share the database may add theirs. Raises errors of the driver."""
+        connection.execute(self.begin)
+
     def number_of(self, connection: StoreConnection) -> str | None:
         """Number of the current transaction, by which another connection can ask for its end; None
         where a commit can't be lost on its way."""

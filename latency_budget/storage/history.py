@@ -16,7 +16,7 @@ from latency_budget.statistics.turn_histograms import TurnHistograms
 
 @dataclass(frozen=True, slots=True)
 class TurnEntry:
-    """A finished turn: its record, session, budget and texts."""
+    """A finished turn: its record, session, agent, budget and texts."""
 
     session: SessionId
     record: TurnRecord
@@ -34,6 +34,9 @@ class TurnEntry:
     recording: tuple[float, float] | None = None
     """First and last second of the turn in the call's recording, from the caller's words to the end
     of the answer. None: not recorded."""
+    agent: str = ""
+    """Name of the agent whose response it is: the one that began it, also where it handed the call
+    off in it. Empty where that is not known."""
 
     @property
     def late(self) -> bool:
@@ -150,8 +153,8 @@ def profiles_json(
 def turns_json(session: str | None, turns: Sequence[tuple[TurnEntry, Json]]) -> Json:
     """JSON of these turns, each with its waterfall and its further fields, and of their summary.
 
-    Beside what `turn_json` gives, each turn has `session`, `budget`, `waterfall`, `marks` and
-    `recording`.
+    Beside what `turn_json` gives, each turn has `session`, `agent`, `budget`, `waterfall`, `marks`
+    and `recording`.
     """
     listed = [{**entry_json(entry), **known} for entry, known in turns]
     return report_json(session, listed, aggregate_of([entry for entry, _ in turns]).summary())
@@ -163,6 +166,7 @@ def entry_json(entry: TurnEntry) -> Json:
     return {
         **turn_json(entry.record, entry.caller_text, entry.agent_text, entry.reply_s),
         "session": entry.session,
+        "agent": entry.agent,
         "budget": {
             "profile": budget.name,
             "total_ms": budget.total_ms,

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from .database import Place, StoreDatabase
-from .postgres_url import PostgresUrl, is_postgres
+from .database import Place, StoreDatabase, StoreError
+from .postgres_url import INSTALL_POSTGRES, PostgresUrl, is_postgres
 from .sqlite_database import SqliteDatabase
 
 
@@ -16,6 +16,14 @@ def database_at(place: Place) -> StoreDatabase:
 
         return PostgresDatabase(place)
     return SqliteDatabase(place)
+
+
+def installed_database_at(place: Place) -> StoreDatabase:
+    """The same for commands and queries. Raises StoreError with what to install."""
+    try:
+        return database_at(place)
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{place}: this needs {error.name}: {INSTALL_POSTGRES}") from None
 
 
 def place_of(text: str) -> Place:

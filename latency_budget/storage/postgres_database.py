@@ -34,7 +34,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 from .database import StoreConnection, StoreDatabase, StoreError, StoreRows
 from .postgres_url import PostgresUrl
-from .store_schema import MigrationError, NewerStoreError, newest_version, statements_from
+from .store_schema import (
+    MigrationError,
+    NewerStoreError,
+    newest_version,
+    require_readable,
+    statements_from,
+)
 
 MIN_SERVER_VERSION: Final = 130_000
 """PostgreSQL 13, of 2020: the oldest that Debian's releases in support have; nothing older was
@@ -61,6 +67,9 @@ MIGRATION_LOCK: Final = 0x68616C66736563  # "halfsec"
 
 FORGETTING_LOCK: Final = MIGRATION_LOCK + 1
 """Number of the advisory lock under which old rows are deleted."""
+
+COPY_LOCK: Final = MIGRATION_LOCK + 2
+"""Number of the advisory lock under which rows of another store are added."""
 
 _PARAMETERS: Final = {
     "application_name": "halfsec",
@@ -154,12 +163,7 @@ class PostgresDatabase(StoreDatabase):
                 raise StoreError(
                     f"{self.place}: there is no store; a server that keeps turns there makes one"
                 )
-            if version != newest_version():
-                raise StoreError(
-                    f"{self.place}: its tables are of version {version}, and this program reads "
-                    f"version {newest_version()}; a server of this version brings older ones up to "
-                    "date"
-                )
+            require_readable(self.place, version)
         except BaseException:
             connection.close()
             raise
@@ -203,6 +207,10 @@ class PostgresDatabase(StoreDatabase):
             f"SELECT pg_try_advisory_xact_lock({FORGETTING_LOCK})"
         ).fetchone()
         return bool(has_lock)
+
+    def begin_copy(self, connection: StoreConnection) -> None:
+        connection.execute(_begin(WRITE_S, WRITE_S))
+        connection.execute(f"SELECT pg_advisory_xact_lock({COPY_LOCK})")
 
     def number_of(self, connection: StoreConnection) -> str | None:
         (number,) = connection.execute("SELECT CAST(pg_current_xact_id() AS text)").fetchone()

@@ -17,7 +17,13 @@ from latency_budget.account.clock import NS_PER_S
 
 from .database import StoreConnection, StoreDatabase, StoreError
 from .private_files import make_private_folder, open_private
-from .store_schema import MigrationError, NewerStoreError, newest_version, statements_from
+from .store_schema import (
+    MigrationError,
+    NewerStoreError,
+    newest_version,
+    require_readable,
+    statements_from,
+)
 
 BUSY_MS: Final = 2000
 """Time that a write or a read waits for another process before the file counts as locked."""
@@ -95,11 +101,7 @@ class SqliteDatabase(StoreDatabase):
         )
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version != newest_version():
-                raise StoreError(
-                    f"{path}: its tables are of version {version}, and this program reads version "
-                    f"{newest_version()}; a server of this version brings older ones up to date"
-                )
+            require_readable(path, version)
             connection.execute("BEGIN")
         except BaseException:
             connection.close()

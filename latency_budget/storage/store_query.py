@@ -11,8 +11,7 @@ from latency_budget.account.turn import Stage
 from latency_budget.account.turn_record import StageTime
 
 from .database import Place, StoreConnection, StoreError, StoreRows
-from .open_database import database_at
-from .postgres_url import INSTALL_POSTGRES
+from .open_database import installed_database_at
 from .store_schema import StoredTurn, stored_turns
 
 NO_LIMIT: Final = 2**63 - 1
@@ -28,6 +27,8 @@ class TurnFilter:
 
     session: str | None = None
     profile: str | None = None
+    agent: str | None = None
+    """Only turns of the agent of this name."""
     replica: str | None = None
     """Only turns of the server of this name."""
     since_unix_ns: int | None = None
@@ -43,6 +44,7 @@ class TurnFilter:
         wanted = [
             ("turns.session = ?", self.session),
             ("profile = ?", self.profile),
+            ("agent = ?", self.agent),
             ("turns.replica = ?", self.replica),
             ("at_unix_ns >= ?", self.since_unix_ns),
             ("at_unix_ns < ?", self.until_unix_ns),
@@ -62,9 +64,7 @@ def read_turns(place: Place, wanted: TurnFilter | None = None) -> list[StoredTur
     with connected(place) as connection:
         rows = by_column(
             connection.execute(
-                "SELECT turns.*, agent, fingerprint FROM turns"
-                f" JOIN sessions ON sessions.id = turns.session WHERE turns.id IN ({chosen})"
-                " ORDER BY turns.id",
+                f"SELECT * FROM turns WHERE id IN ({chosen}) ORDER BY id",
                 (*values, limit),
             )
         )
@@ -114,10 +114,7 @@ def unix_ns_of(text: str) -> int:
 @contextlib.contextmanager
 def connected(place: Place) -> Iterator[StoreConnection]:
     """A read-only connection with one snapshot of the store. Raises StoreError."""
-    try:
-        database = database_at(place)
-    except ModuleNotFoundError as error:
-        raise StoreError(f"{place}: this needs {error.name}: {INSTALL_POSTGRES}") from None
+    database = installed_database_at(place)
     try:
         with contextlib.closing(database.connect_reader()) as connection:
             yield connection

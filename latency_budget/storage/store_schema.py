@@ -17,7 +17,7 @@ from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import SessionId, Span, Stage, TurnId
 from latency_budget.account.turn_record import Origin, StageTime, TurnRecord
 
-from .database import StoreConnection
+from .database import Place, StoreConnection, StoreError
 from .history import TurnEntry
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -138,6 +138,18 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         """,
         "CREATE INDEX webhook_messages_due ON webhook_messages (endpoint, due_unix_ns)",
     ),
+    (
+        # They were the session's, those of its first turn, though a handoff changes the agent.
+        "ALTER TABLE turns ADD COLUMN agent TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE turns ADD COLUMN fingerprint TEXT NOT NULL DEFAULT ''",
+        """
+        UPDATE turns SET (agent, fingerprint) =
+            (SELECT agent, fingerprint FROM sessions WHERE sessions.id = turns.session)
+            WHERE session IN (SELECT id FROM sessions)
+        """,
+        "ALTER TABLE sessions DROP COLUMN agent",
+        "ALTER TABLE sessions DROP COLUMN fingerprint",
+    ),
 )
 
 _PLAIN: Final = (
@@ -166,14 +178,13 @@ class MigrationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredTurn:
-    """A turn with its row's time, agent and configuration."""
+    """A turn with its row's time and configuration."""
 
     entry: TurnEntry
     at_unix_ns: int
     """Time of the turn's end, in ns since 1970."""
-    agent: str = ""
     fingerprint: str = ""
-    """Fingerprint of the settings at the time."""
+    """Fingerprint of the settings that held for the turn."""
     row: int = 0
     """Grows with every turn that is stored; 0 before it is."""
     replica: str = ""
@@ -185,6 +196,22 @@ def newest_version() -> int:
     return len(MIGRATIONS)
 
 
+def require_readable(place: Place, version: int) -> None:
+    """Raise StoreError unless this program reads tables of this version."""
+    known = newest_version()
+    if version == known:
+        return
+    remedy = (
+        "update this program"
+        if version > known
+        else "a server of this version brings older ones up to date"
+    )
+    raise StoreError(
+        f"{place}: its tables are of version {version}, and this program reads version {known};"
+        f" {remedy}"
+    )
+
+
 def statements_from(version: int) -> list[str]:
     """Statements that bring tables of this version up to date; 0: none are there."""
     return [statement for statements in MIGRATIONS[version:] for statement in statements]
@@ -194,8 +221,8 @@ def insert(connection: StoreConnection, stored: StoredTurn) -> None:
     """Add a turn. The caller commits."""
     entry, record = stored.entry, stored.entry.record
     connection.execute(
-        "INSERT INTO sessions VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        (entry.session, stored.agent, stored.fingerprint, stored.at_unix_ns),
+        "INSERT INTO sessions (id, first_turn_unix_ns) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        (entry.session, stored.at_unix_ns),
     )
     values: dict[str, Any] = {
         "session": entry.session,
@@ -211,6 +238,8 @@ def insert(connection: StoreConnection, stored: StoredTurn) -> None:
         "agent_text": storable_text(entry.agent_text),
         "detail": _detail(entry),
         "replica": stored.replica,
+        "agent": entry.agent,
+        "fingerprint": stored.fingerprint,
     }
     columns, holes = ", ".join(values), ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO turns ({columns}) VALUES ({holes})", tuple(values.values()))
@@ -247,8 +276,7 @@ def stored_turns(
     stages: Mapping[int, Mapping[Stage, StageTime]],
     actions: Mapping[int, Sequence[ActionTaken]],
 ) -> list[StoredTurn]:
-    """Turns of rows of `turns` joined with `sessions`, by column, with their stages and actions by
-    row."""
+    """Turns of rows of `turns`, by column, with their stages and actions by row."""
     return [
         _stored_turn(row, stages.get(row["id"], {}), actions.get(row["id"], ())) for row in rows
     ]
@@ -287,10 +315,9 @@ def _stored_turn(
         agent_text=row["agent_text"],
         reply_s=row["reply_s"],
         recording=None if recording is None else (recording[0], recording[1]),
+        agent=row["agent"],
     )
-    return StoredTurn(
-        entry, row["at_unix_ns"], row["agent"], row["fingerprint"], row["id"], row["replica"]
-    )
+    return StoredTurn(entry, row["at_unix_ns"], row["fingerprint"], row["id"], row["replica"])
 
 
 def budget_of(profile: str, total_ms: int, widened_ms: int) -> Budget:

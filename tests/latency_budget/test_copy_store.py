@@ -1,50 +1,214 @@
 """A file's turns move to the store of a fleet: all of them, in their order, and once."""
 
+import contextlib
+import sys
+import threading
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from latency_budget.storage import copy_store
 from latency_budget.storage.call_records import read_calls
-from latency_budget.storage.copy_store import main
-from latency_budget.storage.database import Place
+from latency_budget.storage.copy_store import Copied, main
+from latency_budget.storage.database import Place, StoreConnection, StoreError
+from latency_budget.storage.open_database import database_at
+from latency_budget.storage.postgres_url import PostgresUrl
 from latency_budget.storage.store import TurnStore
-from latency_budget.storage.store_query import read_turns
+from latency_budget.storage.store_query import TurnFilter, read_turns
+from latency_budget.storage.store_schema import StoredTurn, insert
 from tests.agent.telephony.test_call_detail_record import RECORD
-from tests.latency_budget.test_store import address, stored
+from tests.latency_budget.test_store import NOW_NS, address, rows, stored
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_store, "CHUNK", 3)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return tmp_path / "old.sqlite"
+
+
+def add(place: Place, numbers: Iterable[int], replica: str = "") -> None:
+    """Turns of two sessions, and a call for each."""
+    store = TurnStore(place, replica=replica, max_days=36_500, wall_ns=lambda: NOW_NS)
+    store.start()
+    for number in numbers:
+        store.add(stored(number, f"s{number % 2}", NOW_NS + number))
+        store.add(replace(RECORD, session=f"call_{number}"))
+    store.close()
+    assert (store.lost, store.problem) == (0, None)
+
+
+def turns(place: Place) -> list[int]:
+    return [each.entry.record.turn for each in read_turns(place)]
+
+
+def error_line(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    assert main(command) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    return line
 
 
 def test_everything_is_copied_once(
-    place: Place,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    source: Path, place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(copy_store, "CHUNK", 3)
-    source = TurnStore(tmp_path / "old.sqlite", max_days=36_500)
-    source.start()
-    for number in range(1, 9):
-        source.add(stored(number, f"s{number % 2}"))
-    source.add(RECORD)
-    source.close()
-    command = [str(source.place), address(place), "--replica", "old:8080"]
+    add(source, range(1, 9))
+    command = [str(source), address(place), "--replica", "old:8080"]
     assert main(command) == 0
-    assert capsys.readouterr().out == "8 turns and 1 calls were copied\n"
+    assert capsys.readouterr().out == "8 turns and 8 calls were copied\n"
     copied = read_turns(place)
-    assert [each.entry for each in copied] == [each.entry for each in read_turns(source.place)]
+    assert [each.entry for each in copied] == [each.entry for each in read_turns(source)]
     assert {each.replica for each in copied} == {"old:8080"}
-    ((_, record),) = read_calls(place, max_calls=9)
-    assert record == replace(RECORD, replica="old:8080")
-    assert main(command) == 2
-    assert "are there already" in capsys.readouterr().err
-    assert len(read_turns(place)) == 8
+    records = [record for _, record in read_calls(place, max_calls=99)]
+    assert records == [
+        replace(RECORD, session=f"call_{number}", replica="old:8080") for number in range(1, 9)
+    ]
+
+
+def test_another_copy_adds_what_has_come_since(
+    source: Path, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the file's oldest turns are deleted, and the name of the server is another one."""
+    add(source, range(1, 6))
+    add(place, [100], "other:8080")
+    command = [str(source), address(place), "--replica"]
+    assert main([*command, "old:8080"]) == 0
+    add(source, range(6, 9))
+    rows(source, "DELETE FROM turns WHERE turn = 1")
+    capsys.readouterr()
+    assert main([*command, "new:8080"]) == 0
+    assert capsys.readouterr().out == (
+        "3 turns and 3 calls were copied\n4 turns and 5 calls were there already\n"
+    )
+    assert turns(place) == [100, *range(1, 9)]
+    of_new = read_turns(place, TurnFilter(replica="new:8080"))
+    assert [each.entry.record.turn for each in of_new] == [6, 7, 8]
+    assert len(read_calls(place, max_calls=99)) == 9
+    assert main([*command, "new:8080"]) == 0
+    assert turns(place) == [100, *range(1, 9)]
+
+
+def test_a_turn_that_a_file_has_twice_is_copied_once(source: Path, place: Place) -> None:
+    add(source, [1, 2])
+    add(source, [2])
+    assert main([str(source), address(place)]) == 0
+    assert turns(place) == [1, 2]
+    assert len(read_calls(place, max_calls=99)) == 2
+
+
+def test_a_copy_that_breaks_off_is_completed(
+    source: Path, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(source, range(1, 9))
+
+    def failing(connection: StoreConnection, turn: StoredTurn) -> None:
+        if turn.entry.record.turn == 5:
+            raise OSError("the network is gone")
+        insert(connection, turn)
+
+    monkeypatch.setattr(copy_store, "insert", failing)
+    line = error_line(capsys, str(source), address(place))
+    assert line == f"{place}: the network is gone; copy again to add what is missing"
+    assert turns(place) == [1, 2, 3]
+    monkeypatch.setattr(copy_store, "insert", insert)
+    assert main([str(source), address(place)]) == 0
+    assert turns(place) == list(range(1, 9))
+
+
+def test_copies_at_the_same_time_add_each_turn_once(source: Path, place: Place) -> None:
+    """And a server writes there meanwhile."""
+    add(source, range(1, 31))
+    add(place, [100])
+    ready = threading.Barrier(3)
+    done: list[tuple[Copied, Copied]] = []
+
+    def copy() -> None:
+        ready.wait(30)
+        done.append(copy_store.copy_store(source, place, "old:8080"))
+
+    threads = [threading.Thread(target=copy) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    ready.wait(30)
+    add(place, range(101, 121))
+    for thread in threads:
+        thread.join(60)
+    assert [sum(each.added for each, _ in done), sum(each.added for _, each in done)] == [30, 30]
+    assert sorted(turns(place)) == [*range(1, 31), *range(100, 121)]
+    assert len(read_calls(place, max_calls=99)) == 51
+
+
+@pytest.mark.slow
+def test_a_server_writes_while_a_chunk_is_copied(postgres: PostgresServer, source: Path) -> None:
+    place = postgres.new_store()
+    add(place, [100])
+    database = database_at(place)
+    with contextlib.closing(database.connect()) as connection:
+        database.begin_copy(connection)
+        insert(connection, stored(1, "s9"))
+        add(place, [101, 102])
+        connection.execute("COMMIT")
+    assert sorted(turns(place)) == [1, 100, 101, 102]
+
+
+def test_a_newer_target_is_left_alone(
+    source: Path, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(source, [1])
+    add(place, [2])
+    newer = "UPDATE store_version SET version = 99"
+    rows(place, newer if isinstance(place, PostgresUrl) else "PRAGMA user_version = 99")
+    line = error_line(capsys, str(source), address(place))
+    assert line.startswith(f"{place}: it is of a newer version (99; this one knows ")
+    assert line.endswith("; update this program to copy there")
+
+
+def test_a_newer_source_is_not_read(
+    source: Path, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(source, [1])
+    rows(source, "PRAGMA user_version = 99")
+    line = error_line(capsys, str(source), address(place))
+    assert line.startswith(f"{source}: its tables are of version 99, and this program reads ")
+    assert line.endswith("; update this program")
+    with pytest.raises(StoreError, match="there is no store"):
+        read_turns(place)
+
+
+def test_a_missing_driver_is_named(
+    source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(source, [1])
+    missing: Any = None
+    monkeypatch.setitem(sys.modules, "psycopg", missing)
+    monkeypatch.delitem(sys.modules, "latency_budget.storage.postgres_database", raising=False)
+    line = error_line(capsys, str(source), "postgresql://ana:s3cret@db/turns")
+    assert line == (
+        "postgresql://***@db/turns: this needs psycopg: pip install 'halfsec[postgres]'"
+    )
+
+
+@pytest.mark.slow
+def test_a_refused_password_is_told_without_it(
+    source: Path, postgres: PostgresServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(source, [1])
+    url = postgres.url(password="wrong")
+    line = error_line(capsys, str(source), url.reveal())
+    assert line == f"{url}: the user or the password is wrong"
 
 
 def test_nothing_is_copied_where_something_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(tmp_path / "none.sqlite"), "postgresql://db/turns"]) == 2
-    assert "there is no store" in capsys.readouterr().err
-    assert main([str(tmp_path / "none.sqlite"), "postgresql://ana:s3c/ret@db/turns"]) == 2
-    assert "s3c" not in capsys.readouterr().err
+    assert "there is no store" in error_line(capsys, str(source), "postgresql://db/turns")
+    line = error_line(capsys, str(source), "postgresql://ana:s3c/ret@db/turns")
+    assert "s3c" not in line

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from latency_budget.__main__ import main as report
 from latency_budget.account.budget import EMBEDDED, budget_profile
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.ledger import records_of
@@ -35,6 +36,7 @@ from latency_budget.storage.sqlite_database import SET_ASIDE_EVERY_S
 from latency_budget.storage.store import MAX_WAITING, TurnStore
 from latency_budget.storage.store_query import TurnFilter, read_turns
 from latency_budget.storage.store_schema import MIGRATIONS, StoredTurn, budget_of
+from latency_budget.storage.store_summary import summarize_store
 
 NOW_NS = 1_800_000_000_000_000_000
 
@@ -74,8 +76,9 @@ def stored(turn: int = 1, session: str = "s1", at_unix_ns: int = NOW_NS) -> Stor
         caller_text="Hi.",
         agent_text="Yes?",
         reply_s=1.5,
+        agent="default",
     )
-    return StoredTurn(entry, at_unix_ns, "default", "f00")
+    return StoredTurn(entry, at_unix_ns, "f00")
 
 
 def rows(place: Place, statement: str, *values: Any) -> list[Any]:
@@ -110,7 +113,8 @@ def test_a_turn_comes_out_as_it_went_in(store: TurnStore, place: Place) -> None:
     first, second = read_turns(place)
     assert first.entry == stored(1).entry
     assert second.entry == stored(2).entry
-    assert (first.agent, first.fingerprint, first.at_unix_ns) == ("default", "f00", NOW_NS)
+    assert (first.entry.agent, first.fingerprint) == ("default", "f00")
+    assert first.at_unix_ns == NOW_NS
     assert first.row < second.row
     assert first.replica == "here:8080"
     assert store.problem is None
@@ -361,6 +365,59 @@ def test_older_files_are_brought_up_to_date(place: Place, monkeypatch: pytest.Mo
     again.close()
     assert [each.entry.record.turn for each in read_turns(place)] == [1, 2]
     assert rows(place, "SELECT id FROM later") == [(7,)]
+
+
+def test_turns_of_older_tables_keep_the_agent_of_their_session(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 8 had agent and settings by session, those of its first turn."""
+    monkeypatch.setattr(store_schema, "MIGRATIONS", MIGRATIONS[:8])
+    rows(place, "INSERT INTO sessions VALUES ('s1', 'sales', 'f01', 1)")
+    rows(place, "INSERT INTO sessions VALUES ('s2', 'billing', 'f02', 1)")
+    values: dict[str, Any] = {
+        **{"at_unix_ns": NOW_NS, "profile": "embedded", "total_ms": 500, "widened_ms": 0},
+        **{"origin": "reply_requested", "paced_ns": 0, "answered": 0, "cut_in": 0},
+        **{"interrupted": 0, "reopened": 0, "opener": 0, "wasted_ns": 0},
+        **{"wasted_prompt_tokens": 0, "wasted_output_tokens": 0, "caller_text": ""},
+        **{"agent_text": "", "detail": '{"incomplete":[],"spans":[],"path":[]}'},
+    }
+    for session, turn in (("s1", 1), ("s2", 1), ("s1", 2)):
+        row = {**values, "session": session, "turn": turn}
+        holes = ", ".join("?" * len(row))
+        rows(place, f"INSERT INTO turns ({', '.join(row)}) VALUES ({holes})", *row.values())
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="version 8"):
+        read_turns(place)
+    store = TurnStore(place, wall_ns=lambda: NOW_NS)
+    store.start()
+    handed = stored(3)
+    store.add(replace(handed, entry=replace(handed.entry, agent="support"), fingerprint="f03"))
+    store.close()
+    assert [
+        (each.entry.session, each.entry.agent, each.fingerprint) for each in read_turns(place)
+    ] == [
+        ("s1", "sales", "f01"),
+        ("s2", "billing", "f02"),
+        ("s1", "sales", "f01"),
+        ("s1", "support", "f03"),
+    ]
+
+
+def test_turns_of_one_session_have_agents_of_their_own(store: TurnStore, place: Place) -> None:
+    """A handoff in mid-call, and a call that another server took over with its own settings."""
+    had = [("desk", "f1"), ("sales", "f1"), ("desk", "f2")]
+    for number, (agent, fingerprint) in enumerate(had, start=1):
+        turn = stored(number)
+        store.add(replace(turn, entry=replace(turn.entry, agent=agent), fingerprint=fingerprint))
+    assert store.flush()
+    found = read_turns(place)
+    assert [(each.entry.agent, each.fingerprint) for each in found] == had
+    of_desk = read_turns(place, TurnFilter(agent="desk"))
+    assert [each.entry.record.turn for each in of_desk] == [1, 3]
+    assert summarize_store(place, TurnFilter(agent="sales"))["summary"]["turns"] == 1
+    command = [address(place), "--agent", "desk", "--gate"]
+    assert report([*command, "turns>=2"]) == 0
+    assert report([*command, "turns>=3"]) == 1
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(

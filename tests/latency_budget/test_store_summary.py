@@ -61,7 +61,7 @@ def write(place: Place, turns: Iterable[StoredTurn]) -> Place:
 
 def of(found: TurnRecord, at_unix_ns: int = 0, profile: str = "embedded") -> StoredTurn:
     entry = TurnEntry(SessionId("s1"), found, budget_profile(profile))
-    return StoredTurn(entry, at_unix_ns, "default", "f00")
+    return StoredTurn(entry, at_unix_ns, "f00")
 
 
 def assert_same(counted: Any, exact: Any) -> None:

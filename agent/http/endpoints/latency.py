@@ -174,7 +174,7 @@ class LatencyEndpoints:
         if store is None:
             raise StoreError(
                 "Older turns are not kept here: latency_budget.store is off in the settings. Leave "
-                "out since, until, profile, replica, window and before to get the newest ones."
+                "out since, until, profile, agent, replica, window and before to get the newest."
             )
         async with self._reading:
             await asyncio.to_thread(store.flush, FLUSH_S)
@@ -207,6 +207,7 @@ def _filter(params: Mapping[str, str], max_turns: int | None) -> TurnFilter:
     return TurnFilter(
         session=params.get("session"),
         profile=params.get("profile"),
+        agent=params.get("agent"),
         replica=params.get("replica"),
         since_unix_ns=_time(params, "since"),
         until_unix_ns=_time(params, "until"),
@@ -262,7 +263,6 @@ def _kept(stored: StoredTurn) -> dict[str, Any]:
     return {
         "row": stored.row,
         "at": iso_of(stored.at_unix_ns),
-        "agent": stored.agent,
         "config_fingerprint": stored.fingerprint,
         "replica": stored.replica,
     }

@@ -114,7 +114,7 @@ class BudgetActions:
         progress = self._progress(turn)
         if progress is None:
             return plain
-        taken = self._policy.short_clause(progress, _own_total_ms(self._log.budget))
+        taken = self._policy.short_clause(progress, _own_total_ms(self._log.budget_of(turn)))
         if taken is None:
             return plain
         self._log.acted(taken, progress.now_ns, turn)
@@ -127,7 +127,8 @@ class BudgetActions:
         if progress is None:
             return None
         to_ear_ms = self._policy.recent.middle_sum_ms("tts_ms", "after_ms") or PIECE_TO_EAR_MS
-        return progress.voiced_ns + round((self._log.budget.total_ms - to_ear_ms) * NS_PER_MS)
+        total_ms = self._log.budget_of(turn).total_ms
+        return progress.voiced_ns + round((total_ms - to_ear_ms) * NS_PER_MS)
 
     def opener(self, turn: TurnId) -> ActionTaken | None:
         """The opener action with its predicted saving; None where it is not worth it."""

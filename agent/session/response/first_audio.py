@@ -209,7 +209,7 @@ class FirstAudioGate:
         turn, settings = run.reply.turn, run.reply.settings
         text = self._opener_of(run)
         speech = await run.voice.opener(text)
-        due_ms = max(self._log.budget.total_ms, settings.pace_ms)
+        due_ms = max(self._log.budget_of(turn).total_ms, settings.pace_ms)
         late_ns = voiced_ns + due_ms * NS_PER_MS - MARGIN_NS
         if not self._is_far(turn):
             late_ns = max(late_ns, self._clock.now_ns() + GRACE_NS)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ async def test_calls_tell_of_themselves() -> None:
     await anext(stream)
     call = calls.admit(SessionId("s1"), "sales")
     calls.marked(call, Mark(TurnId(1), MarkName.RELEASED, 5_000_000))
-    calls.turn_over(call, stored().entry)
+    calls.turn_over(call, replace(stored().entry, agent="sales"))
     calls.refuse("busy")
     calls.leave(call)
     calls.leave(call)

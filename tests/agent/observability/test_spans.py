@@ -48,7 +48,7 @@ def entry_of(marks: list[tuple[MarkName, int]], **changes: object) -> TurnEntry:
     ledger = TurnLedger(TurnId(3))
     for name, at_ns in marks:
         ledger.add(Mark(TurnId(3), name, at_ns))
-    entry = TurnEntry(SESSION, ledger.record(), EMBEDDED)
+    entry = TurnEntry(SESSION, ledger.record(), EMBEDDED, agent="sales")
     return replace(entry, **changes)  # type: ignore[arg-type]
 
 
@@ -57,7 +57,7 @@ def entry_at_ms(marks: dict[MarkName, int], **changes: object) -> TurnEntry:
 
 
 def spans(entry: TurnEntry) -> tuple[SpanData, ...]:
-    return spans_of(FinishedTurn(entry, "sales", "tiny", OFFSET_NS))
+    return spans_of(FinishedTurn(entry, "tiny", OFFSET_NS))
 
 
 def where(span: SpanData) -> tuple[str, float, float, object]:

@@ -41,6 +41,7 @@ voice = "marin"
 handoffs = ["default"]
 handoff_description = "For questions about bills."
 pace_ms = 40
+budget_ms = 900
 [agents.sales]
 instructions = "You sell."
 handoffs = ["billing"]
@@ -157,6 +158,39 @@ async def test_the_other_agent_speaks_next_and_knows_what_was_said(words: str) -
     offered = [json.loads(each)["name"] for each in tools.definitions]
     assert offered == ["transfer_to_default"]
     assert problems(call) == []
+
+
+@pytest.mark.parametrize("words", ["", "I will connect you."])
+async def test_a_turn_is_that_of_the_agent_that_began_to_answer_it(words: str) -> None:
+    async with call_of(Agents(), Calling(words, (TO_BILLING,)), "Billing here.") as call:
+        own_ms = call.session.settings.budget_ms
+        call.ears.say("My bill is wrong.")
+        await replied(call, 2)
+        await until(lambda: call.session._machine.agent is Agent.IDLE)
+        handing, answering = call.records()
+    assert [each.agent for each in (handing, answering)] == ["default", "billing"]
+    assert handing.budget.total_ms - handing.budget.widened_ms == own_ms
+    assert answering.budget.total_ms - answering.budget.widened_ms == 900 != own_ms
+    assert handing.budget.widened_ms == answering.budget.widened_ms
+
+
+async def test_a_change_of_the_session_during_a_response_is_for_the_next_turn() -> None:
+    async with call_of(Agents(), "Certainly. Of course.", "Yes.") as call:
+        before = call.session._log.budget
+        call.ears.say("Are you there?")
+        await call.until(say.ReplyStarted)
+        await call.session.handle(
+            ask.UpdateSession(call.session.settings.changed(budget_ms=before.total_ms + 200))
+        )
+        await replied(call, 1)
+        await until(lambda: call.session._machine.agent is Agent.IDLE)
+        await typed(call, "And now?")
+        await replied(call, 2)
+        await until(lambda: call.session._machine.agent is Agent.IDLE)
+        first, second = call.records()
+        now = call.session._log.budget
+    assert now != before
+    assert (first.budget, second.budget) == (before, now)
 
 
 async def test_examples_are_the_other_agents() -> None:

@@ -157,8 +157,8 @@ def turn(number: int = 1) -> FinishedTurn:
     """One that starts at START_NS."""
     entry = stored(number).entry
     record = replace(entry.record, started_ns=START_NS)
-    silent = replace(entry, record=record, caller_text="", agent_text="")
-    return FinishedTurn(silent, "sales", "tiny", NOW_NS)
+    silent = replace(entry, record=record, caller_text="", agent_text="", agent="sales")
+    return FinishedTurn(silent, "tiny", NOW_NS)
 
 
 def free_port() -> int:

@@ -111,7 +111,9 @@ class Call:
             idle_prompt="Hey?",
             tool_wait=WAIT,
         )
-        self._log = TurnRecorder(session_id, self.trace, self.turns.append, told=told)
+        self._log = TurnRecorder(
+            session_id, self.trace, self.turns.append, told=told, agent="default"
+        )
         outputs = SessionOutputs(
             notify=self._notify,
             log=self._log,

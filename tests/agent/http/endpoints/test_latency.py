@@ -163,12 +163,34 @@ async def test_transcripts_are_stored_only_when_configured(
         kept = replace(config.latency_budget, store_texts=wants_texts)
         calls = CallRegistry(replace(config, latency_budget=kept), SystemClock(), store)
         call = calls.admit(SessionId(f"s{wants_texts:d}"), "sales")
-        calls.turn_over(call, replace(stored().entry, session=call.session_id))
+        calls.turn_over(call, replace(stored().entry, session=call.session_id, agent="sales"))
         assert call.num_turns == len(calls.history) == 1
     turns = (await http.get("/v1/latency/turns?since=0")).json()["turns"]
     assert [turn["caller_text"] for turn in turns] == ["", "Hi."]
     assert {turn["agent"] for turn in turns} == {"sales"}
     assert turns[0]["config_fingerprint"] != turns[1]["config_fingerprint"]
+
+
+async def test_a_turn_has_the_agent_that_answered_and_the_settings_of_its_call(
+    store: TurnStore, http: httpx.AsyncClient
+) -> None:
+    """The turn that hands the call off is told when the other agent has the call already."""
+    config = Config()
+    calls = CallRegistry(config, SystemClock(), store)
+    call = calls.admit(SessionId("s1"), "desk")
+    calls.handed_off(call, "sales")
+    calls.use(replace(config, agent=replace(config.agent, max_sessions=9)))
+    for agent in ("desk", "sales"):
+        calls.turn_over(call, replace(stored().entry, session=call.session_id, agent=agent))
+    of_memory = turns_json(None, calls.history.newest())["turns"]
+    assert [turn["agent"] for turn in of_memory] == ["desk", "sales"]
+    turns = (await http.get("/v1/latency/turns?since=0")).json()["turns"]
+    assert [turn["agent"] for turn in turns] == ["desk", "sales"]
+    assert {turn["config_fingerprint"] for turn in turns} == {config.fingerprint()}
+    (of_desk,) = (await http.get("/v1/latency/turns?agent=desk")).json()["turns"]
+    assert of_desk["row"] == turns[0]["row"]
+    summary = (await http.get("/v1/latency/summary?agent=sales")).json()["summary"]
+    assert summary["turns"] == 1
 
 
 async def test_unwritable_store_is_reported(tmp_path: Path) -> None:
@@ -233,7 +255,7 @@ async def test_turns_have_their_marks_from_memory_and_from_the_store(
     calls.turn_over(calls.admit(SessionId("s1"), "sales"), entry)
     (of_memory,) = turns_json(None, calls.history.newest())["turns"]
     assert of_memory["marks"] == turn["marks"]
-    assert (of_memory["agent"], of_memory["row"]) == ("sales", None)
+    assert (of_memory["agent"], of_memory["row"]) == (turn["agent"], None)
     assert len(of_memory["at"]) == len(turn["at"])
 
 
