@@ -231,6 +231,7 @@ class FakeServer:
         )
         self._server = server = uvicorn.Server(config)
         socket = config.bind_socket()
+        socket.listen()  # connections wait until the thread accepts them; they would be refused
         self.port = socket.getsockname()[1]
         self._thread = threading.Thread(target=server.run, args=([socket],), name="fake server")
         self._thread.start()
