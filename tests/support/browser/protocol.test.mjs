@@ -7,6 +7,7 @@ import { samplesFromBase64, toBase64 } from '../../../web_demo/call/base64.js';
 import { Conversation } from '../../../web_demo/call/conversation.js';
 import { toInt16 } from '../../../web_demo/audio/pcm.js';
 import { RealtimeClient } from '../../../web_demo/call/realtime-client.js';
+import { resumptionOrder } from '../../../web_demo/call/resend-buffer.js';
 import { Uplink } from '../../../web_demo/call/uplink.js';
 
 class FakeSocket {
@@ -418,19 +419,115 @@ test('it comes back when the server says, not before', (t) => {
   assert.equal(FakeSocket.sockets.length, 2);
 });
 
+/** An open call that can be resumed. */
+function talking(t) {
+  const made = setUp(t);
+  made.client.connect();
+  made.last().greet();
+  tell(made.last(), { type: 'halfsec.session', resume_token: 'one', resume_s: 60 });
+  return made;
+}
+
+/** The connection breaks, and the call goes on: `received` frames have reached the server. */
+function resume({ last }, received, session = {}) {
+  last().break(1006);
+  mock.timers.tick(1000);
+  last().readyState = 1;
+  tell(last(), { type: 'session.updated', session: { type: 'realtime', ...session } });
+  tell(last(), { type: 'halfsec.resumed', received, items: [] });
+}
+
 test('what is set when a call is taken up is set once', (t) => {
-  const { client, last } = setUp(t);
-  client.connect();
-  last().greet();
-  last().onmessage({ data: JSON.stringify({ type: 'halfsec.session', resume_token: 'one' }) });
+  const made = talking(t);
+  const { client, last } = made;
   client.addEventListener('status', ({ detail }) => {
     if (detail.resumed) client.truncate('item_1', 500);
   });
   client.send({ type: 'response.create' });
-  last().break(1006);
-  mock.timers.tick(1000);
-  last().readyState = 1;
-  last().onmessage({ data: JSON.stringify({ type: 'halfsec.resumed', received: 0, items: [] }) });
+  resume(made, 0);
   const types = last().sent.map(({ type }) => type);
   assert.deepEqual(types, ['conversation.item.truncate', 'response.create']);
+});
+
+function update(instructions) {
+  return { type: 'session.update', session: { type: 'realtime', instructions } };
+}
+
+for (const type of ['status', 'event']) {
+  test(`what is new when a call is taken up follows what was lost: sent at its ${type}`, (t) => {
+    const made = talking(t);
+    const { client, last } = made;
+    client.send(update('lost'));
+    client.truncate('item_1', 100);
+    client.sendText('lost');
+    client.addEventListener(type, ({ detail }) => {
+      if (!detail.resumed && detail.type !== 'halfsec.resumed') return;
+      if (FakeSocket.sockets.length > 2) return;
+      assert.equal(client.send(update('new')), true);
+      client.appendAudio(new Int16Array(480));
+      client.truncate('item_2', 200);
+      client.sendText('new');
+    });
+    resume(made, 0);
+    client.sendText('last');
+    const sent = () =>
+      last().sent.map(
+        ({ type: kind, session, item_id: itemId, item }) =>
+          session?.instructions ?? itemId ?? item?.content[0].text ?? kind,
+      );
+    assert.deepEqual(sent(), [
+      ...['item_1', 'item_2', 'lost', 'lost', 'response.create'],
+      ...['new', 'input_audio_buffer.append', 'new', 'response.create'],
+      ...['last', 'response.create'],
+    ]);
+    resume(made, 7); // up to the audio
+    assert.deepEqual(sent(), ['new', 'response.create', 'last', 'response.create']);
+  });
+}
+
+test('a call that is ended when it is taken up sends nothing more', (t) => {
+  const made = talking(t);
+  const { client, last } = made;
+  client.sendText('lost');
+  client.addEventListener('status', ({ detail }) => {
+    if (!detail.resumed) return;
+    client.sendText('new');
+    client.close();
+    client.connect();
+  });
+  resume(made, 0);
+  last().greet();
+  assert.deepEqual(
+    FakeSocket.sockets.slice(1).map(({ sent }) => sent),
+    [[], []],
+  );
+  assert.equal(client.send({ type: 'response.create' }), true);
+  assert.deepEqual(last().sent, [{ type: 'response.create' }]);
+});
+
+test('what a closing connection does not take is sent on the next one', (t) => {
+  const made = talking(t);
+  const { client, last } = made;
+  client.sendText('lost');
+  client.addEventListener('status', ({ detail }) => {
+    if (FakeSocket.sockets.length === 2 && detail.resumed) last().readyState = 2;
+  });
+  resume(made, 0);
+  assert.deepEqual(last().sent, []);
+  resume(made, 0);
+  assert.deepEqual(
+    last().sent.map(({ type }) => type),
+    ['conversation.item.create', 'response.create'],
+  );
+});
+
+test('a lost update is left out where it is repeated before anything depends on it', () => {
+  const order = (lost, added) =>
+    resumptionOrder(lost, added).map(({ type, session }) => session?.instructions ?? type);
+  const [a, b, ask] = [update('a'), update('b'), { type: 'response.create' }];
+  assert.deepEqual(order([a], [{ ...a, event_id: 'again' }]), ['a']);
+  assert.deepEqual(order([a, b], [a]), ['b', 'a']);
+  assert.deepEqual(order([a], [b]), ['a', 'b'], 'the second may be refused');
+  assert.deepEqual(order([a, ask], [a]), ['a', 'response.create', 'a']);
+  assert.deepEqual(order([ask, ask], []), ['response.create', 'response.create']);
 });
