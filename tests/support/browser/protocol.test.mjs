@@ -6,8 +6,10 @@ import { mock, test } from 'node:test';
 import { samplesFromBase64, toBase64 } from '../../../web_demo/call/base64.js';
 import { Conversation } from '../../../web_demo/call/conversation.js';
 import { toInt16 } from '../../../web_demo/audio/pcm.js';
+import { PreferenceStore } from '../../../web_demo/call/preferences.js';
 import { RealtimeClient } from '../../../web_demo/call/realtime-client.js';
 import { resumptionOrder } from '../../../web_demo/call/resend-buffer.js';
+import { SessionSettings } from '../../../web_demo/call/session-settings.js';
 import { Uplink } from '../../../web_demo/call/uplink.js';
 
 class FakeSocket {
@@ -530,4 +532,61 @@ test('a lost update is left out where it is repeated before anything depends on 
   assert.deepEqual(order([a], [b]), ['a', 'b'], 'the second may be refused');
   assert.deepEqual(order([a, ask], [a]), ['a', 'response.create', 'a']);
   assert.deepEqual(order([ask, ask], []), ['response.create', 'response.create']);
+});
+
+/** Settings of a page on a call whose session has turn detection. */
+function settingsOn(t) {
+  const made = talking(t);
+  const preferences = new PreferenceStore(null);
+  const settings = new SessionSettings(made.client, preferences);
+  const detection = { type: 'semantic_vad', eagerness: 'auto' };
+  const session = { audio: { input: { turn_detection: detection } } };
+  tell(made.last(), { type: 'session.updated', session: { type: 'realtime', ...session } });
+  settings.apply(false);
+  made.client.addEventListener('status', ({ detail }) => {
+    if (detail.state === 'open') settings.apply(detail.resumed);
+  });
+  const detections = () =>
+    made
+      .last()
+      .sent.filter(({ type }) => type === 'session.update')
+      .map(({ session: { audio } }) => audio.input.turn_detection?.eagerness ?? null);
+  return { ...made, preferences, settings, session, detections };
+}
+
+test('the setting that the user made last counts, though an older one was lost', (t) => {
+  const made = settingsOn(t);
+  made.preferences.change({ turns: 'hold' });
+  assert.deepEqual(made.detections(), [null]);
+  made.last().break(1006);
+  made.preferences.change({ turns: 'auto' });
+  resume(made, 0, made.session);
+  assert.deepEqual(made.detections(), [null, 'auto']);
+});
+
+test('a setting that was lost is sent again once', (t) => {
+  const made = settingsOn(t);
+  made.preferences.change({ turns: 'hold' });
+  resume(made, 0, made.session);
+  assert.deepEqual(made.detections(), [null]);
+});
+
+test('a setting that is taken back before the server answers is taken back there', (t) => {
+  const made = settingsOn(t);
+  made.preferences.change({ turns: 'hold' });
+  made.preferences.change({ turns: 'auto' });
+  assert.deepEqual(made.detections(), [null, 'auto']);
+});
+
+test('a refusal of a setting that was changed since is none', (t) => {
+  const { last, preferences, settings } = settingsOn(t);
+  const refuse = ({ event_id: id }) =>
+    tell(last(), { type: 'error', error: { event_id: id, message: 'no' } });
+  preferences.change({ turns: 'hold' });
+  preferences.change({ turns: 'low' });
+  const [older, newer] = last().sent;
+  refuse(older);
+  assert.equal(settings.refusals.size, 0);
+  refuse(newer);
+  assert.equal(settings.refusals.get('turns'), 'no');
 });
