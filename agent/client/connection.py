@@ -90,6 +90,9 @@ class ClientLine:
         self.token: str | None = None
         """Token that resumes the call."""
         self._num_sent = 0
+        self._num_waiting = 0
+        """Senders that wait for a connection. They send in the order in which they came, before
+        those that come when there is one."""
         self._kept: deque[_Sent] = deque(maxlen=MAX_KEPT)
         self._lost_ns: int | None = None
 
@@ -105,8 +108,12 @@ class ClientLine:
     async def send(self, event: Mapping[str, Any]) -> None:
         """Send an event. Waits while the network is full, and while there is no connection. Events
         on their way to a call that could not be resumed are lost. Raises CallEndedError."""
-        if not self.is_up:
-            await self.restore(self.socket)
+        if not self.is_up or self._num_waiting:
+            self._num_waiting += 1
+            try:
+                await self.restore(self.socket)
+            finally:
+                self._num_waiting -= 1
         socket = self.socket
         try:
             await self._put(event)
@@ -119,7 +126,7 @@ class ClientLine:
         sent."""
         if self.closed is not None:
             raise self._ended()
-        if not self.is_up:
+        if not self.is_up or self._num_waiting:
             return False
         socket = self.socket
         try:
@@ -132,8 +139,8 @@ class ClientLine:
         return True
 
     async def restore(self, broken: websockets_client.ClientConnection) -> None:
-        """Replace this connection, unless another task has. Raises CallEndedError where the call is
-        over."""
+        """Replace this connection, unless another task has. Tasks return in the order in which they
+        called. Raises CallEndedError where the call is over."""
         async with self._lock:
             if self.socket is broken and self._lost_ns is not None and self.closed is None:
                 await self._restore()

@@ -97,7 +97,7 @@ def test_both_channels_are_placed_at_playback_time(open_page: Open, server: Fake
 
     async def script(call: FakeCall) -> None:
         await call.until(lambda: len(call.audio) >= 3 * WIRE_RATE_HZ)
-        await reply(call, "item_1", [("Rising.", answer)])
+        await reply(call, "item_1", [("Rising.", answer)], len(answer))
 
     server.script = script
     page = open_page()
@@ -227,7 +227,7 @@ def test_what_happens_before_its_keeper_is_fetched_is_kept(
         await hear(call, "item_1", "Hello?")
         for state in ("started", "done"):
             await call.send("halfsec.tool", item_id="item_2", name="greet", state=state, ms=7)
-        await reply(call, "item_2", [("Hello.", answer)])
+        await reply(call, "item_2", [("Hello.", answer)], len(answer))
 
     server.script = script
     page = open_page()

@@ -100,6 +100,39 @@ def test_a_renewed_call_has_the_same_settings(open_page: Open, server: FakeServe
     assert updates(call) == [{"audio": {"output": {"voice": "joe"}}}]
 
 
+def test_the_last_setting_counts_where_an_older_one_was_lost(
+    open_page: Open, server: FakeServer
+) -> None:
+    """Push-to-talk that was taken back must not come back: the agent would wait for a release."""
+
+    async def lose(call: FakeCall) -> None:
+        await call.send("halfsec.session", session="sess_1", resume_token="resume_1", resume_s=60)
+        await call.until_event("session.update")
+        await call.close(1011)
+
+    server.script = lose
+    server.resumed = {"items": [], "received": 0}
+    page = open_page(expect_errors=True)
+    talk(page).click()
+    first = server.wait_for_call()
+    server.wait_for(lambda: len(first.audio) > 0, "audio")
+    dialog = settings_of(page)
+    server.full = True
+    dialog.get_by_label("Your turn is over").select_option("hold")
+    server.wait_for(lambda: updates(first), "push-to-talk")
+    expect(page.locator("#server")).not_to_have_text("Connected")
+    dialog.get_by_label("Your turn is over").select_option("auto")
+    server.script = obey
+    server.full = False
+    call = server.wait_for_call(2)
+    assert call.query == "model=default&resume=resume_1"
+    server.wait_for(lambda: len(updates(call)) == 2, "both settings")
+    assert updates(call) == [
+        {"audio": {"input": {"turn_detection": None}}},
+        {"audio": {"input": {"turn_detection": {"type": "semantic_vad", "eagerness": "auto"}}}},
+    ]
+
+
 def test_what_the_server_refuses_is_said_beside_the_field(
     open_page: Open, server: FakeServer
 ) -> None:

@@ -3,9 +3,9 @@
  *
  * In: {push: Float32Array, itemId} | {end: itemId} | {flush: token} | {duck: itemId or ''}: that
  * item is played quietly, until it ends or is flushed or another is named. Out: {flushed: token,
- * items} once per flush; {finished: items}; and, twenty times a second while anything is playing,
- * {progress: items, level, underruns, dropped} and {output: samples, frame}: what was played, and
- * when.
+ * items} once per flush; {finished: items, underruns, dropped}; and, twenty times a second while
+ * anything is playing, {progress: items, level, underruns, dropped} and {output: samples, frame}:
+ * what was played, and when.
  */
 
 import { Gain } from './gain.js';
@@ -89,7 +89,10 @@ class PlaybackProcessor extends AudioWorkletProcessor {
     this.sinceReport += first.length;
     this.level = Math.max(this.level, rms(first));
     if (this.ring.playing && this.sinceReport >= REPORT_S * sampleRate) this.report();
-    if (finished.length > 0) this.port.postMessage({ finished });
+    if (finished.length > 0) {
+      const { underruns, dropped } = this.ring;
+      this.port.postMessage({ finished, underruns, dropped });
+    }
     return this.open;
   }
 

@@ -162,10 +162,8 @@ export class Playback extends EventTarget {
       this.dispatchEvent(new CustomEvent('output', { detail }));
       return;
     }
-    if (message.progress) {
-      this.underruns = message.underruns;
-      this.droppedMs = this.toMs(message.dropped);
-    }
+    this.underruns = message.underruns;
+    this.droppedMs = this.toMs(message.dropped);
     for (const { itemId, played } of message.progress ?? message.finished) {
       if (!this.outstanding.has(itemId)) continue;
       const playedMs = this.toMs(played);

@@ -252,7 +252,8 @@ export class Call extends EventTarget {
     this.forget();
     const heard = await this.silence();
     if (status.resumable) {
-      this.cutByLoss.push(...heard);
+      // Where the call has gone on meanwhile, `silence` has sent it.
+      if (this.client.status.state !== 'open') this.cutByLoss.push(...heard);
     } else {
       this.wasLost = status.state === 'waiting';
       this.cutByLoss = [];

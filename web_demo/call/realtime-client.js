@@ -13,9 +13,11 @@
  * `halfsec.v1` the call waits for that, a minute as a rule: the next `open` is then `resumed`, the
  * agent remembers, and the event `halfsec.resumed` has the items of the conversation. Events that
  * did not reach the server are sent again, except audio, which is dropped: speech during the gap is
- * no answer to anything later. No reply is in progress then; stop what you are playing when the
- * connection goes, and `truncate` it to what was heard when it is back. Otherwise, and with other
- * servers, the next `open` is a new call, and what you had set has to be set again.
+ * no answer to anything later. They come before what listeners of that `open` and of
+ * `halfsec.resumed` send, except `truncate`, which comes first. No reply is in progress then; stop
+ * what you are playing when the connection goes, and `truncate` it to what was heard when it is
+ * back. Otherwise, and with other servers, the next `open` is a new call, and what you had set has
+ * to be set again.
  *
  * To use it in a page of your own, copy this file, `base64.js` and `resend-buffer.js`, or import
  * them from the server (whose setting `agent.allowed_origins` has to name your page's origin):
@@ -34,7 +36,7 @@
  */
 
 import { toBase64 } from './base64.js';
-import { ResendBuffer } from './resend-buffer.js';
+import { ResendBuffer, resumptionOrder } from './resend-buffer.js';
 
 /**
  * @typedef {import('./resend-buffer.js').RealtimeEvent} RealtimeEvent
@@ -141,6 +143,8 @@ export class RealtimeClient extends EventTarget {
     this.token = null;
     /** @private */
     this.kept = new ResendBuffer();
+    /** @private Events that follow older ones, still to be sent again. @type {RealtimeEvent[] | null} */
+    this.held = null;
     /** @private Since when the socket takes no audio. */
     this.stuckSinceMs = 0;
     /** Session as last sent by the server. @type {{[field: string]: any} | null} */
@@ -209,11 +213,16 @@ export class RealtimeClient extends EventTarget {
 
   /**
    * @param {RealtimeEvent} event
-   * @returns {boolean} true when it was passed to the socket
+   * @returns {boolean} true when it was passed to the socket, or follows older events that are
+   *   sent again first
    */
   send(event) {
     // Browsers log an error for each frame that is sent on a closing socket.
     if (this.status.state !== 'open' || this.socket?.readyState !== OPEN) return false;
+    if (this.held) {
+      this.held.push(event);
+      return true;
+    }
     this.kept.add(event);
     this.socket.send(JSON.stringify(event));
     return true;
@@ -329,12 +338,30 @@ export class RealtimeClient extends EventTarget {
       this.opened(false);
     }
     if (event.type === 'halfsec.session') this.token = event.resume_token;
-    if (event.type === 'halfsec.resumed') {
-      const missing = this.kept.takeMissing(event.received);
-      this.opened(true);
-      for (const each of missing) this.send(each);
-    }
+    if (event.type === 'halfsec.resumed') this.goOn(event);
+    else this.dispatchEvent(new CustomEvent('event', { detail: event }));
+  }
+
+  /**
+   * Go on with the same call. Its settings end as the user left them: what listeners send now is
+   * newer than what was lost, and waits for it.
+   * @private
+   * @param {RealtimeEvent} event `halfsec.resumed`
+   */
+  goOn(event) {
+    const { attempt } = this;
+    const lost = this.kept.takeMissing(event.received);
+    /** @type {RealtimeEvent[]} */
+    const added = [];
+    this.held = added;
+    this.opened(true);
     this.dispatchEvent(new CustomEvent('event', { detail: event }));
+    this.held = null;
+    if (this.attempt !== attempt) return; // a listener has ended the call
+    for (const each of resumptionOrder(lost, added)) {
+      this.kept.add(each); // also where the socket is closing: then the next one gets it
+      if (this.socket?.readyState === OPEN) this.socket.send(JSON.stringify(each));
+    }
   }
 
   /**

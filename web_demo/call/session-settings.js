@@ -2,9 +2,10 @@
  * Applies the user's preferences to the server's session, by standard `session.update`.
  *
  * Each setting is sent in its own update, because the server accepts an update as a whole or not at
- * all: a missing voice must not block the instructions. Only differences from the server's session
- * are sent, so unchanged preferences send nothing, and after a renewed call everything is set
- * again.
+ * all: a missing voice must not block the instructions. Only differences are sent: from the
+ * server's session, and from what was sent last, which may be on its way, or lost with its
+ * connection. So unchanged preferences send nothing, the last change counts however fast it follows
+ * another, and after a renewed call everything is set again.
  *
  * Events: `refused` (detail: {field, message}) when the server rejects a setting, `accepted` when
  * it accepts one that it had rejected.
@@ -99,6 +100,8 @@ export class SessionSettings extends EventTarget {
     this.original = {};
     /** @private */
     this.numSent = 0;
+    /** @private Last update of each in this call. @type {Map<Field, {id: string, change: Session}>} */
+    this.sent = new Map();
     /** Last error of the server for each setting. @type {Map<Field, string>} */
     this.refusals = new Map();
     preferences.addEventListener('change', (event) => {
@@ -119,7 +122,10 @@ export class SessionSettings extends EventTarget {
    * @param {boolean} resumed true when the previous call continues
    */
   apply(resumed) {
-    if (!resumed) this.original = this.client.session ?? {};
+    if (!resumed) {
+      this.original = this.client.session ?? {};
+      this.sent.clear();
+    }
     for (const field of FIELDS) this.send(field);
   }
 
@@ -137,14 +143,18 @@ export class SessionSettings extends EventTarget {
    * @param {Field} field
    */
   send(field) {
-    const session = this.client.session ?? {};
-    const change = difference(field, this.preferences.now, session, this.original);
+    const known = [this.client.session ?? {}, this.sent.get(field)?.change];
+    const change = known
+      .map((each) => each && difference(field, this.preferences.now, each, this.original))
+      .find((each) => each);
     if (this.refusals.delete(field)) this.emit('accepted', { field });
     if (!change) return;
     this.numSent += 1;
+    const id = `${PREFIX}-${field}-${this.numSent}`;
+    this.sent.set(field, { id, change });
     this.client.send({
       type: 'session.update',
-      event_id: `${PREFIX}-${field}-${this.numSent}`,
+      event_id: id,
       session: { type: 'realtime', ...change },
     });
   }
@@ -155,7 +165,8 @@ export class SessionSettings extends EventTarget {
    */
   receive(event) {
     const field = event.type === 'error' ? fieldOf(event.error.event_id) : null;
-    if (!field) return;
+    if (!field || this.sent.get(field)?.id !== event.error.event_id) return; // changed since
+    this.sent.delete(field);
     this.refusals.set(field, event.error.message);
     this.emit('refused', { field, message: event.error.message });
   }

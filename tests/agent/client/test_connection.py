@@ -98,6 +98,24 @@ async def test_other_frames_wait_until_the_lost_ones_were_sent_again() -> None:
     assert second.sent == [1, 2, 3, 4, 5]
 
 
+async def test_frames_that_waited_for_a_connection_come_before_newer_ones() -> None:
+    first, second = FakeSocket(1), FakeSocket()
+    line = line_of(first, (second, 1))
+    await line.send(frame(1))
+    second.sends.clear()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(line.send(frame(2)))
+        await second.waiting.wait()
+        for number in range(3, 6):
+            group.create_task(line.send(frame(number)))
+        await asyncio.sleep(0)
+        second.sends.set()
+        group.create_task(line.send(frame(6)))  # runs as soon as there is a connection
+        group.create_task(line.send_now(frame(99)))
+    assert second.sent == [2, 3, 4, 5, 6]
+    assert await line.send_now(frame(7))
+
+
 async def test_a_resend_that_is_cancelled_leaves_the_rest_to_the_next_connection() -> None:
     first, second, third = FakeSocket(3), FakeSocket(), FakeSocket()
     line = line_of(first, (second, 0), (third, 0))

@@ -1,4 +1,4 @@
-// Calls that are ended while the browser still opens their devices.
+// Calls that are ended while the browser still opens their devices, and calls that are resumed.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -18,6 +18,21 @@ class FakeClient extends EventTarget {
   }
 
   close() {}
+
+  truncated = [];
+
+  truncate(itemId, heardMs) {
+    if (this.status.state === 'open') this.truncated.push([itemId, heardMs]);
+  }
+
+  send() {}
+
+  reportPlayback() {}
+
+  become(status) {
+    this.status = status;
+    this.dispatchEvent(new CustomEvent('status', { detail: status }));
+  }
 }
 
 /** A call whose devices are opened when the test answers. */
@@ -61,6 +76,24 @@ test('the next call asks for itself, whatever becomes of the first prompt', asyn
   prompts[1].allow();
   await second;
   assert.equal(client.numConnects, 1);
+});
+
+test('what was heard of a cut reply is sent once, however long the browser counts', async () => {
+  for (const isCountedFirst of [true, false]) {
+    const { call, client } = setUp();
+    let counted = () => {};
+    call.devices.flush = () => new Promise((resolve) => (counted = resolve));
+    const settled = () => new Promise((resolve) => setImmediate(resolve));
+    for (const heard of [[{ itemId: 'item_1', playedMs: 300 }], []]) {
+      client.become({ state: 'waiting', resumable: true });
+      if (isCountedFirst) counted(heard);
+      await settled();
+      client.become({ state: 'open', resumed: true });
+      counted(heard);
+      await settled();
+    }
+    assert.deepEqual(client.truncated, [['item_1', 300]]);
+  }
 });
 
 class FakeNode extends EventTarget {

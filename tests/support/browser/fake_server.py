@@ -98,12 +98,17 @@ class FakeCall:
                 self._pulse.set()
 
 
-async def reply(call: FakeCall, item_id: str, pieces: list[tuple[str, Pcm]]) -> None:
+async def reply(
+    call: FakeCall,
+    item_id: str,
+    pieces: list[tuple[str, Pcm]],
+    delta_samples: int = DELTA_SAMPLES,
+) -> None:
     """A whole spoken reply, each text just before the audio that speaks it."""
     response_id = f"resp_{item_id}"
     await begin_reply(call, item_id)
     for text, pcm in pieces:
-        await say(call, item_id, text, pcm)
+        await say(call, item_id, text, pcm, delta_samples)
     ids = {"response_id": response_id, "item_id": item_id, "output_index": 0, "content_index": 0}
     await call.send("response.output_audio.done", **ids)
     transcript = "".join(text for text, _ in pieces)
@@ -231,6 +236,7 @@ class FakeServer:
         )
         self._server = server = uvicorn.Server(config)
         socket = config.bind_socket()
+        socket.listen()  # connections wait until the thread accepts them; they would be refused
         self.port = socket.getsockname()[1]
         self._thread = threading.Thread(target=server.run, args=([socket],), name="fake server")
         self._thread.start()

@@ -13,11 +13,18 @@ import numpy as np
 import pytest
 import soundfile
 import soxr
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from agent.errors import BenchError
 from benchmarks.callers.browser import FLAGS, RECORDER, find_browser
-from tests.support.browser.fake_server import FakeServer
+from tests.support.browser.fake_server import WAIT_S, FakeServer
 from tests.support.browser.pages import (
     ALLOW,
     AUTOPLAY,
@@ -40,6 +47,7 @@ def launch() -> Iterator[Launch]:
         if os.environ.get("REQUIRE_BROWSER") == "1":
             pytest.fail(str(error))
         pytest.skip(str(error))
+    expect.set_options(timeout=1000 * WAIT_S)
     with sync_playwright() as playwright:
         browsers: list[Browser] = []
 

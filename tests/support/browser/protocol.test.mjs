@@ -6,7 +6,10 @@ import { mock, test } from 'node:test';
 import { samplesFromBase64, toBase64 } from '../../../web_demo/call/base64.js';
 import { Conversation } from '../../../web_demo/call/conversation.js';
 import { toInt16 } from '../../../web_demo/audio/pcm.js';
+import { PreferenceStore } from '../../../web_demo/call/preferences.js';
 import { RealtimeClient } from '../../../web_demo/call/realtime-client.js';
+import { resumptionOrder } from '../../../web_demo/call/resend-buffer.js';
+import { SessionSettings } from '../../../web_demo/call/session-settings.js';
 import { Uplink } from '../../../web_demo/call/uplink.js';
 
 class FakeSocket {
@@ -418,19 +421,172 @@ test('it comes back when the server says, not before', (t) => {
   assert.equal(FakeSocket.sockets.length, 2);
 });
 
+/** An open call that can be resumed. */
+function talking(t) {
+  const made = setUp(t);
+  made.client.connect();
+  made.last().greet();
+  tell(made.last(), { type: 'halfsec.session', resume_token: 'one', resume_s: 60 });
+  return made;
+}
+
+/** The connection breaks, and the call goes on: `received` frames have reached the server. */
+function resume({ last }, received, session = {}) {
+  last().break(1006);
+  mock.timers.tick(1000);
+  last().readyState = 1;
+  tell(last(), { type: 'session.updated', session: { type: 'realtime', ...session } });
+  tell(last(), { type: 'halfsec.resumed', received, items: [] });
+}
+
 test('what is set when a call is taken up is set once', (t) => {
-  const { client, last } = setUp(t);
-  client.connect();
-  last().greet();
-  last().onmessage({ data: JSON.stringify({ type: 'halfsec.session', resume_token: 'one' }) });
+  const made = talking(t);
+  const { client, last } = made;
   client.addEventListener('status', ({ detail }) => {
     if (detail.resumed) client.truncate('item_1', 500);
   });
   client.send({ type: 'response.create' });
-  last().break(1006);
-  mock.timers.tick(1000);
-  last().readyState = 1;
-  last().onmessage({ data: JSON.stringify({ type: 'halfsec.resumed', received: 0, items: [] }) });
+  resume(made, 0);
   const types = last().sent.map(({ type }) => type);
   assert.deepEqual(types, ['conversation.item.truncate', 'response.create']);
+});
+
+function update(instructions) {
+  return { type: 'session.update', session: { type: 'realtime', instructions } };
+}
+
+for (const type of ['status', 'event']) {
+  test(`what is new when a call is taken up follows what was lost: sent at its ${type}`, (t) => {
+    const made = talking(t);
+    const { client, last } = made;
+    client.send(update('lost'));
+    client.truncate('item_1', 100);
+    client.sendText('lost');
+    client.addEventListener(type, ({ detail }) => {
+      if (!detail.resumed && detail.type !== 'halfsec.resumed') return;
+      if (FakeSocket.sockets.length > 2) return;
+      assert.equal(client.send(update('new')), true);
+      client.appendAudio(new Int16Array(480));
+      client.truncate('item_2', 200);
+      client.sendText('new');
+    });
+    resume(made, 0);
+    client.sendText('last');
+    const sent = () =>
+      last().sent.map(
+        ({ type: kind, session, item_id: itemId, item }) =>
+          session?.instructions ?? itemId ?? item?.content[0].text ?? kind,
+      );
+    assert.deepEqual(sent(), [
+      ...['item_1', 'item_2', 'lost', 'lost', 'response.create'],
+      ...['new', 'input_audio_buffer.append', 'new', 'response.create'],
+      ...['last', 'response.create'],
+    ]);
+    resume(made, 7); // up to the audio
+    assert.deepEqual(sent(), ['new', 'response.create', 'last', 'response.create']);
+  });
+}
+
+test('a call that is ended when it is taken up sends nothing more', (t) => {
+  const made = talking(t);
+  const { client, last } = made;
+  client.sendText('lost');
+  client.addEventListener('status', ({ detail }) => {
+    if (!detail.resumed) return;
+    client.sendText('new');
+    client.close();
+    client.connect();
+  });
+  resume(made, 0);
+  last().greet();
+  assert.deepEqual(
+    FakeSocket.sockets.slice(1).map(({ sent }) => sent),
+    [[], []],
+  );
+  assert.equal(client.send({ type: 'response.create' }), true);
+  assert.deepEqual(last().sent, [{ type: 'response.create' }]);
+});
+
+test('what a closing connection does not take is sent on the next one', (t) => {
+  const made = talking(t);
+  const { client, last } = made;
+  client.sendText('lost');
+  client.addEventListener('status', ({ detail }) => {
+    if (FakeSocket.sockets.length === 2 && detail.resumed) last().readyState = 2;
+  });
+  resume(made, 0);
+  assert.deepEqual(last().sent, []);
+  resume(made, 0);
+  assert.deepEqual(
+    last().sent.map(({ type }) => type),
+    ['conversation.item.create', 'response.create'],
+  );
+});
+
+test('a lost update is left out where it is repeated before anything depends on it', () => {
+  const order = (lost, added) =>
+    resumptionOrder(lost, added).map(({ type, session }) => session?.instructions ?? type);
+  const [a, b, ask] = [update('a'), update('b'), { type: 'response.create' }];
+  assert.deepEqual(order([a], [{ ...a, event_id: 'again' }]), ['a']);
+  assert.deepEqual(order([a, b], [a]), ['b', 'a']);
+  assert.deepEqual(order([a], [b]), ['a', 'b'], 'the second may be refused');
+  assert.deepEqual(order([a, ask], [a]), ['a', 'response.create', 'a']);
+  assert.deepEqual(order([ask, ask], []), ['response.create', 'response.create']);
+});
+
+/** Settings of a page on a call whose session has turn detection. */
+function settingsOn(t) {
+  const made = talking(t);
+  const preferences = new PreferenceStore(null);
+  const settings = new SessionSettings(made.client, preferences);
+  const detection = { type: 'semantic_vad', eagerness: 'auto' };
+  const session = { audio: { input: { turn_detection: detection } } };
+  tell(made.last(), { type: 'session.updated', session: { type: 'realtime', ...session } });
+  settings.apply(false);
+  made.client.addEventListener('status', ({ detail }) => {
+    if (detail.state === 'open') settings.apply(detail.resumed);
+  });
+  const detections = () =>
+    made
+      .last()
+      .sent.filter(({ type }) => type === 'session.update')
+      .map(({ session: { audio } }) => audio.input.turn_detection?.eagerness ?? null);
+  return { ...made, preferences, settings, session, detections };
+}
+
+test('the setting that the user made last counts, though an older one was lost', (t) => {
+  const made = settingsOn(t);
+  made.preferences.change({ turns: 'hold' });
+  assert.deepEqual(made.detections(), [null]);
+  made.last().break(1006);
+  made.preferences.change({ turns: 'auto' });
+  resume(made, 0, made.session);
+  assert.deepEqual(made.detections(), [null, 'auto']);
+});
+
+test('a setting that was lost is sent again once', (t) => {
+  const made = settingsOn(t);
+  made.preferences.change({ turns: 'hold' });
+  resume(made, 0, made.session);
+  assert.deepEqual(made.detections(), [null]);
+});
+
+test('a setting that is taken back before the server answers is taken back there', (t) => {
+  const made = settingsOn(t);
+  made.preferences.change({ turns: 'hold' });
+  made.preferences.change({ turns: 'auto' });
+  assert.deepEqual(made.detections(), [null, 'auto']);
+});
+
+test('a refusal of a setting that was changed since is none', (t) => {
+  const { last, preferences, settings } = settingsOn(t);
+  const refuse = ({ event_id: id }) =>
+    tell(last(), { type: 'error', error: { event_id: id, message: 'no' } });
+  preferences.change({ turns: 'hold' });
+  preferences.change({ turns: 'low' });
+  const [older, newer] = last().sent;
+  refuse(older);
+  assert.equal(settings.refusals.size, 0);
+  refuse(newer);
+  assert.equal(settings.refusals.get('turns'), 'no');
 });

@@ -81,3 +81,21 @@ for (const rateHz of RATES) {
     assert.ok(Math.abs(items[0].played - (last + 1)) <= 2, 'a sine may end in a zero');
   });
 }
+
+test('a gap just before the end of a reply is counted when it ends', () => {
+  const playback = make('playback', 48_000);
+  const tell = (data) => playback.port.onmessage({ data });
+  const pull = () => playback.process([], [[new Float32Array(QUANTUM), new Float32Array(QUANTUM)]]);
+  tell({ push: tone(1_000, 48_000), itemId: 'reply' });
+  for (let number = 0; number < 10; number += 1) pull();
+  tell({ push: tone(100, 48_000), itemId: 'reply' });
+  tell({ end: 'reply' });
+  pull();
+  const [finished, ...others] = playback.port.sent.filter((each) => !each.output);
+  assert.deepEqual(others, []);
+  assert.deepEqual(finished, {
+    finished: [{ itemId: 'reply', played: 1_100 }],
+    underruns: 1,
+    dropped: 0,
+  });
+});
