@@ -640,7 +640,7 @@ class Session:
         settings = self._with_named_voice(request.settings.rebased(request.base or old, old))
         if self._is_spoken_as_before(settings):
             return False
-        if settings.finds_language and not self._stages.is_prepared(languages.FOREIGN, NO_VOICE):
+        if settings.finds_language and not self._stages.is_prepared(languages.AUTO, NO_VOICE):
             return True
         return not self._stages.is_prepared(settings.language, asked_voice(settings))
 
