@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from . import roman
 from .profile import (
     Currency,
     LanguageProfile,
@@ -81,6 +82,36 @@ def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
     if match["e"] in ("re", "ère"):
         return "première" if match["n"] == "1" else None
     return numbers.ordinal(int(match["n"]))
+
+
+_KINGS: Final = (
+    r"Louis-Philippe|Louis|Charles|Henri|François|Philippe|Napoléon|Jean-Paul|Jean|Paul|Pie|Benoît|"
+    r"Léon|Grégoire|Innocent|Urbain|Clément|Jules|Guillaume|Frédéric|Georges?|Édouard|Nicolas|"
+    r"Alexandre|Ramsès|Jacques|Richard|Albert|Léopold|Baudouin|Ferdinand|Alphonse"
+)
+_QUEENS: Final = r"Élisabeth|Elisabeth|Elizabeth|Catherine|Marie|Marguerite|Cléopâtre|Isabelle"
+
+
+def _ruler(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "Louis XIV", a number, but "François Ier"."""
+    if match["first"]:
+        return f"{match['head']} {'première' if match['queen'] else 'premier'}"
+    if roman.is_initial(match):
+        return None
+    return f"{match['head']} {numbers.cardinal(roman.value_of(match['r']))}"
+
+
+def _numbered(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "chapitre IV"; an X alone may be any."""
+    if match["r"] == "X":
+        return None
+    return f"{match['head']} {numbers.cardinal(roman.value_of(match['r']))}"
+
+
+def _roman_ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "XIXe siècle", "Ve République"."""
+    numeral = re.fullmatch(roman.NUMERAL, match["r"])
+    return None if numeral is None else numbers.ordinal(roman.value_of(match["r"]))
 
 
 PROFILE: Final = LanguageProfile(
@@ -272,6 +303,21 @@ PROFILE: Final = LanguageProfile(
             SpokenRule(r"(?P<h>\d{1,2})\s?h\s?(?P<m>[0-5]?\d)\s?min(?!\w)", _duration),
             SpokenRule(r"(?P<h>[01]?\d|2[0-4])\s?h\s?(?P<m>[0-5]\d)?(?![\w/])", _clock),
             SpokenRule(r"(?P<n>\d{1,3})(?P<e>ère|ème|er|re|e)(?!\w)", _ordinal),
+            SpokenRule(
+                rf"(?P<head>(?:{_KINGS})|(?P<queen>{_QUEENS}))\s"
+                rf"(?:(?P<first>I(?:er|re|ère)(?!\w))|(?P<r>{roman.NUMERAL})(?![-'’]\w))",
+                _ruler,
+            ),
+            SpokenRule(
+                r"(?P<head>[Cc]hapitre|[Tt]ome|[Vv]olume|[Aa]cte|[Ss]cène|[Aa]nnexe|[Ll]ivre)\s"
+                rf"(?P<r>{roman.NUMERAL})(?![-'’]\w)",
+                _numbered,
+            ),
+            SpokenRule(
+                r"(?P<r>[IVX]{1,7})(?:er|e|ème|ième)(?=\s(?:siècle|arrondissement|République|"
+                r"millénaire|dynastie)s?\b)",
+                _roman_ordinal,
+            ),
         ),
         feminine=_feminine,
         feminine_behind=rf"\s(?:\w{{1,20}}es?\s)?(?:{_FEMININE_NOUN})",

@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from . import roman
 from .profile import (
     Currency,
     LanguageProfile,
@@ -118,6 +119,98 @@ def _one_in_dative(match: re.Match[str], numbers: Numbers) -> str | None:
     if re.match(_FEMININE_BEHIND, behind, re.IGNORECASE):
         return "einer"
     return "einem" if re.match(_NOUN_BEHIND, behind) else None
+
+
+_AMOUNT_BEHIND: Final = (
+    r"\s?(?:Std\.|Min\.|Mio\b|Mrd\b|(?:h|min|s|kg|g|mg|km|cm|mm|m|l|ml|GB|MB)\b|[€$£%°])"
+)
+
+
+def _one_of_range(match: re.Match[str], numbers: Numbers) -> str | None:
+    """The one of "1 bis 2 Stunden", "1-2 kg"."""
+    begin, end = match.span()
+    before, behind = match.string[max(0, begin - 48) : begin], match.string[end:]
+    if re.search(rf"(?:[\w.,:/€$£-]|\b(?:{_LABELS})\s)$", before, re.IGNORECASE):
+        return None
+    second = re.match(r"\s?(?:bis|oder|[-–])\s?\d{1,3}(?![\d.,:/])", behind)
+    if second is None:
+        return None
+    counted = behind[second.end() : second.end() + 48]
+    is_amount = re.match(_AMOUNT_BEHIND, counted) or re.match(_NOUN_BEHIND, counted)
+    return "ein" if is_amount or re.match(_FEMININE_BEHIND, counted, re.IGNORECASE) else None
+
+
+_CHANGE: Final = (
+    r"gestiegen|gesunken|gefallen|gewachsen|erhöht|gesenkt|reduziert|angehoben|teurer|billiger|"
+    r"günstiger|höher|niedriger|größer|kleiner|länger|kürzer|mehr|weniger|besser|schneller|"
+    r"Prozent|Punkte?|Euro|EUR|Franken|CHF|Dollar|USD|Mio|Mrd|Millionen|Milliarden"
+)
+
+
+_CHANGES: Final = (
+    r"(?i:steig|stieg|sink|sank|fällt|fallen|fiel|wuchs|wächst|erhöh|senk|reduzier|teuer|billig|kürz|"
+    r"verlänger|änder|nahm|nimmt|kurs|preis|wert|index|gebühr|miete|\bzins)[^.!?]{0,60}$"
+)
+"""Text before the "um" of a change."""
+
+
+def _pointed_time(match: re.Match[str], numbers: Numbers) -> str | None:
+    """A time of day as "um 14.30", without "Uhr". By how much something changes is none."""
+    begin, end = match.span()
+    before, behind = match.string[max(0, begin - 64) : begin], match.string[end : end + 24]
+    if not re.search(r"\b(?:um|gegen)\s$", before, re.IGNORECASE) or re.search(_CHANGES, before):
+        return None
+    if re.match(rf"\s?(?:{_CHANGE})\b", behind) or re.match(_AMOUNT_BEHIND, behind):
+        return None
+    return _time(numbers, int(match["h"]), int(match["m"]))
+
+
+_RULERS: Final = (
+    r"Ludwig|Heinrich|Karl|Friedrich|Wilhelm|Otto|Georg|Johannes Paul|Johannes|Johann|Paul|Pius|"
+    r"Benedikt|Leo|Gregor|Franz|Ferdinand|Maximilian|Leopold|Albert|Philipp|Peter|Alexander|"
+    r"Nikolaus|Napoleon|Eduard|Jakob|Konrad|Rudolf|Gustav|Christian|Ramses|Richard|Innozenz|Urban|"
+    r"Clemens|Julius|Alfons|Joseph"
+)
+_QUEENS: Final = r"Elisabeth|Katharina|Maria|Margarethe|Kleopatra|Isabella"
+_RULER: Final = rf"(?:(?:{_RULERS}) )?(?:(?:{_RULERS})|(?P<queen>{_QUEENS}))"
+_CROWNED: Final = r"\b(?:König|Kaiser|Papst|Zar|Fürst|Herzog|Sultan|Königin|Kaiserin|Zarin)s?\s$"
+
+
+def _ruler(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "Ludwig XIV.", "unter Elisabeth II.", "Karls V."."""
+    begin, end = match.span()
+    before = match.string[max(0, begin - 32) : begin]
+    crown = re.search(_CROWNED, before)
+    if len(match["r"]) == 1 and crown is None:
+        return None  # the initial of a surname
+    before = before if crown is None else before[: crown.start()]
+    if match["of"]:
+        article = "der" if match["queen"] else "des"
+    elif re.search(r"\b(?:von|mit|unter|bei|nach|zu|seit|aus|vom|zum|neben)\s$", before, re.I):
+        article = "der" if match["queen"] else "dem"
+    elif re.search(r"\b(?:für|gegen|durch|über|ohne|um)\s$", before, re.I):
+        article = "die" if match["queen"] else "den"
+    else:
+        article = "die" if match["queen"] else "der"
+    ordinal = numbers.ordinal(roman.value_of(match["r"])).capitalize()
+    is_weak = match["of"] or article in ("dem", "den") or (match["queen"] and article == "der")
+    goes_on = r"\s+\S" if match["of"] else r"\s+[a-zäöüß(]|\s*,"
+    is_over = match["dot"] and not re.match(goes_on, match.string[end : end + 8])
+    said = f"{match['head']} {article} {ordinal}{'n' if is_weak else ''}"
+    return said + "." if is_over else said
+
+
+def _numbered(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "Kapitel IV"; an X alone may be any."""
+    if match["r"] == "X":
+        return None
+    return f"{match['head']} {numbers.cardinal(roman.value_of(match['r']))}"
+
+
+def _roman_ordinal(match: re.Match[str], numbers: Numbers) -> str:
+    """ "im XIX. Jahrhundert"."""
+    before = match.string[max(0, match.start() - 48) : match.start()]
+    return _ordinal(numbers, roman.value_of(match["r"]), before)
 
 
 def _before_noun(spoken: str) -> str:
@@ -346,14 +439,31 @@ PROFILE: Final = LanguageProfile(
             SpokenRule(r"(?P<stem>[A-Za-zÄÖÜäöüß-]{2,40})(?P<s>[Ss])tr\.", _street),
             SpokenRule(r"(?P<stem>[A-Za-zÄÖÜäöüß]{2,40})-?[Nn]r\.", _number_of),
             SpokenRule(r"1\s(?P<m>Mio|Mrd)\.", _one_million),
+            SpokenRule(r"1(?=\s?(?:bis|oder|[-–])\s?\d)", _one_of_range),
             SpokenRule(r"1(?=\s[^\W\d_])", _one_in_dative),
+            SpokenRule(r"(?P<h>[01]?\d|2[0-4])\.(?P<m>[0-5]\d)(?![\d:/]|[.,]\d)", _pointed_time),
+            SpokenRule(
+                rf"(?P<head>{_RULER}(?P<of>s)?)\s(?P<r>{roman.NUMERAL})(?P<dot>\.(?!\w))?", _ruler
+            ),
+            SpokenRule(
+                r"(?P<head>Kapitel|Band|Teil|Akt|Abschnitt|Artikel|Szene|Anhang|Buch)\s"
+                rf"(?P<r>{roman.NUMERAL})(?![-'’]\w)",
+                _numbered,
+            ),
+            SpokenRule(
+                rf"(?P<r>{roman.NUMERAL})\.(?=\s(?:Jahrhundert|Weltkrieg|Akt|Kapitel)s?\b)",
+                _roman_ordinal,
+            ),
             SpokenRule(r"(?<=, )(?!\d\d000)\d{5}(?=\s[A-ZÄÖÜ][a-zäöüß])", _postcode),
             SpokenRule(
                 r"1[1-9]\d\d(?![\d/]|-(?!(?:19|20)\d\d(?!\d))|[.,:]\d|\s?[%€$£]|\s?(?:Euro|EUR|kg|km|m|g)\b)",
                 _year,
             ),
         ),
-        unfinished=rf"(?:\b{_BEFORE_ORDINAL}\s\d{{1,3}}|,\s\d{{1,2}})\.$",
+        unfinished=(
+            rf"(?:\b{_BEFORE_ORDINAL}\s\d{{1,3}}|,\s\d{{1,2}}"
+            rf"|\b(?:{_RULERS}|{_QUEENS})s?\s[IVX]{{1,7}}|\b{_BEFORE_ORDINAL}\s[IVX]{{1,7}})\.$"
+        ),
         feminine=_feminine,
         before_noun=_before_noun,
         feminine_behind=_FEMININE_BEHIND,

@@ -3,6 +3,7 @@
 import re
 from typing import Final
 
+from . import roman
 from .profile import (
     Currency,
     LanguageProfile,
@@ -91,6 +92,35 @@ def _ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
     )
     is_short = spoken.endswith(("primero", "tercero"))
     return spoken[:-1] if is_short and is_before_noun else spoken
+
+
+_KINGS: Final = (
+    r"Luis|Carlos|Felipe|Alfonso|Fernando|Enrique|Jaime|Pedro|Sancho|Ramiro|Juan Carlos|Juan Pablo|"
+    r"Juan|Pablo|Pío|Benedicto|León|Gregorio|Inocencio|Urbano|Clemente|Julio|Napoleón|Guillermo|"
+    r"Federico|Jorge|Eduardo|Nicolás|Alejandro|Ramsés|Jacobo|Ricardo|Francisco|José|Amadeo"
+)
+_QUEENS: Final = r"Isabel|María|Catalina|Margarita|Cleopatra"
+
+
+def _ruler(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "Felipe VI", an ordinal, and "Luis XVI", a number, as they are from eleven on."""
+    if roman.is_initial(match):
+        return None
+    value = roman.value_of(match["r"])
+    if value > 10:
+        return f"{match['head']} {numbers.cardinal(value)}"
+    ordinal = numbers.ordinal(value)
+    return f"{match['head']} {ordinal[:-1] + 'a' if match['queen'] else ordinal}"
+
+
+def _numbered(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "capítulo IV", "siglo XXI", "siglo V"; an X alone may be any, but of centuries."""
+    value, is_century = roman.value_of(match["r"]), match["head"].lower() == "siglo"
+    if match["r"] == "X" and not is_century:
+        return None
+    is_ordinal = is_century and value <= 10
+    said = numbers.ordinal(value) if is_ordinal else numbers.cardinal(value)
+    return f"{match['head']} {said}"
 
 
 PROFILE: Final = LanguageProfile(
@@ -301,6 +331,15 @@ PROFILE: Final = LanguageProfile(
         rules=(
             SpokenRule(r"(?P<n>\d{1,3})\.?(?P<e>º|ª|er|[rdtvn]?[oa])(?![a-záéíóúñ]|C\b)", _ordinal),
             SpokenRule(r"1\smil(?!\w)", _thousand),
+            SpokenRule(
+                rf"(?P<head>(?:{_KINGS})|(?P<queen>{_QUEENS}))\s(?P<r>{roman.NUMERAL})(?![-'’]\w)",
+                _ruler,
+            ),
+            SpokenRule(
+                r"(?P<head>[Ss]iglo|[Cc]apítulo|[Tt]omo|[Vv]olumen|[Aa]cto|[Ee]scena|[Aa]rtículo|[Aa]nexo)"
+                rf"\s(?P<r>{roman.NUMERAL})(?![-'’]\w)",
+                _numbered,
+            ),
         ),
         feminine=_feminine,
         before_noun=_before_noun,

@@ -242,7 +242,12 @@ SHOWN_BY: Final[dict[str, str]] = {
     "fragments of messages that wait for the rest": (
         "agent/webrtc/test_peer.py::test_fragments_that_wait_are_bounded"
     ),
-    "a datagram": "agent/webrtc/test_peer.py::test_long_datagrams_are_dropped",
+    "a datagram, direct or relayed": (
+        "agent/webrtc/test_peer.py::test_relayed_datagrams_have_the_bounds_of_direct_ones"
+    ),
+    "datagrams a second of a client; STUN from other addresses, a call": (
+        "agent/webrtc/test_peer.py::test_datagrams_a_second_are_bounded"
+    ),
     "packets of the data channel behind one that is missing": (
         "agent/webrtc/test_sctp_guard.py::test_a_gap_that_is_never_closed_ends_the_call"
     ),

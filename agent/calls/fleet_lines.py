@@ -2,12 +2,14 @@
 
 Each server counts the calls of a key by itself (`CallService.refusal`). Where the store is shared,
 a call of a key with a limit takes one of as many slots there too, and holds it while it goes on;
-that of a server that died is free again after `HELD_S`, unless the call goes on elsewhere. Where
-the store fails, each server's own count is what is left.
+that of a server that died is free again after `HELD_S`, unless the call goes on elsewhere. A server
+that takes a call over takes its slot over as well, and the one that had it, and may not know yet,
+neither renews nor frees it. Where the store fails, each server's own count is what is left.
 """
 
 import asyncio
 import logging
+import secrets
 from typing import Final, NoReturn
 
 from agent.http.auth.principal import Principal
@@ -27,43 +29,48 @@ HOLD_ON_EVERY_S: Final = 8.0
 _log = logging.getLogger(__name__)
 
 
-class FleetLines:
-    """Slots of the keys. Does nothing where the store is not shared."""
+class FleetLine:
+    """Slot of one call at one server. Does nothing where calls are not counted."""
 
-    def __init__(self, store: StateStore) -> None:
+    def __init__(self, store: StateStore, principal: Principal, session_id: SessionId) -> None:
         self._store = store
+        self._limit = principal.limits.max_calls if store.is_shared else None
+        self._name = f"lines:{digest_of(principal.key_id).hex()[:32]}"
+        self._session_id = session_id
+        self._holder = secrets.token_hex(8)
 
-    def counts(self, principal: Principal) -> bool:
-        """True if the principal's calls are counted on all servers."""
-        return self._store.is_shared and principal.limits.max_calls is not None
+    @property
+    def counts(self) -> bool:
+        """True if the call is counted on all servers."""
+        return self._limit is not None
 
-    async def take(self, principal: Principal, session_id: SessionId) -> bool:
-        """Take a slot for a call, or hold on to it. Returns False where all of the key's are held.
+    async def take(self) -> bool:
+        """Take a slot, or take the call's over. Returns False where all of the key's are held.
         Raises nothing."""
-        limit = principal.limits.max_calls
-        if limit is None or not self.counts(principal):
-            return True
-        try:
-            return await self._store.take_slot(_name(principal), session_id, limit, HELD_S)
-        except StateStoreError as error:
-            _log.warning("calls of a key are counted here only: %s", error)
-            return True
+        return await self._take(renews=False)
 
-    async def hold(self, principal: Principal, session_id: SessionId) -> NoReturn:
-        """Hold on to a call's slot until cancelled."""
+    async def hold(self) -> NoReturn:
+        """Hold on to the slot until cancelled. No effect on one that was taken over."""
         while True:
             await asyncio.sleep(HOLD_ON_EVERY_S)
-            await self.take(principal, session_id)
+            await self._take(renews=True)
 
-    async def release(self, principal: Principal, session_id: SessionId) -> None:
-        """The call is over. Raises nothing."""
-        if not self.counts(principal):
+    async def release(self) -> None:
+        """The call is over here. No effect on a slot that was taken over. Raises nothing."""
+        if self._limit is None:
             return
         try:
-            await self._store.release_slot(_name(principal), session_id)
+            await self._store.release_slot(self._name, self._session_id, self._holder)
         except StateStoreError as error:
             _log.info("a line of a key is free again in %g s: %s", HELD_S, error)
 
-
-def _name(principal: Principal) -> str:
-    return f"lines:{digest_of(principal.key_id).hex()[:32]}"
+    async def _take(self, *, renews: bool) -> bool:
+        if self._limit is None:
+            return True
+        try:
+            return await self._store.take_slot(
+                self._name, self._session_id, self._holder, self._limit, HELD_S, renews=renews
+            )
+        except StateStoreError as error:
+            _log.warning("calls of a key are counted here only: %s", error)
+            return True

@@ -9,10 +9,12 @@ bring a token while it is being published, because a carrier got the answer to a
 sooner: it is redeemed here then, and deleted from the store once that has it.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterable
 from dataclasses import asdict
+from weakref import WeakValueDictionary
 
 from agent.http.auth.principal import principal_from, principal_json
 from agent.http.auth.token_format import digest_of
@@ -28,6 +30,9 @@ class FleetTokens:
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
+        self._claims: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Tokens that are being claimed. Of two streams with one token the second must not take the
+        first one's claim for another server's: both would be refused."""
 
     async def publish(self, tokens: CallTokens, named: Iterable[str]) -> None:
         """Let other servers find those of the named tokens that can be used and that they can't
@@ -59,21 +64,25 @@ class FleetTokens:
         get those that others issued. Raises nothing."""
         if not self._store.is_shared:
             return
-        for token in offered:
-            is_own = tokens.holds(token)
-            if is_own and not tokens.is_published(token):
-                continue
-            try:
-                found = await self._store.take(_name(token))
-            except StateStoreError as error:
-                _log.warning("telephone calls of other servers are not known: %s", error)
-                return
-            if is_own and found is None:  # redeemed elsewhere
-                tokens.drop(token)
-            elif is_own:
-                tokens.claimed(token)
-            elif found is not None and (call := _read(found)) is not None:
-                tokens.adopt(token, call, TOKEN_S)
+        try:
+            for token in offered:
+                async with self._claims.setdefault(token, asyncio.Lock()):
+                    await self._claim(tokens, token)
+        except StateStoreError as error:
+            _log.warning("telephone calls of other servers are not known: %s", error)
+
+    async def _claim(self, tokens: CallTokens, token: str) -> None:
+        """Claim one token. Raises StateStoreError."""
+        is_own = tokens.holds(token)
+        if is_own and not tokens.is_published(token):
+            return
+        found = await self._store.take(_name(token))
+        if is_own and found is None:  # redeemed elsewhere
+            tokens.drop(token)
+        elif is_own:
+            tokens.claimed(token)
+        elif found is not None and (call := _read(found)) is not None:
+            tokens.adopt(token, call, TOKEN_S)
 
 
 def _name(token: str) -> str:

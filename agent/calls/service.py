@@ -51,7 +51,7 @@ from latency_budget.statistics.report import turn_json
 from latency_budget.storage.history import TurnEntry
 
 from .call import ActiveCall
-from .fleet_lines import FleetLines
+from .fleet_lines import FleetLine
 from .fleet_tokens import FleetTokens
 from .registry import CallRegistry
 from .session_start import SessionStart, instructions_in, localized, resumed_start
@@ -253,7 +253,6 @@ class CallService:
         """Reserved lines of telephone calls that are on their way."""
         self.state_store: Final = state_store
         self.fleet_tokens: Final = FleetTokens(state_store)
-        self._fleet_lines = FleetLines(state_store)
         self.fleet: Final = _fleet_calls(state_store, config.agent.resume_s)
         """Calls in the store of the fleet; None where they are not shared."""
         self.socket_rules, self.phone_rules = _policies(config)
@@ -357,8 +356,9 @@ class CallService:
         last: tuple[Notice, ...] = ()
         code, reason = errors.CLOSE_NORMAL, CLIENT_LEFT
         may_go_elsewhere = held.taken_over is not None
+        line = FleetLine(self.state_store, held.principal, call.session_id)
         try:
-            if not await self._fleet_lines.take(held.principal, call.session_id):
+            if not await line.take():
                 code, reason = errors.CLOSE_OVERLOADED, LINES_OF_KEY.message
                 return
             session = await self._session(held, transport)
@@ -367,7 +367,7 @@ class CallService:
             call.conversation = session.heard_items
             may_go_elsewhere = False
             async with asyncio.timeout(held.rules.limit_s):
-                await self._serve(held, session, transport)
+                await self._serve(held, session, transport, line)
         except errors.ClientError as error:
             _log.error("session %s can't begin: %s", call.session_id, error)
             last = (Problem(error.message, error.code, error.error_type, error.param),)
@@ -395,9 +395,11 @@ class CallService:
             _log_end(call, code, reason)
             await transport.end(code, "" if reason == CLIENT_LEFT else reason, *last)
             if code != errors.CLOSE_TAKEN_OVER:  # then it is the other server's
-                await self._fleet_lines.release(held.principal, call.session_id)
+                await line.release()
 
-    async def _serve(self, held: AdmittedCall, session: Session, transport: CallTransport) -> None:
+    async def _serve(
+        self, held: AdmittedCall, session: Session, transport: CallTransport, line: FleetLine
+    ) -> None:
         """Run a session with its transport, until one of them ends or the call has to. Raises
         ExceptionGroup."""
         async with asyncio.TaskGroup() as group:
@@ -405,9 +407,8 @@ class CallService:
             group.create_task(transport.serve(session))
             group.create_task(self._end_when_revoked(held.principal))
             group.create_task(self._end_when_stopping())
-            if self._fleet_lines.counts(held.principal):
-                lines = self._fleet_lines.hold(held.principal, held.call.session_id)
-                group.create_task(lines)
+            if line.counts:
+                group.create_task(line.hold())
 
     def _report_end(self, call: ActiveCall, code: int, reason: str) -> None:
         try:

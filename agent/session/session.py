@@ -172,6 +172,9 @@ class Session:
         self._script = Script()
         self._is_asked = False
         """The client asked for the next response."""
+        self._displaced: tuple[ResponseOptions, bool] | None = None
+        """Options of the response that waits behind an announcement, and whether it was asked
+        for."""
         self._request_id: str | None = None
         """The client's event id of the request that the machine refuses."""
         self._rearm = asyncio.Event()
@@ -320,15 +323,27 @@ class Session:
     # --- for the transport: announcements, and a connection that is lost ---
 
     def say(self, text: str) -> None:
-        """Begin a response of these words now; one in progress ends as it is. For announcements,
-        which may neither wait for the model nor be interrupted by its words."""
-        # A held response is cut before the words are set: speech that cuts it resets them.
-        if self._machine.agent is Agent.HELD or not self._machine.takes_requests:
-            if self._is_unheard:
-                self._background.unheard(self._machine.turn)
-            self.feed(ev.ReplyCancelled())
-        self._script.next = text
-        self.feed(ev.ReplyRequested())
+        """Begin a response of these words now; one in progress ends as it is, and one that waits
+        to begin follows. For announcements, which may neither wait for the model nor be interrupted
+        by its words. They wait for a transcript, and for a client whose connection is lost."""
+        machine = self._machine
+        if machine.is_asked and not self._script.announces:
+            self._displaced = self._response_options, self._is_asked
+        if not machine.is_asked:
+            self._script.next = None
+        self._response_options, self._is_asked = ResponseOptions(), False
+        self._script.announce(text)
+        if machine.agent is Agent.HELD or not machine.takes_requests:
+            if machine.agent is not Agent.IDLE:
+                if self._is_unheard:
+                    self._background.unheard(machine.turn)
+                if self._responses.takes_handoff():
+                    self._displaced = self._displaced or (ResponseOptions(), True)
+            self.feed(ev.ReplyCancelled())  # begins the announcement where a response waits
+            if self._script.announces and machine.is_asked:
+                self.feed(ev.ReplyCancelled())  # it waits for a transcript
+        if self._script.announces:
+            self.feed(ev.ReplyRequested())
 
     async def wait_played(self) -> bool:
         """Wait until all that the newest response has said so far will have been played, by what
@@ -465,6 +480,8 @@ class Session:
             self.feed(ev.ReplyCancelled(), request.event_id)
         if self._machine.takes_requests:
             self._response_options, self._is_asked = ResponseOptions(), False
+            self._displaced = None
+            self._script.drop_announcement()
 
     def _create_response(self, options: ResponseOptions, event_id: str | None) -> None:
         if options.ignored:
@@ -625,7 +642,7 @@ class Session:
         settings = self._with_named_voice(request.settings.rebased(request.base or old, old))
         if self._is_spoken_as_before(settings):
             return False
-        if settings.finds_language and not self._stages.is_prepared(languages.FOREIGN, NO_VOICE):
+        if settings.finds_language and not self._stages.is_prepared(languages.AUTO, NO_VOICE):
             return True
         return not self._stages.is_prepared(settings.language, asked_voice(settings))
 
@@ -828,6 +845,7 @@ class Session:
         for command in commands:
             self._log.command(command, now_ns, self._machine.turn)
             self._do(command, now_ns)
+        self._follow_announcement()
         self._rearm.set()
         self._background.look()
         self._prefill.go_on()
@@ -852,6 +870,8 @@ class Session:
             case cmd.CommitUtterance(utterance, text, by_client):
                 self._caller_said()
                 self._script.next = None  # there is something to answer
+                if self._script.announces and not by_client and self._machine.is_asked:
+                    self._displaced = self._displaced or (ResponseOptions(), False)
                 self._prefill.heard_all()
                 self._user_items.commit(utterance, text, by_client=by_client, now_ns=now_ns)
             case cmd.CompleteTranscript(utterance, text):
@@ -927,6 +947,13 @@ class Session:
             voiced_ns=voiced_ns,
             answer_after_ms=answer_after_ms,
         )
+
+    def _follow_announcement(self) -> None:
+        """Ask for the response that waits behind an announcement, once that has begun."""
+        if self._displaced is None or self._script.announces or self._machine.is_asked:
+            return
+        (self._response_options, self._is_asked), self._displaced = self._displaced, None
+        self.feed(ev.FollowUpRequested())
 
     @property
     def _is_unheard(self) -> bool:

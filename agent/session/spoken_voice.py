@@ -22,7 +22,7 @@ async def with_spoken_voice(
     voice is needed; where the language is to be found, a recognizer of several is. Raises
     ClientError for a language that calls can't have here."""
     if settings.finds_language:
-        await prepare_language(languages.FOREIGN, NO_VOICE)
+        await prepare_language(languages.AUTO, NO_VOICE)
     asked = settings.asked_voice or settings.voice
     if not settings.speaks:
         await prepare_language(settings.language, NO_VOICE)

@@ -58,7 +58,7 @@ from .model_thread import ModelThread, StageLostError
 from .speech_input import SpeechInput, check_language, endpointing_for
 from .speech_output import VoiceStage, VoiceStream
 from .tool_call_adapter import ToolLimits
-from .transcription_jobs import JobDecoder, LocalDecoder
+from .transcription_jobs import JobDecoder, LanguageFinding, LocalDecoder
 
 Status = Literal["warming", "ready", "broken", "failed"]
 
@@ -137,6 +137,7 @@ class Stages:
         )
         """The recognizer of languages that the other one does not know. Started with the first call
         that needs it."""
+        self.language_finding: Final = LanguageFinding()
         self._has_multilingual = False
         self._own_languages: tuple[str, ...] = ()
         """Those of the recognizer, also while it is built anew."""
@@ -268,8 +269,13 @@ class Stages:
 
     async def prepare_language(self, language: str, voice: str) -> str:
         """Load what calls in a language need: a recognizer that knows it, and the language's voice
-        where `voice` (empty: nothing speaks) is known to speak another one. Returns the voice of
-        the call. Raises ClientError for a language that calls can't have here, with what to do."""
+        where `voice` (empty: nothing speaks) is known to speak another one. Of `languages.AUTO` a
+        recognizer of several languages alone. Returns the voice of the call. Raises ClientError for
+        a language that calls can't have here, with what to do."""
+        if language == languages.AUTO:
+            if self.remote_asr is None:  # else it is refused where the recognizer is asked
+                await self._prepare_recognizer(language)
+            return voice
         spoken = self.speaking_voice(voice)
         knows = self._has_multilingual or not self._is_foreign(language)
         if knows and voice_language(spoken) in (None, language):
@@ -281,6 +287,9 @@ class Stages:
 
     def is_prepared(self, language: str, voice: str) -> bool:
         """True if `prepare_language` waits for nothing: all is loaded, or it refuses at once."""
+        if language == languages.AUTO:
+            needs = self.remote_asr is None and bool(self._config.asr.multilingual_model)
+            return not needs or self._has_multilingual or not self._is_foreign(language)
         if self._is_foreign(language) and not self._has_multilingual:
             return language not in self.known_languages()
         spoken = self.speaking_voice(voice)
@@ -303,7 +312,8 @@ class Stages:
             if self.remote_asr is not None:  # it recognizes; the one of this process stands in
                 return
             raise refusal from error
-        check_language(language, self.known_languages())
+        if language != languages.AUTO:
+            check_language(language, self.known_languages())
 
     async def _load_multilingual(self) -> None:
         await self.multilingual.start()
@@ -350,7 +360,8 @@ class Stages:
     def _is_foreign(self, language: str) -> bool:
         """True where a recognizer of this process does not know the language."""
         known = self._languages_of_recognizer()
-        return bool(known) and language not in known
+        needed = languages.FOREIGN if language == languages.AUTO else language
+        return bool(known) and needed not in known
 
     def _recognizer_of(self, language: str | None) -> ModelThread[asr.Recognizer]:
         """The recognizer for a language of calls; None: that of loading."""
@@ -414,7 +425,9 @@ class Stages:
 
     def _decoder(self) -> JobDecoder:
         """The recognizer for one call."""
-        decoder = LocalDecoder(self.recognizer, self._recognizer_of, self.known_languages)
+        decoder = LocalDecoder(
+            self.recognizer, self._recognizer_of, self.known_languages, self.language_finding
+        )
         if self.remote_asr is None:
             return decoder
         local = None
@@ -549,8 +562,11 @@ def _not_loaded(language: str, error: Exception) -> ClientError:
 
 
 def _no_language(language: str, why: str) -> ClientError:
+    what = f"Calls in the language {language!r} are not possible here"
+    if language == languages.AUTO:
+        what = 'The language of a call can\'t be found here ("auto")'
     return ClientError(
-        f"Calls in the language {language!r} are not possible here: {why}",
+        f"{what}: {why}",
         code="invalid_value",
         param="session.audio.input.transcription.language",
     )

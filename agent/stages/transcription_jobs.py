@@ -50,6 +50,16 @@ Answer = TypeVar("Answer")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class LanguageFinding:
+    """What finding the languages of calls has cost, of all calls."""
+
+    num_passes: int = 0
+    """Passes, partial and final, in which a language was looked for."""
+    ms: float = 0.0
+    """Their time for it, ms; part of the recognizer's."""
+
+
 class JobDecoder(Protocol):
     """Recognizer of one call, in this process or elsewhere (`remote/remote_recognizer.py`)."""
 
@@ -89,9 +99,11 @@ class LocalDecoder:
         recognizer: ModelThread[asr.Recognizer],
         thread_for: Callable[[str | None], ModelThread[asr.Recognizer]] | None = None,
         known: Callable[[], tuple[str, ...]] | None = None,
+        finding: LanguageFinding | None = None,
     ) -> None:
         """`thread_for`: the recognizer of a language, `known`: languages of all recognizers. None:
-        `recognizer` is the only one."""
+        `recognizer` is the only one. `finding`: counts that this call's are added to."""
+        self._finding = LanguageFinding() if finding is None else finding
         self._recognizer = recognizer
         self._thread_for = thread_for or (lambda language: recognizer)
         self._known = known
@@ -145,12 +157,16 @@ class LocalDecoder:
                 return early.recognize(model, job)
             return early.recognize(_WithOptions(model, fitting), job)
 
-        return await self._recognizer.call(
+        hypothesis = await self._recognizer.call(
             recognized,
             timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
             priority=priority,
             caller=self._caller,
         )
+        if hypothesis.language_ms > 0:
+            self._finding.num_passes += 1
+            self._finding.ms += hypothesis.language_ms
+        return hypothesis
 
 
 def _options_for(

@@ -20,7 +20,12 @@ from agent.http.auth.principal import UNPROVEN, Principal
 from agent.http.refusal import HttpRefusal
 from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.table import CARRIERS
-from agent.telephony.carriers.webhook import SignatureError, Webhook, WebhookRequest
+from agent.telephony.carriers.webhook import (
+    SignatureError,
+    Signed,
+    Webhook,
+    WebhookRequest,
+)
 
 MAX_SHOWN_CHARS: Final = 400
 """Characters of a called address that are shown."""
@@ -32,9 +37,8 @@ class WebhookSender(NamedTuple):
     """Authenticated sender of a webhook."""
 
     principal: Principal
-    signed: bytes | None = None
-    """Identifier of the signed request (`Webhook.check`); None: authenticated without a
-    signature."""
+    signed: Signed | None = None
+    """None: authenticated without a signature."""
 
 
 class PhoneSignatures:

@@ -7,7 +7,8 @@ that lost the answer or from an attacker who recorded it, gets the first answer,
 once. That includes requests in another notation with a valid signature: with the fields in another
 order, or with a query that the carrier does not sign. It also includes requests at the other of the
 two addresses, which some carriers do not sign either: a recorded status opens no call, and a
-recorded request for instructions ends none. In a fleet the answer is remembered in the state store,
+recorded request for instructions ends none. There the time that they sign tells a replay from
+another request with an equal body. In a fleet the answer is remembered in the state store,
 by all servers and over their restarts.
 
 If no line (place for a call) is free, the caller hears a message in the carrier's own way; an
@@ -19,7 +20,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Final, Literal
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -40,6 +41,7 @@ from agent.telephony.carriers.webhook import (
     TOLERANCE_S,
     Answer,
     CarrierCall,
+    Signed,
     Webhook,
     WebhookError,
     WebhookRequest,
@@ -74,6 +76,8 @@ time, and that is not accepted for longer."""
 
 NOTED: Final = Answer("", "text/plain", 204)
 
+_Endpoint = Literal["voice", "status"]
+
 _log = logging.getLogger(__name__)
 
 
@@ -85,15 +89,29 @@ class _Authenticated:
     webhook: Webhook
     sender: Principal
     content: WebhookRequest
-    signed: bytes | None
+    signed: Signed | None
     """As in `WebhookSender`."""
 
     @property
-    def digest(self) -> bytes | None:
-        """Digest that is the same for every notation of a request; None for an unsigned one."""
-        if self.signed is None:
+    def question(self) -> bytes | None:
+        """Digest of a request for instructions, the same for each sending and notation; None for
+        an unsigned one."""
+        return None if self.signed is None else self._digest("", self.signed.content)
+
+    @property
+    def report(self) -> bytes | None:
+        """The same of a status."""
+        return None if self.signed is None else self._digest(" status", self.signed.content)
+
+    def sending(self, endpoint: _Endpoint) -> bytes | None:
+        """Digest of this one sending to an endpoint, in every notation; None where the signature
+        is wrong at another endpoint."""
+        if self.signed is None or self.signed.moment is None:
             return None
-        return hashlib.sha256(f"{self.carrier.key}\n".encode() + self.signed).digest()
+        return self._digest(f" to {endpoint} {self.signed.moment!r}", self.signed.content)
+
+    def _digest(self, kind: str, content: bytes) -> bytes:
+        return hashlib.sha256(f"{self.carrier.key}{kind}\n".encode() + content).digest()
 
 
 _Handler = Callable[[_Authenticated], Awaitable[Answer]]
@@ -188,8 +206,8 @@ class PhoneWebhooks:
         # where its application has no other address for that.
         if webhook.status(received.content).is_over:
             return await self._note(received)
-        digest = received.digest
-        known = await self._known(digest) if digest else None
+        digest = received.question
+        known = await self._known(digest, received.sending("status"))
         if known is not None:
             return known
         call = webhook.read(received.content)
@@ -198,21 +216,31 @@ class PhoneWebhooks:
         # requests; those contain the end of the time limit.
         if digest and not call.transfer:
             _keep(self._answered, digest, answer)
+        if (sent := received.sending("voice")) is not None:
+            _keep(self._noted, sent, NOTED)
         token = self._tokens.issued_for(received.sender, received.carrier.name, call.call_id)
         await self._service.fleet_tokens.publish(self._tokens, [token] if token else [])
         if digest and not call.transfer:
             answer = self._answered[digest] = await self._remember(digest, answer, ANSWERED_S)
+        if sent is not None:
+            await self._remember(sent, NOTED, NOTED_S)
         return answer
 
-    async def _known(self, digest: bytes) -> Answer | None:
-        """The answer that this request got before, at any server."""
-        known = self._answered.get(digest) or self._noted.get(digest)
-        if known is None and self._store.is_shared:
-            try:
-                known = _answer_of(await self._store.get(_name_of(digest)))
-            except StateStoreError as error:
-                _log.warning("whether a webhook is a repeated one is known here only: %s", error)
-        return known
+    async def _known(self, *digests: bytes | None) -> Answer | None:
+        """The answer that a request with one of these digests got before, at any server."""
+        asked = [each for each in digests if each is not None]
+        for digest in asked:
+            if known := self._answered.get(digest) or self._noted.get(digest):
+                return known
+        if not self._store.is_shared:
+            return None
+        try:
+            for digest in asked:
+                if known := _answer_of(await self._store.get(_name_of(digest))):
+                    return known
+        except StateStoreError as error:
+            _log.warning("whether a webhook is a repeated one is known here only: %s", error)
+        return None
 
     async def _remember(self, digest: bytes, answer: Answer, life_s: int) -> Answer:
         """Keep the answer for all servers. Returns the one that counts: the first."""
@@ -231,16 +259,16 @@ class PhoneWebhooks:
     async def _note(self, received: _Authenticated) -> Answer:
         """Take a status; a repeated request has no effect. Raises WebhookError."""
         status = received.webhook.status(received.content)
-        digest = received.digest
-        if digest and await self._known(digest) is not None:
+        digests = [received.report, received.sending("status")]
+        if await self._known(*digests, received.sending("voice")) is not None:
             return NOTED
-        if digest:
+        for digest in filter(None, digests):
             _keep(self._noted, digest, NOTED)
         if status.call_id and status.is_over:
             self._tokens.ended(received.sender, received.carrier.name, status.call_id)
         elif status.call_id and status.answered_by and received.sender.kind == "carrier":
             self._on_answered(received.carrier.name, status.call_id, status.answered_by)
-        if digest:
+        for digest in filter(None, digests):
             await self._remember(digest, NOTED, NOTED_S)
         return NOTED
 

@@ -15,9 +15,10 @@ they reach into the library (which is pinned to one minor version; `load` looks 
   next one: 300 datagrams of 30 records leave 8541 behind.
 - *retransmission*: it sends again what a client asks for, as often as it asks. Nothing is here.
 - *candidates*: it checks every address from which a client sends a check.
-- *datagrams*: it takes what is no STUN from any address, of any length, queues it without bound,
-  and ends the connection at an empty one, or at RTP whose header can't be unpacked. Here an address
-  has to have passed a connectivity check, or to be in the offer.
+- *datagrams*: it takes what is no STUN from any address, of any length, as many a second as come,
+  queues it without bound, and ends the connection at an empty one, or at RTP whose header can't be
+  unpacked. Here an address has to have passed a connectivity check, or to be in the offer. What a
+  TURN server relays goes the same way (`Peer._take`): it may be anybody's too.
 - *names*: it looks the STUN server up for each address of this machine, on threads that others
   need. Here one lookup serves all calls (`host_resolver.py`).
 - *connect*: its task for that goes on while a connection is closed, and starts what was stopped.
@@ -64,6 +65,17 @@ MAX_DATAGRAM_BYTES: Final = 1500
 """Longest datagram that is read; the MTU of Ethernet, and the library's own bound. With a higher
 number one of 64 KiB, from any host, has its STUN fingerprint computed 8000 times, and
 `MAX_DATAGRAMS` of them take 32 MB of memory; with a lower one handshakes may not come through."""
+
+MAX_CLIENT_HZ: Final = 1000
+"""Datagrams a second of one client, and at once. Audio is 50 a second; a client that fills the
+window of the data channel (`sctp_guard.py`) sends 895 at once. More are dropped, and what they had
+on the data channel is sent again. With a higher number their DTLS and SRTP cost other calls more;
+with a lower one a long event takes a second longer."""
+
+MAX_STRANGERS_HZ: Final = 200
+"""STUN checks a second from other addresses, and at once, for each call. A client's first ones come
+from an address that is not known, some 50 a second for each pair; the STUN server's answers too.
+Any host may send more: what they cost is not the client's, whose own do not count here."""
 
 SILENT_S: Final = 2.0
 """Silence of the caller's SSRC after which another one takes its place. With DTX a packet comes
@@ -141,6 +153,8 @@ class Peer:
         """The client has gone, or the connection failed."""
         self._guard: SctpGuard | None = None
         """None: there is no data channel."""
+        self._client_pace = _Pace(MAX_CLIENT_HZ)
+        self._strangers_pace = _Pace(MAX_STRANGERS_HZ)
         self.num_foreign = 0
         """RTP packets dropped because they have another SSRC."""
         self.num_dropped = 0
@@ -352,7 +366,7 @@ class Peer:
         ice.data_received = bounded
 
         async def candidates(component: int, addresses: list[str]) -> list[Any]:
-            return await _candidates(ice, component, addresses, self._settings, self._on_loopback)
+            return await self._candidates(ice, component, addresses)
 
         ice.get_component_candidates = candidates
         check = ice.check_incoming
@@ -362,6 +376,64 @@ class Peer:
                 check(message, addr, protocol)
 
         ice.check_incoming = checked
+
+    async def _candidates(self, ice: Any, component: int, addresses: list[str]) -> list[Any]:
+        """Candidates of an aioice connection, with ports of the range; what
+        `Connection.get_component_candidates` does with any port."""
+        from aioice.candidate import Candidate, candidate_foundation, candidate_priority
+
+        found, protocols = [], []
+        for address in [*addresses, *(["127.0.0.1"] if self._on_loopback else [])]:
+            protocol = await _bound(
+                lambda: _guarded_protocol()(ice, self._take), address, self._settings
+            )
+            if protocol is None:
+                continue
+            host, port, *_ = protocol.transport.get_extra_info("sockname")
+            protocol.local_candidate = Candidate(
+                foundation=candidate_foundation("host", "udp", host),
+                component=component,
+                transport="udp",
+                priority=candidate_priority(component, "host"),
+                host=host,
+                port=port,
+                type="host",
+            )
+            found.append(protocol.local_candidate)
+            protocols.append(protocol)
+            ice._protocols.append(protocol)  # at once: a request that is cancelled closes these
+        asked: list[Any] = []
+        if ice.stun_server:
+            asked.append(_reflexive(protocols, ice.stun_server))
+        if ice.turn_server:
+            asked.append(type(ice).get_component_candidates(ice, component, []))
+        for candidates in await asyncio.gather(*asked):
+            found += candidates
+        for protocol in ice._protocols:
+            if protocol not in protocols:  # the relay's, which takes what the TURN server passes on
+                protocol.datagram_received = functools.partial(self._take, protocol)
+        return found
+
+    def _take(self, protocol: Any, data: bytes, addr: tuple[Any, ...]) -> None:
+        """Take a datagram of a socket, or of a TURN server: DTLS and RTP from candidates of the
+        client alone, checks from any host, and of both no more than their rates."""
+        from aioice.ice import StunProtocol
+
+        ice = protocol.receiver
+        is_client, is_stun = _is_known(ice, addr), _is_stun(data)
+        if is_stun and not (is_client or _may_check(ice, addr)):
+            return
+        if not is_stun and not (is_client and _is_dtls_or_rtp(data)):
+            return
+        pace = self._client_pace if is_client else self._strangers_pace
+        if not pace.takes(asyncio.get_running_loop().time()):
+            self.num_dropped += 1
+        elif is_stun:
+            # The parser raises whatever a message makes it, and any host may send one.
+            with contextlib.suppress(Exception):
+                StunProtocol.datagram_received(protocol, data, addr)
+        else:
+            ice.data_received(data, protocol.local_candidate.component)
 
     def _hook_rtp(self, receiver: Any, dtls: Any) -> None:
         """Let packets of one SSRC through, and those alone that can be read."""
@@ -398,6 +470,25 @@ class Peer:
 
         dtls._handle_rtp_data = filtered
         dtls._handle_rtcp_data = reported
+
+
+class _Pace:
+    """Leaky bucket: as many at once as in a second."""
+
+    def __init__(self, rate_hz: int) -> None:
+        self._rate_hz = rate_hz
+        self._room = float(rate_hz)
+        self._at_s: float | None = None
+
+    def takes(self, now_s: float) -> bool:
+        """Take one more, or none."""
+        passed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
+        self._at_s = now_s
+        self._room = min(float(self._rate_hz), self._room + passed_s * self._rate_hz)
+        if self._room < 1:
+            return False
+        self._room -= 1
+        return True
 
 
 class _PacketTap:
@@ -544,60 +635,19 @@ async def _close_parts(connection: Any) -> None:
 
 @functools.cache
 def _guarded_protocol() -> Any:
-    """aioice's protocol of a socket that takes DTLS and RTP from candidates of the client alone."""
+    """aioice's protocol of a socket, whose datagrams `Peer._take` gets."""
     from aioice.ice import StunProtocol
 
     class GuardedProtocol(StunProtocol):
+        def __init__(self, receiver: Any, take: Callable[[Any, bytes, Any], None]) -> None:
+            super().__init__(receiver)
+            self._take = take
+
         def datagram_received(self, data: bytes | str, addr: tuple[Any, ...]) -> None:
             assert isinstance(data, bytes)
-            if _is_dtls_or_rtp(data):
-                if _is_known(self.receiver, addr):
-                    self.receiver.data_received(data, self.local_candidate.component)
-            elif _is_stun(data) and _may_check(self.receiver, addr):
-                # The parser raises whatever a message makes it, and any host may send one.
-                with contextlib.suppress(Exception):
-                    super().datagram_received(data, addr)
+            self._take(self, data, addr)
 
     return GuardedProtocol
-
-
-async def _candidates(
-    ice: Any,
-    component: int,
-    addresses: list[str],
-    settings: WebRtcSettings,
-    on_loopback: bool,
-) -> list[Any]:
-    """Candidates of an aioice connection, with ports of the range; what
-    `Connection.get_component_candidates` does with any port."""
-    from aioice.candidate import Candidate, candidate_foundation, candidate_priority
-
-    found, protocols = [], []
-    for address in [*addresses, *(["127.0.0.1"] if on_loopback else [])]:
-        protocol = await _bound(lambda: _guarded_protocol()(ice), address, settings)
-        if protocol is None:
-            continue
-        host, port, *_ = protocol.transport.get_extra_info("sockname")
-        protocol.local_candidate = Candidate(
-            foundation=candidate_foundation("host", "udp", host),
-            component=component,
-            transport="udp",
-            priority=candidate_priority(component, "host"),
-            host=host,
-            port=port,
-            type="host",
-        )
-        found.append(protocol.local_candidate)
-        protocols.append(protocol)
-        ice._protocols.append(protocol)  # at once: a request that is cancelled closes these
-    asked: list[Any] = []
-    if ice.stun_server:
-        asked.append(_reflexive(protocols, ice.stun_server))
-    if ice.turn_server:
-        asked.append(type(ice).get_component_candidates(ice, component, []))
-    for candidates in await asyncio.gather(*asked):
-        found += candidates
-    return found
 
 
 async def _reflexive(protocols: list[Any], server: tuple[str, int]) -> list[Any]:

@@ -65,6 +65,7 @@ ATTRIBUTES: Final = {
         "turn_server",
     ),
     "aioice.ice.StunProtocol": ("receiver",),
+    "aioice.turn.TurnClientMixin": ("receiver",),
     "aioice.candidate.Candidate": ("_network_host",),
 }
 """Attributes by the class whose `__init__` sets them."""

@@ -77,7 +77,9 @@ class FinalReuse:
         """Result of the newest pass, where the job is a final over the same words."""
         if job.kind != "final" or self._known is None or self._known[0] != _words_of(job):
             return None
-        return replace(self._known[1], encode_ms=0.0, decode_ms=0.0, taken_over=True)
+        return replace(
+            self._known[1], encode_ms=0.0, decode_ms=0.0, language_ms=0.0, taken_over=True
+        )
 
     def note(self, job: DecodeJob, hypothesis: Hypothesis) -> None:
         """Keep the result of a pass, if it ended in silence."""

@@ -380,7 +380,16 @@ WEBRTC: Final = (
         _number(webrtc_peer.MAX_DATAGRAMS),
         "more are dropped, as is all that comes from no candidate of the client",
     ),
-    Limit("a datagram", f"{_number(webrtc_peer.MAX_DATAGRAM_BYTES)} bytes", "it is dropped"),
+    Limit(
+        "a datagram, direct or relayed",
+        f"{_number(webrtc_peer.MAX_DATAGRAM_BYTES)} bytes",
+        "it is dropped",
+    ),
+    Limit(
+        "datagrams a second of a client; STUN from other addresses, a call",
+        f"{_number(webrtc_peer.MAX_CLIENT_HZ)}; {_number(webrtc_peer.MAX_STRANGERS_HZ)}",
+        "more are dropped",
+    ),
     Limit("a message on the data channel", f"{webrtc.MAX_MESSAGE_BYTES >> 10} KiB", "`error`"),
     Limit(
         "fragments of messages that wait for the rest",

@@ -12,6 +12,37 @@ from tts import CutterConfig, TextChunker
 from tts.text.normalize import normalize, spoken_words
 
 GERMAN = [
+    ("Ludwig XIV. war König.", "Ludwig der Vierzehnte war König."),
+    ("Ludwig XIV regierte.", "Ludwig der Vierzehnte regierte."),
+    (
+        "unter Friedrich Wilhelm IV. und Karls II. Krone",
+        "unter Friedrich Wilhelm dem Vierten und Karls des Zweiten Krone",
+    ),
+    ("Papst Johannes Paul II.", "Papst Johannes Paul der Zweite."),
+    (
+        "von Königin Elisabeth II., Elisabeths II. Sohn",
+        "von Königin Elisabeth der Zweiten, Elisabeths der Zweiten Sohn",
+    ),
+    ("Kaiser Karl V. siegte.", "Kaiser Karl der Fünfte siegte."),
+    ("Peter V. aus Bonn, Paul X", "Peter V. aus Bonn, Paul X"),
+    ("Kapitel IV, Band III. Teil X", "Kapitel vier, Band drei. Teil X"),
+    ("im XIX. Jahrhundert, der II. Weltkrieg", "im neunzehnten Jahrhundert, der zweite Weltkrieg"),
+    ("Mix, CIVIL und MIX-IV", "Mix, C I V I L und MIX-IV"),
+    (
+        "1 bis 2 Stunden, 1-2 kg, 1 oder 2 Tage",
+        "ein bis zwei Stunden, ein bis zwei Kilogramm, ein oder zwei Tage",
+    ),
+    (
+        "Gleis 1 bis 2 Züge, von 1 bis 2, 1 bis 3 Uhr",
+        "Gleis eins bis zwei Züge, von eins bis zwei, eins bis drei Uhr",
+    ),
+    ("Wir treffen uns um 14.30.", "Wir treffen uns um vierzehn Uhr dreißig."),
+    ("um 9.05, gegen 20.15 im Kino", "um neun Uhr fünf, gegen zwanzig Uhr fünfzehn im Kino"),
+    ("Der Preis steigt um 2.50.", "Der Preis steigt um zwei Komma fünf null."),
+    (
+        "um 2.50 teurer, um 3.50 Euro, um 1.20 m",
+        "um zwei Komma fünf null teurer, um drei Euro fünfzig, um eins Komma zwei null Meter",
+    ),
     ("Ihre PIN: 1234", "Ihre PIN: eins zwei drei vier"),
     ("Die PIN lautet 1234.", "Die PIN lautet eins zwei drei vier."),
     ("Bestellnummer 1789", "Bestellnummer eins sieben acht neun"),
@@ -145,6 +176,11 @@ GERMAN = [
     ("**Wichtig**: nein!", "Wichtig: nein!"),
 ]
 SPANISH = [
+    ("Luis XVI, Felipe VI e Isabel II", "Luis dieciséis, Felipe sexto e Isabel segunda"),
+    ("Alfonso X el Sabio y Alfonso XIII", "Alfonso décimo el Sabio y Alfonso trece"),
+    ("Juan Pablo II, capítulo IV, tomo X", "Juan Pablo segundo, capítulo cuatro, tomo X"),
+    ("el siglo XXI y el siglo V", "el siglo veintiuno y el siglo quinto"),
+    ("Carlos V. Pérez, mix, vi", "Carlos V. Pérez, mix, vi"),
     ("3.14", "tres coma uno cuatro"),
     ("$12.50 y 1 €", "doce dólares con cincuenta y un euro"),
     ("el 24-12-2024", "el veinticuatro de diciembre de dos mil veinticuatro"),
@@ -214,6 +250,15 @@ SPANISH = [
     ("¿Son 2?", "Son dos?"),
 ]
 FRENCH = [
+    ("Louis XIV, Napoléon III", "Louis quatorze, Napoléon trois"),
+    ("François Ier et Élisabeth Ire", "François premier et Élisabeth première"),
+    ("le XIXe siècle, au XXIème siècle", "le dix-neuvième siècle, au vingt et unième siècle"),
+    (
+        "la Ve République, le XVIe arrondissement",
+        "la cinquième République, le seizième arrondissement",
+    ),
+    ("Chapitre IV, acte I, tome X", "Chapitre quatre, acte un, tome X"),
+    ("Charles V. Martin, la vie, mix", "Charles V. Martin, la vie, mix"),
     ("12.50 €", "douze euros cinquante"),
     ("1 234.50 €", "mille deux cent trente-quatre euros cinquante"),
     ("le 24-12-2024", "le vingt-quatre décembre deux mille vingt-quatre"),
@@ -366,6 +411,8 @@ def test_a_language_without_rules_leaves_numbers_to_the_voice() -> None:
         ("de", "Wir kommen am Di. 24.12.2024. Passt das?", 2),
         ("de", "Ich spreche mit Fr. Müller. Passt das?", 2),
         ("de", "Das sind drei. Und vier.", 2),
+        ("de", "So war es unter Ludwig XIV. in Paris. Gern.", 2),
+        ("de", "Es war im XIX. Jahrhundert. Gern.", 2),
         ("es", "Hablo con el Sr. García hoy. Gracias.", 2),
         ("fr", "Je parle à M. Dupont ce soir. Merci.", 2),
     ],

@@ -139,7 +139,7 @@ _REGNAL = (
     r"(?:Henry|Louis|George|Charles|Elizabeth|James|William|Edward|Richard|John Paul|Pius|Benedict|"
     r"Napoleon|Nicholas|Philip|Catherine|Alexander|Francis|Leo|Gregory|Victor|Mary|Ramses|Thutmose)"
 )
-_ROMAN = r"(?=[IVXLC]+\b)(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})"
+_ROMAN = r"(?=[IVXLC]+\b)(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})(?<=[IVXLC])"
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 _FINAL_DOTTED = re.compile(
@@ -268,7 +268,12 @@ def _counted_roman(match: re.Match[str]) -> str | None:
 
 
 def _regnal_roman(match: re.Match[str]) -> str:
-    return f"{match['head']} the {ordinal(_roman(match['r']))}"
+    of = "'s" if match["s"] else ""
+    return f"{match['head']} the {ordinal(_roman(match['r']))}{of}"
+
+
+def _roman_century(match: re.Match[str]) -> str:
+    return ordinal(_roman(match["r"]))
 
 
 def _roman(numeral: str) -> int:
@@ -332,8 +337,11 @@ WORD_RULES: tuple[Rule, ...] = (
     rule(r"[A-Z]\.(?= ?[A-Z][a-z.])", _dotted_letters),
     rule(rf"(?P<head>{_COUNTED}) (?P<r>{_ROMAN})\b(?!['’.]\w)", _counted_roman),
     rule(
-        rf"(?P<head>{_REGNAL}) (?P<r>(?=[IVX]{{2,}}\b|V\b|X\b){_ROMAN})\b(?!['’.]\w)", _regnal_roman
+        rf"(?P<head>{_REGNAL}) (?P<r>(?=[IVX]{{2,}}\b|V\b|X\b){_ROMAN})\b"
+        r"(?P<s>['’]s\b)?(?!['’.]\w)",
+        _regnal_roman,
     ),
+    rule(rf"(?P<r>(?=[IVX]{{2,}}\b|V\b|X\b){_ROMAN})(?= centur(?:y|ies)\b)", _roman_century),
     rule(r"(?P<a>[A-Z]{1,2})&(?P<b>[A-Z]{1,2})(?!\w)", _ampersand_letters),
     rule(r"(?P<a>[A-Za-z]{2,12})/(?P<b>[A-Za-z]{2,12})(?![\w/])", _choice),
     rule(rf"(?:{_alternatives(_WHOLE_WORDS)})(?![\w'’])", _whole_word),

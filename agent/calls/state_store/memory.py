@@ -11,8 +11,8 @@ MAX_ENTRIES: Final = 65_536
 """Most entries. One more replaces the one that was written first. The owners of tokens, secrets and
 calls have lower limits of their own."""
 
-_Entry = bytes | Record | dict[str, float] | set[str]
-"""Value, record, slots with the times at which they expire, or set."""
+_Entry = bytes | Record | dict[str, tuple[str, float]] | set[str]
+"""Value, record, slots by members with their holders and the times at which they expire, or set."""
 
 
 class MemoryStateStore:
@@ -94,20 +94,26 @@ class MemoryStateStore:
         else:
             del self._entries[lease.record]
 
-    async def take_slot(self, name: str, member: str, limit: int, ttl_s: float) -> bool:
+    async def take_slot(
+        self, name: str, member: str, holder: str, limit: int, ttl_s: float, *, renews: bool = False
+    ) -> bool:
         held = self._slots(name)
         if member not in held and len(held) >= limit:
             return False
-        held[member] = self._now_s() + ttl_s
-        self._entries[name] = held, max(held.values())
+        if renews and member in held and held[member][0] != holder:
+            return True
+        held[member] = holder, self._now_s() + ttl_s
+        self._entries[name] = held, max(until_s for _, until_s in held.values())
         return True
 
-    async def release_slot(self, name: str, member: str) -> None:
+    async def release_slot(self, name: str, member: str, holder: str) -> None:
         held = self._slots(name)
-        held.pop(member, None)
+        if held.get(member, ("", 0.0))[0] != holder:
+            return
+        del held[member]
         self._entries.pop(name, None)
         if held:
-            self._entries[name] = held, max(held.values())
+            self._entries[name] = held, max(until_s for _, until_s in held.values())
 
     async def add_member(self, name: str, member: str) -> None:
         self._entries[name] = {*await self.members(name), member}, float("inf")
@@ -154,11 +160,11 @@ class MemoryStateStore:
             raise ForeignDataError(f"{name} is no record")
         return found
 
-    def _slots(self, name: str) -> dict[str, float]:
+    def _slots(self, name: str) -> dict[str, tuple[str, float]]:
         found = self._find(name)
         if found is None:
             return {}
         if not isinstance(found, dict):
             raise ForeignDataError(f"{name} has no slots")
         now_s = self._now_s()
-        return {member: until_s for member, until_s in found.items() if until_s > now_s}
+        return {member: slot for member, slot in found.items() if slot[1] > now_s}

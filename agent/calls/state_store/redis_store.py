@@ -87,12 +87,23 @@ _TAKE_SLOT: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-local holds = redis.call('ZSCORE', KEYS[1], ARGV[1])
-if not holds and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
-redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), ARGV[1])
-redis.call('PEXPIRE', KEYS[1], 2 * tonumber(ARGV[3]))
+local slots = redis.call('ZRANGE', KEYS[1], 0, -1)
+local held = nil
+for _, slot in ipairs(slots) do
+  if slot == ARGV[1] or string.sub(slot, 1, #ARGV[1] + 1) == ARGV[1] .. ' ' then held = slot end
+end
+local own = ARGV[1] .. ' ' .. ARGV[2]
+if held and held ~= own then
+  if ARGV[5] == '1' then return 1 end
+  redis.call('ZREM', KEYS[1], held)
+end
+if not held and #slots >= tonumber(ARGV[3]) then return 0 end
+redis.call('ZADD', KEYS[1], now + tonumber(ARGV[4]), own)
+redis.call('PEXPIRE', KEYS[1], 2 * tonumber(ARGV[4]))
 return 1
 """
+"""A slot is the member and its holder, with a blank between. Older servers wrote the
+member alone."""
 
 _NOT_NOW: Final = (BusyLoadingError, ReadOnlyError, OutOfMemoryError)
 """Refusals that pass: it loads its file, a replica is not promoted yet, memory is full."""
@@ -194,11 +205,14 @@ class RedisStateStore:
     async def end_record(self, lease: Lease, keep_s: float) -> None:
         await self._script(_END, lease.record, [lease.token, _ms(keep_s)])
 
-    async def take_slot(self, name: str, member: str, limit: int, ttl_s: float) -> bool:
-        return await self._script(_TAKE_SLOT, name, [member, limit, _ms(ttl_s)]) == 1
+    async def take_slot(
+        self, name: str, member: str, holder: str, limit: int, ttl_s: float, *, renews: bool = False
+    ) -> bool:
+        arguments: list[_Argument] = [member, holder, limit, _ms(ttl_s), int(renews)]
+        return await self._script(_TAKE_SLOT, name, arguments) == 1
 
-    async def release_slot(self, name: str, member: str) -> None:
-        await self._run(lambda: self._client.zrem(self._key(name), member))
+    async def release_slot(self, name: str, member: str, holder: str) -> None:
+        await self._run(lambda: self._client.zrem(self._key(name), f"{member} {holder}"))
 
     async def add_member(self, name: str, member: str) -> None:
         await self._run(lambda: _awaitable(self._client.sadd(self._key(name), member)))

@@ -130,12 +130,17 @@ class StateStore(Protocol):
         was suspended meanwhile makes no new one. 0: nothing is remembered."""
         ...
 
-    async def take_slot(self, name: str, member: str, limit: int, ttl_s: float) -> bool:
-        """Hold one of `limit` slots for `ttl_s`, or hold it on. Returns False where all are held by
-        others."""
+    async def take_slot(
+        self, name: str, member: str, holder: str, limit: int, ttl_s: float, *, renews: bool = False
+    ) -> bool:
+        """Hold one of `limit` slots for `ttl_s`: the member's own, whoever holds it, or a free one.
+        Returns False where all are other members'. `renews`: the member's slot is left to the
+        holder that has taken it since. Neither id has a blank."""
         ...
 
-    async def release_slot(self, name: str, member: str) -> None: ...
+    async def release_slot(self, name: str, member: str, holder: str) -> None:
+        """Free the member's slot, if it is this holder's."""
+        ...
 
     async def add_member(self, name: str, member: str) -> None: ...
 

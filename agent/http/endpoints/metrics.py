@@ -281,6 +281,11 @@ def _stages(stages: Stages) -> Iterator[Metric]:
         waiting.add_metric([name], stage.waiting)
         restarts.add_metric([name], stage.restarts)
     yield from (ready, waiting, restarts)
+    finding = stages.language_finding
+    text = "Passes of the recognizer that looked for the language of a call."
+    yield _counter("asr_language_passes", text, finding.num_passes)
+    text = "Their time for that, in seconds; part of the recognizer's."
+    yield _counter("asr_language_seconds", text, finding.ms / 1e3)
 
 
 def _tool_calls(counts: Mapping[tuple[str, ToolState], int]) -> Metric:

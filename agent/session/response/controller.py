@@ -408,6 +408,15 @@ class ResponseController:
             if not reply.has_called:  # else the client asks, with the result of its tool
                 self._follow_up()
 
+    def takes_handoff(self) -> bool:
+        """True, once, if the agent that took over in the response in progress has yet to be asked
+        for its first response: nobody else asks where this one is cut."""
+        run = self.current
+        if run is None or not run.reply.hands_off or run.reply.has_called:
+            return False
+        run.reply.hands_off = False
+        return True
+
     async def _await_report(self, reply: Reply) -> None:
         """Wait some time for the client's report of what was played, and for speech that shows that
         the reply cut in."""

@@ -23,6 +23,7 @@ from .webhook import (
     CallStatus,
     CarrierCall,
     SignatureError,
+    Signed,
     WebhookRequest,
     call_status,
     json_answer,
@@ -65,7 +66,7 @@ class ExotelWebhook:
     methods: Sequence[str] = ("GET",)
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> bytes:
+    def check(self, request: WebhookRequest, secret: str) -> Signed:
         """Raises SignatureError."""
         raise SignatureError("Exotel signs nothing")
 

@@ -34,6 +34,7 @@ from .webhook import (
     CallStatus,
     CarrierCall,
     SignatureError,
+    Signed,
     WebhookRequest,
     call_status,
     check_time,
@@ -119,8 +120,8 @@ class JambonzWebhook:
     methods: Sequence[str] = ("POST",)
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> bytes:
-        """Return the body. Raises SignatureError."""
+    def check(self, request: WebhookRequest, secret: str) -> Signed:
+        """Return body and time. Raises SignatureError."""
         parts = [
             part.strip().partition("=")
             for part in request.headers.get("jambonz-signature", "").split(",")
@@ -134,7 +135,7 @@ class JambonzWebhook:
         made = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest().encode()
         if not any(hmac.compare_digest(made, each.encode("utf-8", "replace")) for each in offered):
             raise SignatureError("the Jambonz-Signature is of another body, time or secret")
-        return request.body
+        return Signed(request.body, signed_at.encode())
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

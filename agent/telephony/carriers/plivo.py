@@ -31,6 +31,7 @@ from .webhook import (
     CallStatus,
     CarrierCall,
     SignatureError,
+    Signed,
     WebhookRequest,
     call_status,
     text_of,
@@ -103,7 +104,7 @@ class PlivoWebhook:
     methods: Sequence[str] = ("GET", "POST")
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> bytes:
+    def check(self, request: WebhookRequest, secret: str) -> Signed:
         """Return the signature: the fields may be in any order. Raises SignatureError,
         WebhookError."""
         presented, nonce = request.headers.get(SIGNATURE, ""), request.headers.get(NONCE, "")
@@ -115,7 +116,7 @@ class PlivoWebhook:
             raise SignatureError(
                 "the X-Plivo-Signature-V3 is of another address, form or auth token"
             )
-        return made
+        return Signed(made)
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

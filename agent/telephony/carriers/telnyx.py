@@ -31,6 +31,7 @@ from .webhook import (
     CallStatus,
     CarrierCall,
     SignatureError,
+    Signed,
     WebhookRequest,
     call_status,
     check_time,
@@ -79,8 +80,8 @@ class TelnyxWebhook:
     stream_has_call_id = False
     """A TeXML call has a CallSid in the webhook, and a call_control_id in the stream."""
 
-    def check(self, request: WebhookRequest, secret: str) -> bytes:
-        """`secret`: the public key, base64. Return the body. Raises SignatureError."""
+    def check(self, request: WebhookRequest, secret: str) -> Signed:
+        """`secret`: the public key, base64. Return body and time. Raises SignatureError."""
         signature = request.headers.get("telnyx-signature-ed25519", "")
         signed_at = request.headers.get("telnyx-timestamp", "")
         if not signature or not signed_at:
@@ -98,7 +99,7 @@ class TelnyxWebhook:
             raise SignatureError(
                 "the telnyx-signature-ed25519 is of another body, time or key"
             ) from None
-        return request.body
+        return Signed(request.body, signed_at.encode())
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

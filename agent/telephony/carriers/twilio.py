@@ -32,6 +32,7 @@ from .webhook import (
     CallStatus,
     CarrierCall,
     SignatureError,
+    Signed,
     WebhookRequest,
     call_status,
     text_of,
@@ -80,11 +81,11 @@ class TwilioWebhook:
     methods: Sequence[str] = ("GET", "POST")
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> bytes:
+    def check(self, request: WebhookRequest, secret: str) -> Signed:
         """Return the signature: the fields may be in any order. Raises SignatureError,
         WebhookError."""
         check_signature(spellings(request.url), request.form, request.headers, secret)
-        return request.headers[SIGNATURE].encode()
+        return Signed(request.headers[SIGNATURE].encode())
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

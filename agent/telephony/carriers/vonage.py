@@ -37,6 +37,7 @@ from .webhook import (
     CallStatus,
     CarrierCall,
     SignatureError,
+    Signed,
     WebhookError,
     WebhookRequest,
     call_status,
@@ -132,9 +133,9 @@ class VonageWebhook:
     methods: Sequence[str] = ("GET", "POST")
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> bytes:
-        """Return the hash of the body (any JSON layout) or of the query; without one, the signed
-        part of the web token. Raises SignatureError, WebhookError."""
+    def check(self, request: WebhookRequest, secret: str) -> Signed:
+        """Return the hash of the body (any JSON layout) or of the query, or where there is none the
+        signed part of the web token; and that part. Raises SignatureError, WebhookError."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token or len(token) > MAX_JWT_CHARS:
             raise SignatureError("there is no web token in the Authorization header")
@@ -148,10 +149,9 @@ class VonageWebhook:
             for each in _payloads(request)
         ):
             raise SignatureError("the web token is of another body or query")
-        signed = (
-            token.strip().rpartition(".")[0] if payload_hash is None else str(payload_hash).lower()
-        )
-        return signed.encode("utf-8", "replace")
+        claimed = token.strip().rpartition(".")[0]
+        content = claimed if payload_hash is None else str(payload_hash).lower()
+        return Signed(content.encode("utf-8", "replace"), claimed.encode("utf-8", "replace"))
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         """Raises WebhookError."""

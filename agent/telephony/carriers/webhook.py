@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from agent.codec.json_frame import read_frame
@@ -33,6 +33,18 @@ ENDED: Final = frozenset(
 """Carriers' statuses of a call that is over or failed."""
 
 FORM: Final = "application/x-www-form-urlencoded"
+
+
+class Signed(NamedTuple):
+    """A signed request, for replay detection: neither part depends on the notation of the signed
+    parts, nor on unsigned parts, which a replay can change."""
+
+    content: bytes
+    """The same for each sending of the request."""
+    moment: bytes | None = None
+    """What was signed with it that differs between two sendings, such as the time; empty where
+    nothing does. None where the signature covers the address: it is wrong at another endpoint
+    then."""
 
 
 class SignatureError(Exception):
@@ -142,10 +154,8 @@ class Webhook(Protocol):
     stream_has_call_id: bool
     """The stream's first message has the same id of the call as the webhook."""
 
-    def check(self, request: WebhookRequest, secret: str) -> bytes:
-        """Check the signature. Return an identifier of the signed request for replay detection: it
-        does not depend on the notation of the signed parts, nor on the unsigned parts, which a
-        replay can change. Raises SignatureError, WebhookError."""
+    def check(self, request: WebhookRequest, secret: str) -> Signed:
+        """Check the signature. Return what was signed. Raises SignatureError, WebhookError."""
         ...
 
     def read(self, request: WebhookRequest) -> CarrierCall:

@@ -175,18 +175,30 @@ async def test_a_record_lives_as_long_as_it_is_renewed(stores: Stores) -> None:
 
 async def test_slots_are_held_until_they_expire(stores: Stores) -> None:
     store = stores.store
-    taken = [await store.take_slot("key", f"call{number}", 2, LONG_S) for number in range(4)]
+    taken = [await store.take_slot("key", f"call{number}", "a", 2, LONG_S) for number in range(4)]
     assert taken == [True, True, False, False]
-    assert await store.take_slot("key", "call0", 2, LONG_S), "it is held on"
-    assert await store.take_slot("key2", "call9", 1, LONG_S)
-    await store.release_slot("key", "call1")
-    await store.release_slot("key", "unknown")
-    assert await store.take_slot("key", "call2", 2, 0.05)
+    assert await store.take_slot("key", "call0", "a", 2, LONG_S), "it is held on"
+    assert await store.take_slot("key2", "call9", "a", 1, LONG_S)
+    await store.release_slot("key", "call1", "a")
+    await store.release_slot("key", "unknown", "a")
+    assert await store.take_slot("key", "call2", "a", 2, 0.05)
 
     async def is_free() -> bool:
-        return await store.take_slot("key", "call3", 2, LONG_S)
+        return await store.take_slot("key", "call3", "a", 2, LONG_S)
 
     await stores.until(is_free)
+
+
+async def test_a_slot_is_its_last_holders(store: StateStore) -> None:
+    assert await store.take_slot("key", "call1", "a", 1, LONG_S)
+    assert await store.take_slot("key", "call1", "b", 1, LONG_S), "it is taken over"
+    assert await store.take_slot("key", "call1", "a", 1, LONG_S, renews=True), "no effect"
+    await store.release_slot("key", "call1", "a")
+    assert not await store.take_slot("key", "call2", "a", 1, LONG_S)
+    assert not await store.take_slot("key", "call", "a", 1, LONG_S), "the beginning of an id"
+    await store.release_slot("key", "call1", "b")
+    assert await store.take_slot("key", "call2", "a", 1, LONG_S)
+    assert not await store.take_slot("key", "call1", "b", 1, LONG_S, renews=True)
 
 
 async def test_members_are_added(store: StateStore) -> None:
@@ -203,7 +215,7 @@ async def test_names_of_another_kind_are_left_alone(store: StateStore) -> None:
         lambda: store.read_record("value"),
         lambda: store.write_record(Lease("value", "x"), {"a": b"1"}, LONG_S, whole=True),
         lambda: store.members("value"),
-        lambda: store.take_slot("set", "a", 1, LONG_S),
+        lambda: store.take_slot("set", "a", "b", 1, LONG_S),
         lambda: store.get("set"),
         lambda: store.take("set"),
     ):

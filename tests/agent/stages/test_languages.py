@@ -4,8 +4,10 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +18,13 @@ from agent.calls.session_check import check_session
 from agent.config.layers import load_config
 from agent.errors import ClientError, StageError
 from agent.session.api.settings import SessionSettings
-from agent.session.spoken_voice import NO_VOICE
+from agent.session.spoken_voice import NO_VOICE, with_spoken_voice
 from agent.stages.loading import Loading
 from agent.stages.model_store.catalogue import ModelStore
+from agent.stages.model_thread import ModelThread
 from agent.stages.registry import Stages
 from agent.stages.remote.remote_recognizer import RemoteRecognizer
-from agent.stages.transcription_jobs import LocalDecoder
+from agent.stages.transcription_jobs import LanguageFinding, LocalDecoder
 from asr.recognition.transcripts import DecodeJob
 from latency_budget.account.clock import SystemClock
 from tests.support.fakes.recognizer import ScriptedRecognizer
@@ -348,6 +351,57 @@ async def test_a_missing_model_is_the_answer_and_may_come_later(
         missing[0] = False
         assert await stages.prepare_language("de", "hibari") == "pico-de"
         assert loaded == ["multilingual", "multilingual", "pico-de"]
+
+
+@pytest.mark.parametrize("reason", ["no model", "not there"])
+async def test_where_no_language_can_be_found_the_answer_names_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str
+) -> None:
+    def build() -> Listening:
+        raise asr.ModelError("it is missing. To get it: halfsec models fetch whisper-base")
+
+    settings = {"asr.multilingual_model": ""} if reason == "no model" else {}
+    async with staged(monkeypatch, tmp_path, Listening("en"), build, settings) as (stages, _):
+        assert stages.is_prepared("auto", NO_VOICE) == (reason == "no model"), "refused at once"
+        found = SessionSettings(agent_language="auto")
+        assert found.finds_language
+        with pytest.raises(ClientError, match="can't be found here") as caught:
+            await with_spoken_voice(stages.prepare_language, found)
+        assert "'de'" not in caught.value.message
+        wanted = "asr.multilingual_model is empty" if reason == "no model" else "fetch whisper-base"
+        assert wanted in caught.value.message
+
+
+async def test_what_finding_the_language_costs_is_counted() -> None:
+    class Finding(Listening):
+        """Finds the language of each pass in 7 ms, where it is asked to."""
+
+        finds_language = True
+
+        def transcribe(
+            self,
+            pcm: asr.Pcm,
+            *,
+            fallback: bool = True,
+            options: asr.TranscriptionOptions = asr.AS_LOADED,
+        ) -> asr.Hypothesis:
+            language_ms = 7.0 if options.candidates else 0.0
+            return asr.Hypothesis("ja", language="de", language_prob=0.9, language_ms=language_ms)
+
+    model = Finding("en", "de")
+    thread: ModelThread[Any] = ModelThread("asr", lambda: model)
+    finding = LanguageFinding()
+    await thread.start()
+    try:
+        for candidates in (("en", "de"), ()):
+            decoder = LocalDecoder(thread, finding=finding)
+            decoder.set_options(asr.TranscriptionOptions("en", candidates=candidates))
+            early = replace(job(1), kind="early", last_voiced_sample=9)
+            for each in (early, replace(early, kind="final"), replace(job(2), kind="final")):
+                await decoder.decode(each, 0)
+    finally:
+        await thread.close()
+    assert (finding.num_passes, finding.ms) == (2, 14.0), "the first final takes the words over"
 
 
 def test_the_words_of_another_language_are_not_taken_over() -> None:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from agent.calls.service import CallOver
+from agent.calls.state_store.memory import MemoryStateStore
 from agent.errors import StageError
 from agent.http.auth.principal import FILE_KEY, KeyLimits, Principal
 from agent.realtime.socket import SocketEnd, Take
@@ -135,14 +136,18 @@ def is_stopped_while_it_begins(scene: TelephonyHarness) -> None:
     scene.stages.new_ears = new_ears  # type: ignore[method-assign]
 
 
+class FullStore(MemoryStateStore):
+    """All slots are held."""
+
+    async def take_slot(self, *what: Any, **how: Any) -> bool:
+        return False
+
+
 def finds_no_line_in_the_fleet(scene: TelephonyHarness) -> None:
     """Another server has the only call of its key."""
     scene.principal = Principal("carrier", "key", KeyLimits(1), key_id="key:1")
 
-    async def take(principal: Principal, session_id: object) -> bool:
-        return False
-
-    scene.call_service._fleet_lines.take = take  # type: ignore[method-assign]
+    scene.call_service.state_store = FullStore(ManualClock(), is_shared=True)  # type: ignore[misc]
 
 
 def revokes(scene: TelephonyHarness) -> None:

@@ -1,21 +1,29 @@
 """Telephone calls of a fleet: webhook and stream come to different servers, and a recorded webhook
 opens no second call anywhere, also after a restart."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 
+from agent.calls.fleet_tokens import FleetTokens
 from agent.calls.state_store.memory import MemoryStateStore
 from agent.calls.state_store.redis_store import TIMEOUT_S
 from agent.calls.state_store.store import StoreUnavailableError
+from agent.calls.stream_tokens import CallTokens, ExpectedCall
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
+from agent.http.auth.principal import UNPROVEN
+from agent.telephony.carriers.media_stream import MULAW, StreamStarted
 from latency_budget.account.clock import ManualClock, SystemClock
 from tests.agent.calls.test_circuit_breaker import hanging_store
 from tests.agent.telephony.carriers.test_served import jambonz_request
 from tests.agent.telephony.carriers.test_twilio import start
 from tests.support.telephony.telephony_server import ServerUnderTest, telephony_server, token_in
+
+STARTED = StreamStarted("s1", "c1", MULAW)
 
 pytest_plugins = ["tests.support.telephony.phone_fixtures"]
 
@@ -124,6 +132,52 @@ async def test_a_recorded_status_opens_no_call_anywhere(fleet: Fleet) -> None:
             "/telephony/jambonz/voice", headers=headers, content=content
         )
         assert (answer.status_code, answer.content) == (204, b"")
+
+
+async def test_a_question_that_equals_a_status_is_answered(fleet: Fleet) -> None:
+    """It was signed at another time: a recorded status was not. What is repeated at the same
+    address gets the same answer, in whatever time it is signed."""
+    first, second = await fleet.server(), await fleet.server()
+    status, question, again = [jambonz_request(age_s) for age_s in (9, 4, 1)]
+
+    async def ask(server: ServerUnderTest, sent: httpx.Request, endpoint: str) -> httpx.Response:
+        address = f"/telephony/jambonz/{endpoint}"
+        return await server.http.post(address, headers=dict(sent.headers), content=sent.content)
+
+    assert (await ask(first, status, "status")).status_code == 204
+    for server in (first, second):
+        assert (await ask(server, status, "voice")).status_code == 204, "recorded"
+    answers = [await ask(server, question, "voice") for server in (first, second)]
+    answers += [await ask(server, again, "voice") for server in (first, second)]
+    assert {each.status_code for each in answers} == {200}
+    assert len({token_in(each) for each in answers}) == 1
+
+
+class ReorderingStore(MemoryStateStore):
+    """A store over two connections: an answer may overtake the one before it."""
+
+    async def take(self, name: str) -> bytes | None:
+        found = await super().take(name)
+        for _ in range(10 if found else 0):
+            await asyncio.sleep(0)
+        return found
+
+
+@pytest.mark.parametrize("at", ["the server that issued it", "another"])
+async def test_one_of_two_streams_with_one_token_wins(at: str) -> None:
+    store = ReorderingStore(SystemClock(), is_shared=True)
+    issuer, other = CallTokens(SystemClock()), CallTokens(SystemClock())
+    fleet, others = FleetTokens(store), FleetTokens(store)
+    token = issuer.issue(ExpectedCall(UNPROVEN))
+    await fleet.publish(issuer, [token])
+    tokens, fleet = (issuer, fleet) if at != "another" else (other, others)
+
+    async def stream() -> bool:
+        # The second token, of no call, is claimed between claim and redemption of the first.
+        await fleet.claim(tokens, [token, "ct0"])
+        return tokens.redeem(token, "Twilio", STARTED) is not None
+
+    assert sorted(await asyncio.gather(stream(), stream())) == [False, True]
 
 
 async def test_without_its_store_a_server_takes_its_own_calls(fleet: Fleet) -> None:

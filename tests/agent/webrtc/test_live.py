@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from aiortc.rtp import RtpPacket
 
+from agent.calls.fleet_lines import FleetLine
 from agent.calls.service import LINES_OF_KEY
 from agent.http.auth.principal import KeyLimits
 from agent.http.openai.concurrency_limit import MAX_OF_ONE
@@ -190,7 +191,7 @@ async def test_the_client_learns_why_its_call_ends(
         async def none_left(*_: object) -> bool:
             return False
 
-        monkeypatch.setattr(service._fleet_lines, "take", none_left)
+        monkeypatch.setattr(FleetLine, "take", none_left)
         assert words in LINES_OF_KEY.message
     async with webrtc_call(live.http, key=key) as peer:
         if cause != "lines of the fleet":

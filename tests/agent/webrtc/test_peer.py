@@ -22,9 +22,11 @@ from agent.webrtc import peer as peer_module
 from agent.webrtc.host_resolver import HostResolver
 from agent.webrtc.offer import Offer, read_offer
 from agent.webrtc.peer import (
+    MAX_CLIENT_HZ,
     MAX_DATAGRAM_BYTES,
     MAX_DATAGRAMS,
     MAX_REMOTE_CANDIDATES,
+    MAX_STRANGERS_HZ,
     Peer,
 )
 from agent.webrtc.sctp_guard import MAX_CHANNELS, MAX_FRAGMENTS, MAX_OVERRUN_BYTES
@@ -667,6 +669,106 @@ async def test_an_address_that_is_gone_is_tried_once(monkeypatch: pytest.MonkeyP
     settings = WebRtcSettings(min_port=20_001, max_port=20_500)
     assert await peer_module._bound(asyncio.DatagramProtocol, "203.0.113.99", settings) is None
     assert len(tried) == 1
+
+
+class TurnServer(asyncio.DatagramProtocol):
+    """Gives one relayed address, 198.51.100.9, without a password."""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
+        query = stun.parse_message(data)
+        answer = stun.Message(query.message_method, stun.Class.RESPONSE, query.transaction_id)
+        answer.attributes["LIFETIME"] = query.attributes.get("LIFETIME", 600)
+        answer.attributes["XOR-MAPPED-ADDRESS"] = addr
+        answer.attributes["XOR-RELAYED-ADDRESS"] = ("198.51.100.9", 5000)
+        self._transport.sendto(bytes(answer), addr)
+
+
+async def test_relayed_datagrams_have_the_bounds_of_direct_ones(
+    offer: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        TurnServer, local_addr=("127.0.0.1", 0)
+    )
+    port = transport.get_extra_info("sockname")[1]
+    peer = new_peer(WebRtcSettings(turn_url=f"turn:127.0.0.1:{port}", turn_username="u"))
+    assert "198.51.100.9 5000 typ relay" in await peer.answer(offer)
+    ice = peer._connection.getReceivers()[0].transport.transport.iceGatherer._connection
+    (relay,) = [each for each in ice._protocols if each.local_candidate.type == "relay"]
+    turn = relay.transport._TurnTransport__inner_protocol
+    of_client, stranger = (ice._remote_candidates[0], ("192.0.2.1", 9))
+    turn.channel_to_peer = {
+        0x4000: (of_client._network_host, of_client.port),
+        0x4001: stranger,
+    }
+    read: list[bytes] = []
+    parse = stun.parse_message
+
+    def noticed(data: bytes) -> stun.Message:
+        read.append(data)
+        return parse(data)
+
+    monkeypatch.setattr(stun, "parse_message", noticed)
+    fits, long = bytes(MAX_DATAGRAM_BYTES), bytes(MAX_DATAGRAM_BYTES + 1)
+    unreadable = bytes.fromhex("000100042112a442") + bytes(12) + bytes.fromhex("00060000")
+    for channel in (0x4000, 0x4001):
+        for data in (fits, long, unreadable, b"\x16" + fits[1:], b"\x80" + long[1:], b""):
+            head = channel.to_bytes(2, "big") + len(data).to_bytes(2, "big")
+            turn.datagram_received(head + data, ("127.0.0.1", port))
+    assert read == [fits, unreadable] * 2
+    assert ice._queue.qsize() == 1, "that of the client, and not the stranger's"
+    await peer.close()
+    transport.close()
+
+
+class Clock:
+    """Time of the event loop, as `Peer._take` sees it."""
+
+    now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
+
+
+async def test_datagrams_a_second_are_bounded(
+    answered: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers' checks take nothing from the client's."""
+    clock = Clock()
+    monkeypatch.setattr("agent.webrtc.peer.asyncio.get_running_loop", lambda: clock)
+    ice = answered._connection.getReceivers()[0].transport.transport.iceGatherer._connection
+    protocol, known = ice._protocols[0], ice._remote_candidates[0]
+    client, stranger = (known._network_host, known.port), ("192.0.2.1", 9)
+    passed: list[bytes] = []
+    ice.data_received = lambda data, component: passed.append(data)
+    read: list[bytes] = []
+
+    def noticed(data: bytes) -> stun.Message:
+        read.append(data)
+        raise RuntimeError  # as a parser of the library may
+
+    monkeypatch.setattr(stun, "parse_message", noticed)
+
+    def counts(data: bytes, addr: tuple[str, int], number: int) -> tuple[int, int, int]:
+        passed.clear()
+        read.clear()
+        before = answered.num_dropped
+        for _ in range(number):
+            protocol.datagram_received(data, addr)
+        return len(passed), len(read), answered.num_dropped - before
+
+    check, media = bytes(20), b"\x80" + bytes(40)
+    assert counts(check, stranger, MAX_STRANGERS_HZ + 7) == (0, MAX_STRANGERS_HZ, 7)
+    assert counts(media, stranger, 9) == (0, 0, 0), "as before: they are none of the call's"
+    assert counts(check, client, 3) == (0, 3, 0)
+    assert counts(media, client, MAX_CLIENT_HZ) == (MAX_CLIENT_HZ - 3, 0, 3)
+    clock.now_s = 0.5
+    assert counts(media, client, MAX_CLIENT_HZ) == (MAX_CLIENT_HZ // 2, 0, MAX_CLIENT_HZ // 2)
+    assert counts(check, stranger, MAX_STRANGERS_HZ)[1] == MAX_STRANGERS_HZ // 2
+    clock.now_s = 60.0
+    assert counts(media, client, MAX_CLIENT_HZ + 1) == (MAX_CLIENT_HZ, 0, 1)
 
 
 class StunServer(asyncio.DatagramProtocol):

@@ -225,6 +225,14 @@ async def test_engine_counters(stages: Stages, http: httpx.AsyncClient) -> None:
         assert any(number >= histogram.count / 2 for le, number in buckets if le < 2 * median_s)
 
 
+async def test_what_finding_languages_costs(stages: Stages, http: httpx.AsyncClient) -> None:
+    finding = stages.language_finding
+    finding.num_passes, finding.ms = 3, 1500.0
+    samples = await scrape(http)
+    assert value(samples, "halfsec_asr_language_passes_total") == 3
+    assert value(samples, "halfsec_asr_language_seconds_total") == 1.5
+
+
 async def test_metrics_of_an_engine_that_does_not_answer(
     stages: Stages, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from agent.telephony.carriers.webhook import (
     CallStatus,
     CarrierCall,
     SignatureError,
+    Signed,
     WebhookRequest,
     call_status,
     json_answer,
@@ -75,11 +76,11 @@ class TincanWebhook:
     methods: Sequence[str] = ("POST",)
     stream_has_call_id = True
 
-    def check(self, request: WebhookRequest, secret: str) -> bytes:
+    def check(self, request: WebhookRequest, secret: str) -> Signed:
         made = hmac.new(secret.encode(), request.body, hashlib.sha256).hexdigest()
         if not hmac.compare_digest(made, request.headers.get("x-tincan", "")):
             raise SignatureError("the X-Tincan is of another body or secret")
-        return request.body
+        return Signed(request.body, b"")
 
     def read(self, request: WebhookRequest) -> CarrierCall:
         fields = request.json
