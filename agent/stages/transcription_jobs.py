@@ -149,6 +149,17 @@ class LocalDecoder:
         """Nothing: the thread has an owner of its own."""
 
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
+        """See `JobDecoder`. Where the recognizer fails at a final pass, it is rebuilt and has that
+        pass again: the caller need not say it again."""
+        restarts = self._recognizer.restarts
+        try:
+            return await self._decode_once(job, priority)
+        except StageError:
+            if priority != URGENT or self._recognizer.restarts == restarts:
+                raise
+        return await self._decode_once(job, priority)
+
+    async def _decode_once(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
         early, options = self._early, self._options
 
         def recognized(model: asr.Recognizer) -> asr.Hypothesis:
