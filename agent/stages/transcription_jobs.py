@@ -239,8 +239,6 @@ class TranscriptionJobs:
         self._committed: dict[int, asr.DecodeJob | None] = {}
         self.skips: frozenset[str] = frozenset()
         """Kinds of jobs that are not run."""
-        self.is_slowed = False
-        """The audio comes faster than it is taken: its partials would keep others waiting."""
 
     def committed(self, buffer: asr.CommittedBuffer) -> None:
         """Keep the job of an utterance that the client ended, for `final`."""
@@ -314,7 +312,7 @@ class TranscriptionJobs:
 
         An early pass goes before: if this is a pause, it has the words of the final.
         """
-        if job.kind in self.skips or (self.is_slowed and job.kind == "partial"):
+        if job.kind in self.skips:
             await self.notify_stream(partial(self._stream.fail, job))
             return
         try:
