@@ -45,7 +45,7 @@ class TurnWords:
     requests: frozenset[str] = frozenset()
     """Words that ask for something where they are all that is said, however short: questions,
     commands, greetings, days and numbers. Without them the length of an utterance is no evidence of
-    a backchannel; and `agent/turn_taking/sounds_alike.py` knows English spellings only."""
+    a backchannel; and `languages/sounds_alike.py` knows English spellings only."""
     asking_back: frozenset[str] = frozenset()
     """Backchannels that are a request with a question mark: "Okay?". Others are surprise:
     "Really?"."""

@@ -21,8 +21,8 @@ from functools import cache
 from typing import Final, Literal
 
 from languages import ENGLISH, TurnWords
+from languages.sounds_alike import sound_key
 
-from .sounds_alike import sound_key
 from .thresholds import (
     ANSWER_WITHIN_WORDS,
     BRIEF_MS,
@@ -92,7 +92,9 @@ def takes_floor(
         return False
     if len(words) > 1 and words[0] in known.interruptions:
         return True
-    if voice_ms is not None and (voice_ms < FLOOR_AFTER_MS or _may_be_brief(words, known)):
+    if voice_ms is not None and voice_ms < FLOOR_AFTER_MS:
+        return False
+    if voice_ms is not None and voice_ms < SOUNDS_ALIKE_MS and _may_be_brief(words, known):
         return False
     return len(words) > 1 or words[0] in known.interruptions
 

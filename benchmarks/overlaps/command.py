@@ -48,7 +48,9 @@ class Remembering:
         self._known.clear()
 
 
-def measure(clips: Sequence[Clip], models: Models, seed: int) -> list[Overlapped]:
+def measure(
+    clips: Sequence[Clip], models: Models, seed: int, *, words_only: bool = False
+) -> list[Overlapped]:
     """Say each clip over a reply of each kind of client, and each backchannel over a question."""
     detector, recognizer, judge = models
     remembering = Remembering(recognizer)
@@ -58,7 +60,9 @@ def measure(clips: Sequence[Clip], models: Models, seed: int) -> list[Overlapped
         for client in CLIENTS:
             for is_answer in (False, True) if clip.kind == "backchannels" else (False,):
                 rng = random.Random(f"{seed} {clip.voice} {clip.words} {is_answer}")
-                call = OverlapCall(clip, client, models, rng, is_answer=is_answer)
+                call = OverlapCall(
+                    clip, client, models, rng, is_answer=is_answer, words_only=words_only
+                )
                 found.append(call.run())
                 if is_wrong(found[-1]):
                     print(_each(found[-1]), file=sys.stderr, flush=True)
@@ -171,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     clips = read_clips(options.folder)
     if options.voices:
         clips = [each for each in clips if each.voice in options.voices]
-    calls = measure(clips, _models(), options.seed)
+    calls = measure(clips, _models(), options.seed, words_only=options.words_only)
     result = {
         **heading("overlaps", vars(options)),
         "calls": len(calls),
@@ -219,6 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("folder", type=Path, help="backchannels/VOICE/WORDS.wav and interruptions/VOICE/WORDS.wav")
     add("--voices", nargs="+", default=(), metavar="VOICE", help="only these")
+    add("--words-only", action="store_true", help="as if lengths were unknown, for comparison")
     add("--seed", type=int, default=1, help="of replies and onsets (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="save the result")
     add("--gate-kept", type=float, metavar="SHARE", help="fail below this share of backchannels")

@@ -108,7 +108,9 @@ class OverlapCall:
         rng: random.Random,
         *,
         is_answer: bool = False,
+        words_only: bool = False,
     ) -> None:
+        """`words_only`: the length of the clip is no evidence."""
         detector, self._recognizer, self._judge = models
         self._clip, self._client, self._is_answer = clip, client, is_answer
         self._reply = QUESTION if is_answer else rng.choice(REPLIES)
@@ -116,7 +118,7 @@ class OverlapCall:
         self._after_s = self._reply_s - 0.1 if is_answer else rng.uniform(*AT_S)
         self._noise = np.random.default_rng(rng.randrange(1 << 30))
         self._listener = Listener(asr.ListenerConfig(), detector)
-        rules = TurnRules(ducks=client == "ducks")
+        rules = TurnRules(ducks=client == "ducks", weighs_length=not words_only)
         self._call = VirtualCall(self._listener, rules, self._decode, self._do)
         self._call.decode_ms = PASS_MS
         self._call.on_partial = self._shown

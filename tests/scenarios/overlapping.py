@@ -222,7 +222,8 @@ DUCKED_WORDS = timeline(
     *asked(ONE),
     audible(1300, ONE),
     *ducks(2000, 2, ONE),
-    so_far(2400, 2, "No", cmd.AnnounceSpeech(2, 32_000), CUT),
+    so_far(2200, 2, "No"),  # it may become "Now", which is a misheard "Wow"
+    so_far(2400, 2, "No, at", cmd.AnnounceSpeech(2, 32_000), CUT),
     pauses(2800, 2),
     known(2950, 2, 1, "No, at ten.", TWO),
     silence(3050, 2, 350, commit(2, "No, at ten."), cmd.StartReply(TWO)),

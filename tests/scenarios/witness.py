@@ -11,7 +11,9 @@ from agent.turn_taking.thresholds import (
     OPENER_LEAD_MS,
     REOPEN_NS,
     RESUME_AFTER_BACKCHANNEL_MS,
+    RESUME_AFTER_BRIEF_MS,
 )
+from asr.audio.samples import ms_from_samples
 from latency_budget.account.turn import TurnId
 from tests.scenarios.idle_witness import IdleWitness
 from tests.scenarios.pause import HeardPause
@@ -69,6 +71,8 @@ class Witness:
         self._idle = IdleWitness()
         self._is_silent = True
         """The agent's reply is over or held."""
+        self._voice: tuple[int, int | None] = 0, None
+        """First voiced sample of the open utterance, and first silent one of its pause."""
 
     def event(self, event: ev.Event | None, now_ns: int) -> None:
         """Before the machine takes it. None: its timer."""
@@ -81,6 +85,12 @@ class Witness:
                 self._rules = rules
             case ev.TranscriptReady(utterance, revision, text):
                 self._answers[utterance, revision] = text
+            case ev.SpeechStarted(_, at_sample) if self.open is None:
+                self._voice = at_sample, None
+            case ev.SpeechPaused(_, at_sample) if is_of_open:
+                self._voice = self._voice[0], at_sample
+            case ev.SpeechResumed() if is_of_open:
+                self._voice = self._voice[0], None
             case ev.ReplySent(turn) if turn == self.turn and self._held is None:
                 self._replying = False
             case ev.ReplyStands(_, heard, left):
@@ -227,8 +237,13 @@ class Witness:
             return True
         if text is None:
             return event is None  # a deadline has passed
-        is_silent = event is None or self._pause.silence_ms >= RESUME_AFTER_BACKCHANNEL_MS
-        return is_silent and meaning(text, *self._stood) != "words"
+        first, end = self._voice
+        length_ms = None if end is None else max(0, round(ms_from_samples(end - first)))
+        known = self._rules.words
+        said = meaning(text, *self._stood, known, length_ms if self._rules.weighs_length else None)
+        after_ms = RESUME_AFTER_BRIEF_MS if said == "brief" else RESUME_AFTER_BACKCHANNEL_MS
+        is_silent = event is None or self._pause.silence_ms >= after_ms
+        return is_silent and said != "words"
 
     def _open(self, utterance: int, *, announced: bool) -> None:
         assert self.open is None

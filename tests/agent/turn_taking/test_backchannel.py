@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 import languages
 from agent.turn_taking.backchannel import BACKCHANNELS, asks, meaning, takes_floor
-from agent.turn_taking.sounds_alike import sound_key
 from agent.turn_taking.thresholds import (
     BRIEF_MS,
     BRIEF_WORD_MS,
@@ -14,6 +13,7 @@ from agent.turn_taking.thresholds import (
     SOUNDS_ALIKE_MS,
 )
 from languages import TurnWords
+from languages.sounds_alike import sound_key
 
 HEARD = "We are open from nine to five. On Sundays we are"
 LEFT = " closed, and on holidays as well."
