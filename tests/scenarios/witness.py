@@ -80,17 +80,12 @@ class Witness:
         is_of_open = getattr(event, "utterance", None) == self.open is not None
         if event is None or is_of_open or isinstance(event, ev.ClientLost):
             self._pause.event(event, self._revisions.get(self.open or 0, 0))
+        self._note_voice(event, is_of_open=bool(is_of_open))
         match event:
             case ev.RulesChanged(rules):
                 self._rules = rules
             case ev.TranscriptReady(utterance, revision, text):
                 self._answers[utterance, revision] = text
-            case ev.SpeechStarted(_, at_sample) if self.open is None:
-                self._voice = at_sample, None
-            case ev.SpeechPaused(_, at_sample) if is_of_open:
-                self._voice = self._voice[0], at_sample
-            case ev.SpeechResumed() if is_of_open:
-                self._voice = self._voice[0], None
             case ev.ReplySent(turn) if turn == self.turn and self._held is None:
                 self._replying = False
             case ev.ReplyStands(_, heard, left):
@@ -109,6 +104,15 @@ class Witness:
                 self._ducked = None
             case ev.ClientBack():
                 self.away = False
+
+    def _note_voice(self, event: ev.Event | None, *, is_of_open: bool) -> None:
+        match event:
+            case ev.SpeechStarted(_, at_sample) if self.open is None:
+                self._voice = at_sample, None
+            case ev.SpeechPaused(_, at_sample) if is_of_open:
+                self._voice = self._voice[0], at_sample
+            case ev.SpeechResumed() if is_of_open:
+                self._voice = self._voice[0], None
 
     def commands(self, event: ev.Event | None, commands: tuple[cmd.Command, ...]) -> None:
         """What the machine made of the event."""
