@@ -28,7 +28,9 @@ PROFILE: Final = LanguageProfile(
             "mm; mm hmm; mhm; mmhmm; mmm; hm; hmm; uh huh; aha; ah; oh; ooh; yeah; yep; yup; yes; "
             "okay; ok; k; alright; all right; right; i see; sure; got it; of course; exactly; "
             "indeed; true; good; great; cool; nice; fine; wow; really; oh really; oh i see; oh "
-            "okay; oh yeah; thanks; thank you; you"
+            "okay; oh yeah; oh wow; oh my; whoa; uh; gotcha; totally; absolutely; definitely; "
+            "perfect; awesome; amazing; excellent; interesting; i know; makes sense; "
+            "that makes sense; sounds good; that's right; that's true; thanks; thank you; you"
         ),
         interruptions=frozenset({
             "stop", "wait", "no", "nope", "hold", "hang", "but", "actually", "what", "sorry",

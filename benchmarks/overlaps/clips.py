@@ -52,15 +52,45 @@ INTERRUPTIONS: Final = (
 
 SPELLED: Final = {
     "de-DE": {
-        "mm-hmm": "mhm", "uh-huh": "aha", "yeah": "jäh", "right": "reit", "okay": "okay",
-        "I see": "ei sieh", "sure": "schur", "wow": "wau", "ah": "ah", "oh really": "oh riehli",
-        "got it": "gott itt", "yeah yeah": "jäh jäh",
+        "mm-hmm": "mhm", "uh-huh": "aha", "yeah": "jäh", "right": "reit", "I see": "ei sieh",
+        "sure": "schur", "wow": "wau", "oh really": "oh riehli", "got it": "gott itt",
+        "yeah yeah": "jäh jäh", "stop": "stopp", "wait": "wäit", "no": "nou",
+        "hold on a second": "hold onn ä seckend", "no, I meant Thursday": "nou, ei ment Sörsdäi",
+        "hang on": "häng onn", "excuse me": "ekskjus mi",
+        "sorry, what was that": "sorri, wott wos sätt",
+        "actually, never mind": "äktschuälli, newwer meind", "that's wrong": "sätts rong",
+        "not that one": "nott sätt wann", "can you repeat that": "känn ju ripiet sätt",
+        "Thursday": "Sörsdäi", "the other one": "sie asser wann",
     },
-    "es-ES": {"wow": "uau", "I see": "ai sí", "right": "rait", "yeah": "yea", "sure": "shur"},
-    "fr-FR": {"wow": "ouaou", "I see": "aille si", "right": "raïte", "yeah": "yé", "sure": "chour"},
-    "it-IT": {"wow": "uau", "I see": "ai si", "right": "rait", "yeah": "iea", "sure": "sciur"},
+    "es-ES": {
+        "yeah": "yea", "right": "rait", "I see": "ai sí", "sure": "shur", "wow": "uau",
+        "wait": "ueit", "hold on a second": "jold on a sékond",
+        "no, I meant Thursday": "no, ai ment zérsdei", "hang on": "jang on",
+        "excuse me": "exkiús mi", "sorry, what was that": "sori, uot uos dat",
+        "actually, never mind": "ákchuali, néver maind", "that's wrong": "dats rong",
+        "not that one": "not dat uan", "can you repeat that": "can yu ripít dat",
+        "Thursday": "zérsdei", "the other one": "di óder uan",
+    },
+    "fr-FR": {
+        "yeah": "yé", "right": "raïte", "I see": "aille si", "sure": "chour", "wow": "ouaou",
+        "wait": "ouète", "hold on a second": "holde onne e sécande",
+        "no, I meant Thursday": "nô, aille mennte feurzdé", "hang on": "hangue onne",
+        "excuse me": "exquiouze mi", "sorry, what was that": "sori, ouate ouaze zate",
+        "actually, never mind": "actchouali, nèveur maïnde", "that's wrong": "zatse rongue",
+        "not that one": "note zate ouane", "can you repeat that": "canne you ripite zate",
+        "Thursday": "feurzdé", "the other one": "zi ozeur ouane",
+    },
+    "it-IT": {
+        "yeah": "iea", "right": "rait", "I see": "ai si", "sure": "sciur", "wow": "uau",
+        "wait": "ueit", "hold on a second": "old on a sècond",
+        "no, I meant Thursday": "no, ai ment tersdei", "hang on": "ang on",
+        "excuse me": "exchiùs mi", "sorry, what was that": "sori, uot uos dat",
+        "actually, never mind": "àcciuali, never maind", "that's wrong": "dats rong",
+        "not that one": "not dat uan", "can you repeat that": "chen iu ripìt dat",
+        "Thursday": "tersdei", "the other one": "di ader uan",
+    },
 }  # fmt: skip
-"""Backchannels spelled for voices of other languages. Interruptions are spelled in English."""
+"""English words spelled for voices of other languages, which read "wait" as they would at home."""
 
 FLITE_PHONES: Final = {"mm-hmm": "pau m m hh m m pau"}
 """Phones of what flite would spell letter by letter."""
