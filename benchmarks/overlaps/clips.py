@@ -124,6 +124,8 @@ class Clip:
     """No threshold was chosen by this voice."""
     pcm: Float32
     """[n] at 16 kHz, from the first to the last voiced sample."""
+    is_accented: bool = False
+    """A synthetic voice of another language."""
 
 
 def trimmed(pcm: Float32) -> Float32:
@@ -153,7 +155,8 @@ def read_clips(folder: Path) -> list[Clip]:
             source = sources.get(voice, {})
             is_recorded = source.get("made", "recorded") == "recorded"
             is_held_out = bool(source.get("held_out"))
-            found.append(Clip(kind, voice, path.stem, is_recorded, is_held_out, sound))
+            is_accented = bool(source.get("accented"))
+            found.append(Clip(kind, voice, path.stem, is_recorded, is_held_out, sound, is_accented))
     if not found:
         raise BenchError(
             f"There are no recordings in {folder}/backchannels/VOICE or {folder}/interruptions/"
@@ -235,6 +238,7 @@ def write_clips(out: Path, flite: str | None, commands: Path | None) -> None:
             "made": "synthesized",
             "licence": licence,
             "held_out": voice in HELD_OUT,
+            "accented": voice.removeprefix("pico-") in SPELLED,
         }
         for kind, lines in texts:
             folder = out / kind / voice

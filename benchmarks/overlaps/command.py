@@ -3,8 +3,8 @@ time.
 
 Backchannels must keep it, interruptions must stop it; over a question of the agent's the same
 backchannels are answers, and must be taken as such. The result has each share with its interval,
-for the voices that no threshold was chosen by, for those that are synthesized and recorded, and
-every clip that went wrong with its words.
+for English voices, for synthetic ones of other languages, for those that no threshold was chosen
+by, for those that are synthesized and recorded, and every clip that went wrong with its words.
 """
 
 import argparse
@@ -76,7 +76,9 @@ def figures(calls: Sequence[Overlapped]) -> Json:
     """Shares with intervals: `{client: {group: {backchannels, interruptions, answers}}}`."""
     groups: dict[str, Callable[[Overlapped], bool]] = {
         "all": lambda _: True,
-        "held-out voices": lambda each: each.clip.is_held_out,
+        "English voices": lambda each: not each.clip.is_accented,
+        "accented": lambda each: each.clip.is_accented,
+        "held out": lambda each: each.clip.is_held_out,
         "synthesized": lambda each: not each.clip.is_recorded,
         "recorded": lambda each: each.clip.is_recorded,
     }
@@ -147,7 +149,7 @@ def is_wrong(call: Overlapped) -> bool:
 def show(result: Json) -> None:
     """Print the tables."""
     print(f"\n{result['machine']}, {result['date']}; {result['calls']} calls in virtual time\n")
-    print(f"{'':<20}{'':<15}{'said':>6}{'voices':>8}{'right':>7}{'share':>9}", end="")
+    print(f"{'':<22}{'':<15}{'said':>6}{'voices':>8}{'right':>7}{'share':>9}", end="")
     print(f"{'(95 %)':>13}  ms p50 / p95")
     for client, groups in result["clients"].items():
         for name, group in groups.items():
@@ -165,7 +167,7 @@ def _show_row(group: str, what: str, row: Json) -> None:
     low, high = row["interval"]
     ms = row.get("stopped_ms") or row.get("gone_ms") or {}
     times = " / ".join(f"{ms[key]:.0f}" for key in ("p50", "p95") if ms.get(key) is not None)
-    print(f"{group:<20}{what:<15}{row['said']:>6}{row['voices']:>8}{row['right']:>7}", end="")
+    print(f"{group:<22}{what:<15}{row['said']:>6}{row['voices']:>8}{row['right']:>7}", end="")
     print(f"{100 * row['share']:>8.1f}%{f'{100 * low:.1f}-{100 * high:.1f}':>13}  {times}")
 
 

@@ -123,12 +123,13 @@ def test_clips_are_read_with_their_source(tmp_path: Path) -> None:
         folder = tmp_path / "backchannels" / voice
         folder.mkdir(parents=True)
         soundfile.write(folder / "mm-hmm.wav", sound, RATE_HZ, subtype="PCM_16")
-    sources = {"made": {"made": "synthesized", "held_out": True}}
+    sources = {"made": {"made": "synthesized", "held_out": True, "accented": True}}
     (tmp_path / "sources.json").write_text(json.dumps(sources), encoding="utf-8")
     made, person = read_clips(tmp_path)
     assert (made.voice, made.words, made.is_recorded, made.is_held_out) == (
         "made", "mm-hmm", False, True,
     )  # fmt: skip
+    assert (made.is_accented, person.is_accented) == (True, False)
     assert (person.voice, person.is_recorded, person.is_held_out) == ("person", True, False)
     assert len(made.pcm) == len(sound)
 
