@@ -183,7 +183,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         "calls": len(calls),
         "clients": figures(calls),
         "wrong": [_each(each) for each in calls if is_wrong(each)],
-        "each": [_each(each) for each in calls],
     }
     show(result)
     save(result, options.json)
