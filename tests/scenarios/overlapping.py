@@ -64,6 +64,19 @@ MISHEARD = timeline(
     played(4400, ONE),
 )
 
+IN_OLDER_TRACES = timeline(
+    "where its length is not weighed, its words stop the reply",
+    *asked(ONE),
+    audible(1300, ONE),
+    *overlaps(2000, 2, ONE),
+    so_far(2350, 2, "You do", CUT),
+    pauses(2400, 2),
+    known(2580, 2, 1, "You do.", TWO),
+    silence(2650, 2, 350, commit(2, "You do."), cmd.StartReply(TWO)),
+    *answered(TWO, 2700),
+    rules=TurnRules(silence_ms=350, weighs_length=False),
+)
+
 TOO_LONG = timeline(
     "the same words said at length are words",
     *asked(ONE),
@@ -296,6 +309,7 @@ DUCKED_TO_THE_END = timeline(
 OVERLAPPING = (
     BACKCHANNEL,
     MISHEARD,
+    IN_OLDER_TRACES,
     TOO_LONG,
     AS_SHORT,
     YEAH_BUT,
