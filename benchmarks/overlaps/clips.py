@@ -173,7 +173,12 @@ def _at_16_khz(pcm: "np.ndarray", rate_hz: int) -> Float32:
 
 
 def _pico(voice: str, text: str) -> Float32:
-    import py_nanotts
+    try:
+        import py_nanotts
+    except ImportError:
+        raise BenchError(
+            "Pico's voices need py-nanotts: pip install 'halfsec[languages]'."
+        ) from None
 
     spelled = SPELLED.get(voice, {}).get(text, text)
     pcm = py_nanotts.NanoTTS().speak(spelled, voice=voice)
