@@ -113,6 +113,7 @@ class OverlapCall:
         """`words_only`: the length of the clip is no evidence."""
         detector, self._recognizer, self._judge = models
         self._clip, self._client, self._is_answer = clip, client, is_answer
+        self._sound = _levelled(clip.pcm)
         self._reply = QUESTION if is_answer else rng.choice(REPLIES)
         self._reply_s = len(self._reply.split()) / WORDS_PER_S
         self._after_s = self._reply_s - 0.1 if is_answer else rng.uniform(*AT_S)
@@ -175,7 +176,7 @@ class OverlapCall:
                 self._onset = audible + int(self._after_s * asr.RATE_HZ)
         if self._onset is not None:
             at = first - self._onset
-            piece = _levelled(self._clip.pcm)[max(0, at) : max(0, at + FRAME)]
+            piece = self._sound[max(0, at) : max(0, at + FRAME)]
             begin = max(0, -at)
             frame[begin : begin + len(piece)] += piece
         return frame
