@@ -6,7 +6,7 @@ it was fitted; the normalizer's rules are code (`tts/text/normalize.py`).
 
 from typing import Final
 
-from .profile import LanguageProfile, Sentences, TurnWords, phrases
+from .profile import LanguageProfile, Sentences, TurnWords, phrases, words
 
 PROFILE: Final = LanguageProfile(
     code="en",
@@ -28,12 +28,22 @@ PROFILE: Final = LanguageProfile(
             "mm; mm hmm; mhm; mmhmm; mmm; hm; hmm; uh huh; aha; ah; oh; ooh; yeah; yep; yup; yes; "
             "okay; ok; k; alright; all right; right; i see; sure; got it; of course; exactly; "
             "indeed; true; good; great; cool; nice; fine; wow; really; oh really; oh i see; oh "
-            "okay; oh yeah; thanks; thank you; you"
+            "okay; oh yeah; oh wow; oh my; whoa; uh; gotcha; totally; absolutely; definitely; "
+            "perfect; awesome; amazing; excellent; interesting; i know; makes sense; "
+            "that makes sense; sounds good; that's right; that's true; thanks; thank you; you"
         ),
         interruptions=frozenset({
             "stop", "wait", "no", "nope", "hold", "hang", "but", "actually", "what", "sorry",
             "pardon", "hey", "excuse", "listen",
         }),
+        requests=words(
+            "who when where why how which whose huh hello hi bye goodbye help please again repeat "
+            "cancel quit exit next skip back more less enough never don't can't louder quieter "
+            "slower faster operator agent human question quiet silence shut monday tuesday "
+            "wednesday thursday friday saturday sunday today tomorrow tonight one two three four "
+            "five six seven eight nine ten eleven twelve"
+        ),
+        asking_back=words("hm hmm huh mm okay ok k alright all right sure you"),
     ),
     has_word_features=True,
 )  # fmt: skip

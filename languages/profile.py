@@ -42,6 +42,13 @@ class TurnWords:
     """Whole utterances, or parts of one, that do not take the turn."""
     interruptions: frozenset[str] = frozenset()
     """Words of which one is enough, in a partial transcript, to take the turn."""
+    requests: frozenset[str] = frozenset()
+    """Words that ask for something where they are all that is said, however short: questions,
+    commands, greetings, days and numbers. Without them the length of an utterance is no evidence of
+    a backchannel; and `languages/sounds_alike.py` knows English spellings only."""
+    asking_back: frozenset[str] = frozenset()
+    """Backchannels that are a request with a question mark: "Okay?". Others are surprise:
+    "Really?"."""
     dangling: frozenset[str] = frozenset()
     """No turn ends with these, and no piece of a reply is cut behind them."""
     digits: frozenset[str] = frozenset()

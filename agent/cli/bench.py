@@ -20,6 +20,10 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
         "benchmarks.voice.cut_in_account",
         "the account of cut-ins, against calls whose turns are known",
     ),
+    "overlaps": (
+        "benchmarks.overlaps.command",
+        "what is said over the agent: backchannels keep the reply, interruptions stop it",
+    ),
     "clause": (
         "benchmarks.voice.opening_clause",
         "how soon a reply can be spoken, with a first clause or not",

@@ -5,27 +5,39 @@ stopped for nothing. Only a whole utterance of such words counts, and only where
 after a question the same "yeah" is one. What the agent itself has just said comes back through
 loudspeaker and microphone and is recognized as words: echo.
 
-Pure functions of texts. The recognizer writes capitals and punctuation; a question mark of its own
-makes anything a question, which asks for the floor.
+A sound of a third of a second without a sentence around it is recognized as anything: "Mama" for
+"mm-hmm", "Write." for "right", "You do." So where the agent has asked nothing, the length of the
+voice counts beside the words (`_is_brief`): a very short one is a backchannel whatever its words
+are, a short one if it is a single word or sounds like a backchannel; unless a word of it interrupts
+or asks for something, which people do as briefly ("stop", "who?").
+
+Pure functions of texts and lengths. The recognizer writes capitals and punctuation; a question mark
+of its own asks for the floor, except behind a surprise ("oh, really?").
 """
 
 import re
 from difflib import SequenceMatcher
+from functools import cache
 from typing import Final, Literal
 
 from languages import ENGLISH, TurnWords
+from languages.sounds_alike import sound_key
 
 from .thresholds import (
     ANSWER_WITHIN_WORDS,
+    BRIEF_MS,
+    BRIEF_WORD_MS,
     ECHO_SHARE,
     ECHO_WINDOW_WORDS,
+    FLOOR_AFTER_MS,
     MAX_BACKCHANNEL_PARTS,
     MIN_ECHO_WORDS,
+    SOUNDS_ALIKE_MS,
 )
 
-Meaning = Literal["nothing", "echo", "listening", "words"]
-"""`nothing`: no words. `echo`: the agent's own words. `listening`: a backchannel. `words`: a turn
-or an answer."""
+Meaning = Literal["nothing", "echo", "listening", "brief", "words"]
+"""`nothing`: no words. `echo`: the agent's own words. `listening`: a backchannel. `brief`: most
+likely one, by its length. `words`: a turn or an answer."""
 
 BACKCHANNELS: Final = ENGLISH.turn_words.backchannels
 """Whole utterances, or parts of one ("yeah yeah, okay"). Not "no", "wait", "well", "but": they
@@ -42,23 +54,47 @@ _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _SENTENCE_END: Final = re.compile(r"[.?!]+(?=\s|$)")
 
 
-def meaning(text: str, heard: str, left: str, known: TurnWords = ENGLISH.turn_words) -> Meaning:
+def meaning(
+    text: str,
+    heard: str,
+    left: str,
+    known: TurnWords = ENGLISH.turn_words,
+    voice_ms: int | None = None,
+) -> Meaning:
     """Classify a whole utterance. `heard`: response text played so far; `left`: the rest of it;
-    `known`: words of the call's language."""
+    `known`: words of the call's language; `voice_ms`: from its first voiced sample to its last,
+    None: the words alone decide, as they do in languages without `requests`."""
     words = _words(text)
+    voice_ms = voice_ms if known.requests else None
     if not words:
         return "nothing"
     if _is_echo(text, words, heard, left):
         return "echo"
-    if "?" not in text and _is_listening(words, known) and not asks(heard, left):
+    if asks(heard, left):
+        return "words"
+    if _is_listening(words, known) and not _asks_back(text, words, known, voice_ms):
         return "listening"
-    return "words"
+    return "brief" if voice_ms is not None and _is_brief(words, known, voice_ms) else "words"
 
 
-def takes_floor(text: str, heard: str, left: str, known: TurnWords = ENGLISH.turn_words) -> bool:
-    """True if a partial transcript is certain to become a turn, whatever follows."""
+def takes_floor(
+    text: str,
+    heard: str,
+    left: str,
+    known: TurnWords = ENGLISH.turn_words,
+    voice_ms: int | None = None,
+) -> bool:
+    """True if a partial transcript is certain to become a turn, whatever follows. `voice_ms`: the
+    voice has lasted so long; None: the words alone decide."""
     words = _words(text)
+    voice_ms = voice_ms if known.requests else None
     if not words or _is_echo(text, words, heard, left) or _may_be_listening(words, known):
+        return False
+    if len(words) > 1 and words[0] in known.interruptions:
+        return True
+    if voice_ms is not None and voice_ms < FLOOR_AFTER_MS:
+        return False
+    if voice_ms is not None and voice_ms < SOUNDS_ALIKE_MS and _may_be_brief(words, known):
         return False
     return len(words) > 1 or words[0] in known.interruptions
 
@@ -79,6 +115,43 @@ def with_begun_sentence(heard: str, left: str) -> str:
     _, tail = _split_last(heard)
     end = _SENTENCE_END.search(left)
     return heard + (left[: end.end()] if end and tail.strip() else "")
+
+
+def _asks_back(text: str, words: list[str], known: TurnWords, voice_ms: int | None) -> bool:
+    """True if the question mark is a request ("Okay?") and no surprise ("Oh, really?")."""
+    return "?" in text and (voice_ms is None or known.asking_back.issuperset(words))
+
+
+def _is_brief(words: list[str], known: TurnWords, voice_ms: int) -> bool:
+    """True for a voice so short that it is a backchannel, although its words are none."""
+    if any(word in known.interruptions or word in known.requests for word in words):
+        return False
+    if voice_ms <= SOUNDS_ALIKE_MS and sound_key(words) in _keys_of(known.backchannels):
+        return True
+    if sound_key(words[:1])[:2] in _beginnings_of(known.interruptions):
+        return False
+    return voice_ms <= BRIEF_MS or (len(set(words)) == 1 and voice_ms <= BRIEF_WORD_MS)
+
+
+def _may_be_brief(words: list[str], known: TurnWords) -> bool:
+    """True for a partial transcript of one word that could be the first half of a misheard
+    backchannel ("What" of "wow")."""
+    if len(words) > 1:
+        return False
+    begun = sound_key(words)[:1]
+    return any(key[:1] == begun for key in _keys_of(known.backchannels))
+
+
+@cache
+def _keys_of(parts: tuple[tuple[str, ...], ...]) -> frozenset[str]:
+    return frozenset(sound_key(part) for part in parts)
+
+
+@cache
+def _beginnings_of(interruptions: frozenset[str]) -> frozenset[str]:
+    """First two consonants of words that interrupt: "start" is a misheard "stop"."""
+    keys = (sound_key((word,)) for word in interruptions)
+    return frozenset(key[:2] for key in keys if len(key) > 1)
 
 
 def _split_last(text: str) -> tuple[str, str]:

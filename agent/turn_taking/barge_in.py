@@ -21,6 +21,8 @@ the recognizer still owes the words, the deadline moves on, up to that of the tr
 
 from typing import Final
 
+from asr.audio.samples import ms_from_samples
+
 from . import commands as cmd
 from . import events as ev
 from .backchannel import meaning, takes_floor, with_begun_sentence
@@ -32,6 +34,7 @@ from .thresholds import (
     OVERLAP_RECHECK_NS,
     OVERLAP_WITHOUT_WORDS_NS,
     RESUME_AFTER_BACKCHANNEL_MS,
+    RESUME_AFTER_BRIEF_MS,
     SPEAKING_DEADLINE_NS,
     STALL_GRACE_NS,
 )
@@ -61,13 +64,23 @@ def overlap(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> list[Command]
 def decide_overlap(s: TurnState, over: Overlap, now_ns: int) -> list[Command]:
     """Settle an overlap at a pause whose words are known: interruption, or resume the response."""
     assert s.text is not None
-    if meaning(s.text, over.heard, over.left, s.rules.words) == "words":
+    said = meaning(s.text, over.heard, over.left, s.rules.words, _voice_ms(s, over))
+    if said == "words":
         return [*stop(s), *decide(s, now_ns)]
-    missing_ms = RESUME_AFTER_BACKCHANNEL_MS - s.silence_ms
+    after_ms = RESUME_AFTER_BRIEF_MS if said == "brief" else RESUME_AFTER_BACKCHANNEL_MS
+    missing_ms = after_ms - s.silence_ms
     if missing_ms > 0:
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS
         return []
     return resume_overlapped(s, now_ns)
+
+
+def _voice_ms(s: TurnState, over: Overlap) -> int | None:
+    """Length of the utterance, from its first voiced sample to its last; None: not to be weighed,
+    or not known."""
+    if not s.rules.weighs_length or over.end is None:
+        return None
+    return max(0, round(ms_from_samples(over.end - over.onset)))
 
 
 def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]:
@@ -156,7 +169,12 @@ def _on_words_heard(s: TurnState, event: ev.WordsHeard, now_ns: int) -> list[Com
     if over is None or not s.is_current(event.utterance):
         return s.stale()
     over.words = event.text
-    return stop(s) if takes_floor(event.text, over.heard, over.left, s.rules.words) else []
+    voice_ms = _voice_ms(s, over)
+    if voice_ms is None and s.rules.weighs_length:
+        # The onset event comes about as long after the onset as the partial pass takes.
+        voice_ms = (now_ns - over.began_ns) // 1_000_000
+    takes = takes_floor(event.text, over.heard, over.left, s.rules.words, voice_ms)
+    return stop(s) if takes else []
 
 
 HANDLERS: Final[Handlers] = {ev.ReplyStands: _on_reply_stands, ev.WordsHeard: _on_words_heard}

@@ -63,6 +63,9 @@ class TurnRules:
     """An opener may be spoken at a lower certainty than the answer, where `semantic_vad` decides,
     a reply follows, and speech interrupts it."""
 
+    weighs_length: bool = field(default=True, metadata={IN_OLDER_TRACES: False})
+    """How long the caller's voice lasts over the agent's is evidence that it is a backchannel."""
+
     @property
     def words(self) -> languages.TurnWords:
         """Words that turn-taking knows of the caller's language."""

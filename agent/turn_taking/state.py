@@ -24,8 +24,12 @@ class Overlap:
     onset: int
     """First voiced sample of the utterance, 16 kHz."""
     began_ns: int
+    """Time of the onset's event, ns."""
     deadline_ns: int | None
     """Time at which it is settled without words, ns; None: only words settle it."""
+    end: int | None = None
+    """First silent sample of the current pause, 16 kHz; None while the caller speaks, and where the
+    audio stopped."""
     heard: str = ""
     left: str = ""
     """Response text already played, and the rest: see ReplyStands."""

@@ -110,6 +110,32 @@ MAX_HOLD_NS: Final = 5_000_000_000
 MAX_BACKCHANNEL_PARTS: Final = 3
 """"Yeah, yeah, okay" is a backchannel; a longer sequence is a turn."""
 
+BRIEF_MS: Final = 320
+"""Voice over the agent that is too short for anything but a vocalization or a word that interrupts:
+of "uh-huh" and "sure" the recognizer made "I'm not." and "You do.", in 220 to 300 ms. Of what
+interrupts, the shortest with two words that do not ("That's wrong") has 336. Lower stops the reply
+for a hum; higher loses such words (`halfsec bench overlaps`, as the next four)."""
+
+BRIEF_WORD_MS: Final = 380
+"""The same where one word was recognized that is not known to interrupt: "Now" for "wow" has 352.
+Lower stops for them; higher loses answers that nobody asked for ("Thursday", 430 and more)."""
+
+SOUNDS_ALIKE_MS: Final = 800
+"""The same where the words sound like a backchannel (`languages/sounds_alike.py`): "Write." for
+"right", "Mama" for "mm-hmm". Set, not fitted: people draw out "wow" to a second. Lower stops for
+those; higher resumes over a word that only happens to sound like one."""
+
+RESUME_AFTER_BRIEF_MS: Final = 600
+"""Silence after a sound that its length makes a backchannel, before the response resumes: its words
+may be the first of something ("Well ..."). Set, not fitted. Lower talks over what follows; higher
+is a hole in the response after a misheard "mm-hmm"."""
+
+FLOOR_AFTER_MS: Final = 480
+"""Voice over the agent from which a partial transcript may stop the response, unless it begins with
+a word that interrupts and goes on: what is over by then is judged by its final words, 230 ms after
+its end. Lower stops for the first half of a "wow" ("What"); higher lets a client that ducks play on
+for longer."""
+
 MIN_ECHO_WORDS: Final = 2
 """Consecutive words shared with the agent's speech. One shared word proves nothing."""
 

@@ -52,6 +52,8 @@ def _on_speech_paused(s: TurnState, event: ev.SpeechPaused, now_ns: int) -> list
     if not s.is_current(event.utterance):
         return s.stale()
     s.move_caller(type(event))
+    if s.overlap is not None:
+        s.overlap.end = event.at_sample
     return start_final_pass(s, 0, now_ns)
 
 
@@ -79,6 +81,8 @@ def _on_speech_resumed(s: TurnState, event: ev.SpeechResumed, now_ns: int) -> li
         return s.stale()
     s.move_caller(type(event))
     s.own_pauses.add(s.silence_ms)
+    if s.overlap is not None:
+        s.overlap.end = None
     s.text = None
     s.pause_deadline_ns = now_ns + SPEECH_DEADLINE_NS
     return discard_preemptive(s)

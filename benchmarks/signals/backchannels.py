@@ -56,9 +56,10 @@ def synthesized() -> tuple[str, list[Backchannel]]:
 
 
 def recorded(folder: Path) -> tuple[str, list[Backchannel]]:
-    """Name of the source, and the short recordings of a folder, by name. Raises BenchError."""
+    """Name of the source, and the short recordings of a folder and those within it (a voice each,
+    `benchmarks/overlaps/clips.py`), by name. Raises BenchError."""
     found: list[Backchannel] = []
-    files: Sequence[Path] = sorted(folder.glob("*"))
+    files: Sequence[Path] = sorted(folder.rglob("*"))
     for path in files:
         if path.suffix.lower() not in SUFFIXES:
             continue

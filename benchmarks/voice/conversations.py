@@ -157,7 +157,8 @@ def _parser() -> argparse.ArgumentParser:
         "--backchannels-from",
         type=Path,
         metavar="DIR",
-        help="say the short recordings of this folder instead, each named for its words",
+        help="say the short recordings of this folder, and of those within it, instead, each named "
+        "for its words",
     )
     parser.add_argument(
         "--gate-backchannels",

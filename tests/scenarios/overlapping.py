@@ -49,6 +49,56 @@ BACKCHANNEL = timeline(
     played(4400, ONE),
 )
 
+MISHEARD = timeline(
+    "a backchannel that is recognized as something else is known by its length",
+    *asked(ONE),
+    audible(1300, ONE),
+    *overlaps(2000, 2, ONE),
+    so_far(2350, 2, "You do"),
+    pauses(2400, 2),
+    words(2580, 2, 1, "You do."),
+    silence(2620, 2, 320),
+    silence(2900, 2, 590),
+    silence(2930, 2, 620, DROPPED, RESUMED),
+    sent(4000, ONE),
+    played(4400, ONE),
+)
+
+IN_OLDER_TRACES = timeline(
+    "where its length is not weighed, its words stop the reply",
+    *asked(ONE),
+    audible(1300, ONE),
+    *overlaps(2000, 2, ONE),
+    so_far(2350, 2, "You do", CUT),
+    pauses(2400, 2),
+    known(2580, 2, 1, "You do.", TWO),
+    silence(2650, 2, 350, commit(2, "You do."), cmd.StartReply(TWO)),
+    *answered(TWO, 2700),
+    rules=TurnRules(silence_ms=350, weighs_length=False),
+)
+
+TOO_LONG = timeline(
+    "the same words said at length are words",
+    *asked(ONE),
+    audible(1300, ONE),
+    *overlaps(2000, 2, ONE),
+    pauses(2450, 2),
+    known(2630, 2, 1, "You do.", TWO, CUT),
+    silence(2700, 2, 350, commit(2, "You do."), cmd.StartReply(TWO)),
+    *answered(TWO, 2750),
+)
+
+AS_SHORT = timeline(
+    "a word that interrupts does so however short",
+    *asked(ONE),
+    audible(1300, ONE),
+    *overlaps(2000, 2, ONE),
+    pauses(2300, 2),
+    known(2480, 2, 1, "Stop.", TWO, CUT),
+    silence(2550, 2, 350, commit(2, "Stop."), cmd.StartReply(TWO)),
+    *answered(TWO, 2600),
+)
+
 YEAH_BUT = timeline(
     "what began like a backchannel goes on",
     *asked(ONE),
@@ -222,7 +272,8 @@ DUCKED_WORDS = timeline(
     *asked(ONE),
     audible(1300, ONE),
     *ducks(2000, 2, ONE),
-    so_far(2400, 2, "No", cmd.AnnounceSpeech(2, 32_000), CUT),
+    so_far(2200, 2, "No"),  # it may become "Now", which is a misheard "Wow"
+    so_far(2400, 2, "No, at", cmd.AnnounceSpeech(2, 32_000), CUT),
     pauses(2800, 2),
     known(2950, 2, 1, "No, at ten.", TWO),
     silence(3050, 2, 350, commit(2, "No, at ten."), cmd.StartReply(TWO)),
@@ -257,6 +308,10 @@ DUCKED_TO_THE_END = timeline(
 
 OVERLAPPING = (
     BACKCHANNEL,
+    MISHEARD,
+    IN_OLDER_TRACES,
+    TOO_LONG,
+    AS_SHORT,
     YEAH_BUT,
     ANSWER,
     ECHO,

@@ -11,7 +11,9 @@ from agent.turn_taking.thresholds import (
     OPENER_LEAD_MS,
     REOPEN_NS,
     RESUME_AFTER_BACKCHANNEL_MS,
+    RESUME_AFTER_BRIEF_MS,
 )
+from asr.audio.samples import ms_from_samples
 from latency_budget.account.turn import TurnId
 from tests.scenarios.idle_witness import IdleWitness
 from tests.scenarios.pause import HeardPause
@@ -69,6 +71,8 @@ class Witness:
         self._idle = IdleWitness()
         self._is_silent = True
         """The agent's reply is over or held."""
+        self._voice: tuple[int, int | None] = 0, None
+        """First voiced sample of the open utterance, and first silent one of its pause."""
 
     def event(self, event: ev.Event | None, now_ns: int) -> None:
         """Before the machine takes it. None: its timer."""
@@ -76,6 +80,7 @@ class Witness:
         is_of_open = getattr(event, "utterance", None) == self.open is not None
         if event is None or is_of_open or isinstance(event, ev.ClientLost):
             self._pause.event(event, self._revisions.get(self.open or 0, 0))
+        self._note_voice(event, is_of_open=bool(is_of_open))
         match event:
             case ev.RulesChanged(rules):
                 self._rules = rules
@@ -99,6 +104,15 @@ class Witness:
                 self._ducked = None
             case ev.ClientBack():
                 self.away = False
+
+    def _note_voice(self, event: ev.Event | None, *, is_of_open: bool) -> None:
+        match event:
+            case ev.SpeechStarted(_, at_sample) if self.open is None:
+                self._voice = at_sample, None
+            case ev.SpeechPaused(_, at_sample) if is_of_open:
+                self._voice = self._voice[0], at_sample
+            case ev.SpeechResumed() if is_of_open:
+                self._voice = self._voice[0], None
 
     def commands(self, event: ev.Event | None, commands: tuple[cmd.Command, ...]) -> None:
         """What the machine made of the event."""
@@ -227,8 +241,13 @@ class Witness:
             return True
         if text is None:
             return event is None  # a deadline has passed
-        is_silent = event is None or self._pause.silence_ms >= RESUME_AFTER_BACKCHANNEL_MS
-        return is_silent and meaning(text, *self._stood) != "words"
+        first, end = self._voice
+        length_ms = None if end is None else max(0, round(ms_from_samples(end - first)))
+        known = self._rules.words
+        said = meaning(text, *self._stood, known, length_ms if self._rules.weighs_length else None)
+        after_ms = RESUME_AFTER_BRIEF_MS if said == "brief" else RESUME_AFTER_BACKCHANNEL_MS
+        is_silent = event is None or self._pause.silence_ms >= after_ms
+        return is_silent and said != "words"
 
     def _open(self, utterance: int, *, announced: bool) -> None:
         assert self.open is None

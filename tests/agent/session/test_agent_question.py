@@ -30,7 +30,7 @@ STEP_MS = 32
 MAX_STEPS = 100
 STATEMENT = "Your table is booked for seven."
 LATER_FIELDS = {
-    "RulesChanged": ("uses_questions", "opens_early"),
+    "RulesChanged": ("uses_questions", "opens_early", "weighs_length"),
     "ReplyPlayed": ("text",),
     "ReplyRequested": ("caller_has_spoken",),
     "CallTakenOver": ("caller_has_spoken",),
@@ -138,6 +138,12 @@ def test_in_an_older_trace_nothing_was_asked() -> None:
     rules = to_record(ev.RulesChanged(TurnRules()))
     del rules["uses_questions"]
     assert event_from_record(rules) == ev.RulesChanged(TurnRules(uses_questions=False))
+
+
+def test_in_an_older_trace_the_length_of_the_voice_was_not_weighed() -> None:
+    rules = to_record(ev.RulesChanged(TurnRules()))
+    del rules["weighs_length"]
+    assert event_from_record(rules) == ev.RulesChanged(TurnRules(weighs_length=False))
     played = {"type": "ReplyPlayed", "turn": 3}
     assert event_from_record(played) == ev.ReplyPlayed(TurnId(3), "")
 

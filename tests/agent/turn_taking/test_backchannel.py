@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import languages
 from agent.turn_taking.backchannel import BACKCHANNELS, asks, meaning, takes_floor
+from agent.turn_taking.thresholds import (
+    BRIEF_MS,
+    BRIEF_WORD_MS,
+    FLOOR_AFTER_MS,
+    SOUNDS_ALIKE_MS,
+)
+from languages import TurnWords
+from languages.sounds_alike import sound_key
 
 HEARD = "We are open from nine to five. On Sundays we are"
 LEFT = " closed, and on holidays as well."
@@ -89,3 +98,78 @@ def test_no_beginning_of_a_backchannel_takes_the_floor(part: tuple[str, ...], nu
 def test_any_text_has_a_meaning(text: str, heard: str, left: str) -> None:
     if takes_floor(text, heard, left) and "?" not in text:
         assert meaning(text, heard, left) in ("words",)
+
+
+@pytest.mark.parametrize(
+    ("text", "longest_ms"),
+    [
+        ("Mama.", SOUNDS_ALIKE_MS), ("MUM.", SOUNDS_ALIKE_MS), ("Write.", SOUNDS_ALIKE_MS),
+        ("Share.", SOUNDS_ALIKE_MS), ("IZ", SOUNDS_ALIKE_MS), ("Eh.", SOUNDS_ALIKE_MS),
+        ("Shimmer", BRIEF_WORD_MS), ("Daphne.", BRIEF_WORD_MS), ("You do.", BRIEF_MS),
+        ("I've heard.", BRIEF_MS),
+    ],
+)  # fmt: skip
+def test_a_misheard_backchannel_is_known_by_its_length(text: str, longest_ms: int) -> None:
+    assert meaning(text, HEARD, LEFT) == "words"
+    assert meaning(text, HEARD, LEFT, voice_ms=longest_ms) == "brief"
+    assert meaning(text, HEARD, LEFT, voice_ms=longest_ms + 1) == "words"
+    assert meaning(text, "Shall I", " book it?", voice_ms=longest_ms) == "words"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Stop.", "No.", "Wait", "Hold on.", "Who?", "Who are?", "Thursday.", "Help!", "Start.",
+        "What?",
+    ],
+)  # fmt: skip
+def test_words_that_interrupt_do_so_however_short(text: str) -> None:
+    assert meaning(text, HEARD, LEFT, voice_ms=100) == "words"
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("Oh, really?", "listening"), ("Yeah?", "listening"), ("Wow?", "listening"),
+        ("Okay?", "words"), ("Hm?", "words"), ("Right?", "words"), ("Huh?", "words"),
+    ],
+)  # fmt: skip
+def test_a_question_mark_is_surprise_or_a_request(text: str, means: str) -> None:
+    assert meaning(text, HEARD, LEFT, voice_ms=1000) == means
+    assert meaning(text, HEARD, LEFT) == "words"
+
+
+@pytest.mark.parametrize("known", [languages.turn_words("de"), TurnWords()])
+def test_in_other_languages_the_words_alone_decide(known: TurnWords) -> None:
+    assert meaning("Mama.", HEARD, LEFT, known, voice_ms=100) == "words"
+    assert meaning("Ja?", HEARD, LEFT, known, voice_ms=100) == "words"
+
+
+@pytest.mark.parametrize(
+    ("text", "least_ms"),
+    [
+        ("Could you", FLOOR_AFTER_MS), ("Yeah, but", FLOOR_AFTER_MS), ("Stop it", 0), ("No, I", 0),
+    ],
+)  # fmt: skip
+def test_a_partial_takes_the_floor_once_the_voice_has_lasted(text: str, least_ms: int) -> None:
+    assert takes_floor(text, HEARD, LEFT, voice_ms=least_ms)
+    assert not least_ms or not takes_floor(text, HEARD, LEFT, voice_ms=least_ms - 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "same_as"),
+    [
+        ("mama", "mm hmm"), ("mum", "mhm"), ("write", "right"), ("share", "sure"), ("iz", "i see"),
+        ("uh", "ah"), ("aha", "uh huh"), ("kay", "okay"), ("yee y", "yeah"), ("daddy", "dad"),
+    ],
+)  # fmt: skip
+def test_what_sounds_alike_has_one_key(text: str, same_as: str) -> None:
+    assert sound_key(text.split()) == sound_key(same_as.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [("stop", "sure"), ("wait", "wow"), ("no", "mm"), ("hold on", "oh"), ("write", "write now")],
+)
+def test_what_sounds_different_has_another(text: str, other: str) -> None:
+    assert sound_key(text.split()) != sound_key(other.split())

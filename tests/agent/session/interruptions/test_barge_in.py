@@ -10,6 +10,7 @@ from agent.session.api.settings import ResponseOptions
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
 from agent.turn_taking.tables import Agent
+from agent.turn_taking.thresholds import FLOOR_AFTER_MS
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.session.overlap_call import (
     CHAR_S,
@@ -127,6 +128,7 @@ def test_partials_with_words_give_the_rest_up_before_the_caller_is_done() -> Non
         await asyncio.sleep(1)
         begin(call, "never")
         await call.until(say.ReplyEnded)
+        await asyncio.sleep(FLOOR_AFTER_MS / 1000)
         understand(call, "Could")
         await asyncio.sleep(0.1)
         assert agent_of(call) is Agent.HELD
