@@ -2,8 +2,8 @@
 
 The caller's audio is encoded as the server's answer asks of browsers, with FEC and DTX, by the
 service's own encoder; what arrives goes through its jitter buffer and decoder, which hold nothing
-back while packets come in order. So times at the ear are those of the service and the line: what
-the jitter buffer of a browser adds, some tens of ms, is not in them.
+back while packets come in order. So times at the ear are those of the service and the line; what
+the jitter buffer of a browser adds is not in them.
 
 RTP does not say which reply it belongs to. `RemoteReplies` assigns audio to the newest response,
 from its first audible frame on, and reports the end of a response when its audio has ended.

@@ -13,8 +13,8 @@ load on the machine falls on all alike. Measured:
     packets           RTP and RTCP of the bad line in both directions: lost, and overtaken by later
                       ones
 
-The client's jitter buffer is the service's own, and waits only for packets that are missing: the
-one of a browser adds some tens of ms. Over the WebSocket the client offers no extensions, since
+The client's jitter buffer is the service's own, and waits only for packets that are missing; what
+the one of a browser adds is not in the times. Over the WebSocket the client offers no extensions, since
 there are none by WebRTC. The stages are the server's own account of the same turns.
 """
 
