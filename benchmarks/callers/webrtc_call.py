@@ -119,7 +119,7 @@ class CallerTrack(aiortc.MediaStreamTrack):
     def __init__(self) -> None:
         super().__init__()
         self._encoder = OpusEncoder(RATE_HZ)
-        self._packets: asyncio.Queue[av.Packet] = asyncio.Queue(MAX_UNSENT_FRAMES)
+        self._packets: asyncio.Queue[av.Packet[Any]] = asyncio.Queue(MAX_UNSENT_FRAMES)
         self._num_frames = 0
 
     def put(self, pcm: Int16) -> None:
