@@ -14,8 +14,8 @@ load on the machine falls on all alike. Measured:
                       ones
 
 The client's jitter buffer is the service's own, and waits only for packets that are missing; what
-the one of a browser adds is not in the times. Over the WebSocket the client offers no extensions, since
-there are none by WebRTC. The stages are the server's own account of the same turns.
+the one of a browser adds is not in the times. Over the WebSocket the client offers no extensions,
+since there are none by WebRTC. The stages are the server's own account of the same turns.
 """
 
 import argparse
