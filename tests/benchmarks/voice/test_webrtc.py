@@ -46,7 +46,10 @@ def result_of(clean_ms: float | None, worst_text: str) -> dict[str, Any]:
         path.arrival_ns(number * 20_000_000)
     calls[webrtc.WORST.name].paths.append(path)
     turns = webrtc.understood(calls, TEXTS)
-    rows = {name: webrtc.figures(each, turns[name]) for name, each in calls.items()}
+    rows = {
+        name: webrtc.figures(each, turns[name], calls[webrtc.SOCKET])
+        for name, each in calls.items()
+    }
     return {"machine": "a machine", "date": "today", "rows": rows}
 
 
@@ -73,7 +76,7 @@ def test_words_are_compared_with_the_text_else_with_those_over_the_socket() -> N
         ("other", OTHER, ""),
     ]
     assert [turn.heard for turn in turns[webrtc.SOCKET]] == ["all circuits", OTHER]
-    figures = webrtc.figures(calls["line"], turns["line"])
+    figures = webrtc.figures(calls["line"], turns["line"], calls[webrtc.SOCKET])
     assert figures["words"] == {"words": 9, "errors": 8, "rate": 8 / 9}
 
 
@@ -85,21 +88,31 @@ def test_what_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     packets = result["rows"][webrtc.WORST.name]["packets"]
     assert 0 < packets["lost"] < packets["packets"] == 200
     shown = worst.removeprefix(webrtc.WORST.name).split()
-    assert shown[:4] == ["2", "1", "600", "600"]
-    assert shown[6:10] == ["9", "1", "11.1", "%"]
-    assert shown[10:] == ["200", str(packets["lost"]), str(packets["overtaken"])]
+    assert shown[:5] == ["2", "1", "600", "600", "100"]
+    assert shown[7:11] == ["9", "1", "11.1", "%"]
+    assert shown[11:] == ["200", str(packets["lost"]), str(packets["overtaken"])]
+
+
+def test_answers_are_compared_turn_by_turn() -> None:
+    socket = row(("a", "", 400.0), ("b", "", 900.0), ("c", "", 500.0), ("d", "", None))
+    line = row(("d", "", 700.0), ("c", "", 590.0), ("b", "", 910.0), ("a", "", 480.0))
+    assert webrtc.later_ms(line, socket)["p50"] == 80.0
+    assert webrtc.later_ms(socket, row(("x", "", 1.0)))["p50"] is None
 
 
 def test_gates() -> None:
     good = result_of(560.0, "All circuits are busy now.")
     assert webrtc.missed_gates(good, 60.0, 2.0) == []
-    slow = webrtc.missed_gates(result_of(561.0, TEXTS["known"]), 60.0, 2.0)
-    assert slow == ["GATE MISSED: p50 of the clean line over the WebSocket's: 61.0 ms > 60 ms"]
+    slow = webrtc.missed_gates(result_of(581.0, TEXTS["known"]), 60.0, 2.0)
+    assert slow == [
+        "GATE MISSED: the clean line's answers later than the WebSocket's: 61.0 ms > 60 ms",
+        "GATE MISSED: p50 of the clean line over the WebSocket's: 81.0 ms > 60 ms",
+    ]
     deaf = webrtc.missed_gates(result_of(500.0, "All circuits busy now"), 60.0, 2.0)
     assert deaf == [
         "GATE MISSED: word error rate with 5 % lost over the clean line's: 11.1 points > 2 points"
     ]
-    assert len(webrtc.missed_gates(result_of(None, ""), 60.0, 2.0)) == 2
+    assert len(webrtc.missed_gates(result_of(None, ""), 60.0, 2.0)) == 3
 
 
 def test_texts_lie_beside_the_recordings_or_in_a_file(tmp_path: Path) -> None:
@@ -137,7 +150,8 @@ def test_a_run(
         assert turn["said"] == "Nobody is available to take your call at the moment."
         assert row["words"]["words"] == 10
         assert row["words"]["errors"] <= 5, "most words are understood"
-        assert row["stages"]["endpoint"]["exposed_ms"] > 0
+        assert row["stages"]["endpoint"]["spent_ms"] > 0
+        assert row["later"]["p50"] is not None
     packets = {name: row["packets"]["packets"] for name, row in result["rows"].items()}
     assert packets[webrtc.SOCKET] == packets[webrtc.CLEAN.name] == 0
     assert packets[webrtc.WORST.name] > 100
