@@ -18,6 +18,7 @@ SIZE_PX: Final = (400, 250)
 """Width and height of a panel, with its labels."""
 PLOT_PX: Final = (52, 40, 330, 160)
 """Left, top, width and height of a panel's axes."""
+LEGEND_COLUMNS: Final = 4
 COLOURS: Final = ("#2f80ed", "#d35400", "#7b8794", "#219653", "#8e44ad")
 KINDS: Final = {
     "command": "read without a pause",
@@ -53,7 +54,8 @@ def draw(panels: Panels, title: str) -> str:
         raise ValueError(f"{len(names)} curves; there are colours for {len(COLOURS)}")
     width, height = SIZE_PX
     rows = -(-len(panels) // 2)
-    total = (2 * width, rows * height + 34)
+    legend = -(-len(names) // LEGEND_COLUMNS)
+    total = (2 * width, rows * height + 14 + 20 * legend)
     marks = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total[0]} {total[1]}" role="img" '
         f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="12">',
@@ -66,7 +68,7 @@ def draw(panels: Panels, title: str) -> str:
         marks += _panel(KINDS.get(kind, kind), curves, colours)
         marks.append("</g>")
     for index, name in enumerate(names):
-        x, y = 30 + index * 185, rows * height + 14
+        x, y = 30 + index % LEGEND_COLUMNS * 185, rows * height + 14 + index // LEGEND_COLUMNS * 20
         marks.append(f'<rect x="{x}" y="{y - 9}" width="18" height="4" fill="{colours[name]}"/>')
         marks.append(_text(x + 24, y, name, "start"))
     return "\n".join([*marks, "</svg>", ""])
@@ -149,16 +151,15 @@ def fit_panels(result: Mapping[str, Any]) -> dict[str, dict[str, list[CurvePoint
 
 
 def simulation_panels(curves: Mapping[str, Any]) -> dict[str, dict[str, list[CurvePoint]]]:
-    """Panels of the curves of `halfsec bench turns --virtual`; the shipped rules have scale 1."""
+    """Panels of the curves of `halfsec bench turns --virtual`: each point's `mark` is its label."""
     panels: dict[str, dict[str, list[CurvePoint]]] = {}
     for name, points in curves.items():
         for point in points:
-            label = "shipped" if point["scale"] == 1 and name != "fixed silence" else ""
             for kind, part in {"all": point, **point["kinds"]}.items():
                 curve = panels.setdefault(kind, {}).setdefault(name, [])
                 if part["turns"] and part["p50"] is not None:
                     share = part["cut_ins"] / part["turns"]
-                    curve.append(CurvePoint(part["p50"], share, label))
+                    curve.append(CurvePoint(part["p50"], share, point.get("mark", "")))
     return panels
 
 

@@ -50,16 +50,31 @@ def test_more_curves_than_colours_are_refused() -> None:
 def test_a_simulation_s_curves_have_a_panel_for_each_kind() -> None:
     part = {"turns": 4, "cut_ins": 1, "p50": 500.0}
     none = {"turns": 1, "cut_ins": 1, "p50": None}
+    kinds = {"command": part, "hesitant": none}
     curves = {
-        "by the words": [{**part, "scale": 1.0, "kinds": {"command": part, "hesitant": none}}],
-        "fixed silence": [{**part, "scale": 1.0, "kinds": {"command": part, "hesitant": none}}],
+        "halfsec, as shipped": [{**part, "eagerness": "auto", "mark": "auto", "kinds": kinds}],
+        "one silence": [{**part, "silence_ms": 300, "mark": "", "kinds": kinds}],
     }
     panels = simulation_panels(curves)
     assert list(panels) == ["all", "command", "hesitant"]
-    assert panels["all"]["by the words"] == [CurvePoint(500, 0.25, "shipped")]
-    assert panels["all"]["fixed silence"] == [CurvePoint(500, 0.25)]
-    assert panels["hesitant"]["by the words"] == []
+    assert panels["all"]["halfsec, as shipped"] == [CurvePoint(500, 0.25, "auto")]
+    assert panels["all"]["one silence"] == [CurvePoint(500, 0.25)]
+    assert panels["hesitant"]["one silence"] == []
     ET.fromstring(draw(panels, "t"))
+
+
+def test_a_legend_of_five_has_two_rows() -> None:
+    curves = {str(index): [CurvePoint(1, 0)] for index in range(5)}
+    root = ET.fromstring(draw({"all": curves}, "t"))
+    height = float(root.attrib["viewBox"].split()[3])
+    places = {
+        each.text: (float(each.attrib["x"]), float(each.attrib["y"]))
+        for each in root.iter(f"{SVG}text")
+    }
+    assert len({places[name] for name in curves}) == 5
+    assert places["0"][0] == places["4"][0]
+    assert places["0"][1] < places["4"][1] < height
+    assert max(x for x, _ in places.values()) < float(root.attrib["viewBox"].split()[2])
 
 
 def test_the_page_s_drawing_is_that_of_the_committed_result(tmp_path: Path) -> None:
