@@ -12,9 +12,9 @@ error* (ECE) is the distance between predicted and observed, averaged over the b
 Kinds of turns have other shares of ends, and stand apart: a probability that is calibrated over all
 can be too high for one kind.
 
-Beside it: the time of one decision. It is that of the pure code from a pause's evidence to its
-wait, the first time that its words are seen.
-`python -m benchmarks.end_of_turn.fit` prints both.
+Beside it: the processor time of one decision. It is that of the pure code from a pause's evidence
+to its wait, the first time that its words are seen. `python -m benchmarks.end_of_turn.fit` prints
+both.
 """
 
 import math
@@ -27,7 +27,7 @@ import numpy as np
 from agent.turn_taking import end_of_turn_model
 from agent.turn_taking.end_of_turn_model import Evidence, TurnScore
 from benchmarks.statistics import wilson_interval
-from latency_budget.account.clock import SystemClock
+from latency_budget.account.clock import processor_ns
 from latency_budget.statistics.report import percentile
 
 from .evaluation import KnownTurn
@@ -132,17 +132,18 @@ def calibration(turns: Sequence[KnownTurn], score: TurnScore) -> dict[str, Any]:
 
 
 def decision_times(turns: Sequence[KnownTurn], score: TurnScore) -> dict[str, Any]:
-    """Time in us of one decision by `auto`, over all pauses: median and 99th percentile. What is
-    kept of words that were seen before is forgotten first, so each new text costs its time."""
+    """Processor time in us of one decision by `auto`, over all pauses: median and 99th percentile.
+    What is kept of words that were seen before is forgotten first, so each new text costs its
+    time."""
     for cached in (end_of_turn_model.word_class, end_of_turn_model.is_mid_number,
                    end_of_turn_model.num_digits):  # fmt: skip
         cached.cache_clear()
     evidences: list[Evidence] = [evidence for turn in turns for _, evidence in turn.pauses]
-    times, clock = [], SystemClock()
+    times = []
     for evidence in evidences:
-        began_ns = clock.now_ns()
+        began_ns = processor_ns()
         score.wait_ms(evidence, "auto")
-        times.append((clock.now_ns() - began_ns) / 1000)
+        times.append((processor_ns() - began_ns) / 1000)
     times.sort()
     if not times:
         return {"decisions": 0, "p50_us": None, "p99_us": None}
@@ -168,6 +169,6 @@ def show(tables: Mapping[str, Any], times: Mapping[str, Any]) -> None:
                     f"({100 * low:.1f}-{100 * high:.1f})"
                 )
     print(
-        f"one decision: p50 {times['p50_us']} us, p99 {times['p99_us']} us, "
+        f"processor time of one decision: p50 {times['p50_us']} us, p99 {times['p99_us']} us, "
         f"{times['decisions']} decisions"
     )

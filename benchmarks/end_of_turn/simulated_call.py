@@ -56,6 +56,7 @@ class PauseEvidence:
                 self._silence_ms = silence_ms
             case ev.SpeechResumed():
                 self._own.add(self._silence_ms)
+                self._words, self._sound = "", None
             case ev.TranscriptReady(utterance, revision, text):
                 if (utterance, revision) == self.asked:
                     self._words = text

@@ -126,8 +126,7 @@ def main(recordings: Sequence[TurnRecording], options: argparse.Namespace) -> in
     flags = {"agent.language": options.language} if options.language else {}
     config = read_config(flags)
     language = config.own_language
-    if (options.line_score is None) != (options.line_head is None):
-        raise BenchError("--line-score and --line-head go together.")
+    line = _line_score(options)
     heard, turn_models = _listened(recordings, config, options.line_head)
     recordings, tracks = [one for one, _ in heard], [track for _, track in heard]
     listening = asr.ListenerConfig(
@@ -140,8 +139,7 @@ def main(recordings: Sequence[TurnRecording], options: argparse.Namespace) -> in
         SILENCE: _one_silence(tracks, options.scales),
         PUBLISHED: _published([each.judged_by(turn_models.published, MORE_MS) for each in tracks]),
     }
-    if turn_models.version_1 is not None:
-        line = LineScore.load(options.line_score)
+    if line is not None and turn_models.version_1 is not None:
         judged = [each.judged_by(turn_models.version_1) for each in tracks]
         settings[VERSION_1] = _version_1(judged, line, options.scales)
     curves = {
@@ -167,12 +165,24 @@ def main(recordings: Sequence[TurnRecording], options: argparse.Namespace) -> in
     return 0
 
 
+def _line_score(options: argparse.Namespace) -> LineScore | None:
+    """The decision of version 1, where it is asked for. Raises BenchError."""
+    if (options.line_score is None) != (options.line_head is None):
+        raise BenchError("--line-score and --line-head go together.")
+    if options.line_score is None:
+        return None
+    try:
+        return LineScore.load(options.line_score)
+    except asr.AudioError as error:
+        raise BenchError(str(error)) from None
+
+
 def _shipped(
     tracks: Sequence[Track], language: str, scales: Sequence[float]
 ) -> dict[str, list[Setting]]:
     """The rules of a language: "auto" over scales, and each eagerness as it is."""
-    auto = [Setting({"scale": scale}, tracks, TurnRules(language=language), scale)
-            for scale in scales]  # fmt: skip
+    rules = TurnRules(language=language)
+    auto = [Setting({"scale": scale}, tracks, rules, scale) for scale in scales]
     each = [
         Setting(
             {"eagerness": name}, tracks, TurnRules(language=language, eagerness=name), mark=name

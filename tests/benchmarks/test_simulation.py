@@ -197,9 +197,9 @@ def test_a_pause_s_evidence_is_not_that_of_the_pause_before() -> None:
     assert play(one, LISTENING, FIXED, timing=TIMING, decision=wait_ms).latency_ms == 1024.0
     order = [each for each, before in zip(seen, [None, *seen], strict=False) if each != before]
     known = [each for each in order if each.words]
-    assert [len(each.words.split()) for each in known if each.sound is not None] == [3, 6, 10, 13]
+    assert [len(each.words.split()) for each in known if each.sound is not None] == [3, 6, 10, 14]
     assert all(each.sound is None for each in order if not each.words)
-    assert known[-1].own_pause_ms == 768 > known[0].own_pause_ms
+    assert known[-1].own_pause_ms == 800 > known[0].own_pause_ms
 
 
 def test_a_decision_that_is_the_rules_own_changes_nothing() -> None:

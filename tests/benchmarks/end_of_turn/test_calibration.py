@@ -62,10 +62,9 @@ def test_brier_score_and_expected_calibration_error() -> None:
 
 def test_a_pause_is_judged_at_the_silences_that_it_lasted() -> None:
     turns = [known("command", (-1.0, False, 350), (2.0, True, 2500))]
-    assert judged_at(turns, SCORE, 300) == (
-        [pytest.approx(1 / (1 + math.e)), pytest.approx(1 / (1 + math.exp(-2)))],
-        [False, True],
-    )
+    predicted, observed = judged_at(turns, SCORE, 300)
+    assert predicted == [pytest.approx(1 / (1 + math.e)), pytest.approx(1 / (1 + math.exp(-2)))]
+    assert observed == [False, True]
     predicted, observed = judged_at(turns, SCORE, 600)
     assert observed == [True]
     assert predicted == [pytest.approx(1 / (1 + math.exp(-2 - 2 * math.log(2))))]
