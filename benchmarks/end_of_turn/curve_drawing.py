@@ -18,6 +18,8 @@ SIZE_PX: Final = (400, 250)
 """Width and height of a panel, with its labels."""
 PLOT_PX: Final = (52, 40, 330, 160)
 """Left, top, width and height of a panel's axes."""
+MAX_WAIT_MS: Final = 1600
+"""Longest median wait that is drawn: nobody waits longer for an answer."""
 LEGEND_COLUMNS: Final = 4
 COLOURS: Final = ("#2f80ed", "#d35400", "#7b8794", "#219653", "#8e44ad")
 KINDS: Final = {
@@ -78,7 +80,9 @@ def _panel(
     title: str, curves: Mapping[str, Sequence[CurvePoint]], colours: Mapping[str, str]
 ) -> Iterator[str]:
     left, top, width, height = PLOT_PX
-    every = [point for points in curves.values() for point in points]
+    every = [
+        point for points in curves.values() for point in points if point.wait_ms <= MAX_WAIT_MS
+    ]
     longest = _ceiling(max((point.wait_ms for point in every), default=1000), 200)
     most = _ceiling(100 * max((point.cut_ins for point in every), default=0.1), 10)
 
@@ -86,6 +90,7 @@ def _panel(
         share = 100 * point.cut_ins / most
         return left + width * point.wait_ms / longest, top + height * (1 - share)
 
+    placed: list[Place] = []
     yield _text(left, 22, title, "start", bold=True)
     for step in range(5):
         y = top + height * (1 - step / 4)
@@ -93,7 +98,8 @@ def _panel(
         yield _text(left - 6, y + 4, f"{most * step / 4:g} %", "end")
         yield _text(left + width * step / 4, top + height + 16, f"{longest * step / 4:g}", "middle")
     yield _text(left + width, top + height + 32, "median wait, ms; cut-ins upwards", "end")
-    for name, points in curves.items():
+    for name, every_point in curves.items():
+        points = [point for point in every_point if point.wait_ms <= longest]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(at, points))
         colour = colours[name]
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
@@ -101,7 +107,8 @@ def _panel(
         for x, y, _ in labelled:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>'
         for x, y, label in _without_overlap(labelled):
-            yield _text(x + 7, y - 6, label, "start")
+            placed.append(_free(x + 7, y - 6, len(label), placed))
+            yield _text(*placed[-1][:2], label, "start")
 
 
 def _without_overlap(labels: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
@@ -117,6 +124,20 @@ def _without_overlap(labels: Sequence[tuple[float, float, str]]) -> list[tuple[f
         else:
             joined.append((x, y, label))
     return joined
+
+
+Place = tuple[float, float, int]
+"""Left and baseline of a label, and its characters."""
+
+
+def _free(x: float, y: float, length: int, placed: Sequence[Place]) -> Place:
+    """Place above a point at which the label of no other curve stands."""
+    while any(
+        abs(y - other_y) < 14 and x < other_x + 7 * other_length and other_x < x + 7 * length
+        for other_x, other_y, other_length in placed
+    ):
+        y -= 14
+    return x, y, length
 
 
 def _ceiling(value: float, step: int) -> float:

@@ -41,6 +41,24 @@ def test_labels_in_one_place_are_joined() -> None:
     assert "auto" not in found
 
 
+def test_labels_of_two_curves_stand_above_each_other() -> None:
+    curves = {
+        "x": [CurvePoint(400, 0.05, "auto"), CurvePoint(900, 0)],
+        "y": [CurvePoint(410, 0.05, "500 ms")],
+    }
+    root = ET.fromstring(draw({"all": curves}, "t"))
+    heights = {each.text: float(each.attrib["y"]) for each in root.iter(f"{SVG}text")}
+    assert heights["auto"] - heights["500 ms"] == 14
+
+
+def test_waits_that_nobody_would_bear_are_not_drawn() -> None:
+    points = [CurvePoint(400, 0.1), CurvePoint(800, 0.05, "0.5"), CurvePoint(3000, 0)]
+    root = ET.fromstring(draw({"all": {"x": points}}, "t"))
+    (line,) = root.iter(f"{SVG}polyline")
+    assert len(line.attrib["points"].split()) == 2
+    assert "800" in texts(ET.tostring(root, encoding="unicode"))
+
+
 def test_more_curves_than_colours_are_refused() -> None:
     curves = {str(index): [CurvePoint(1, 0)] for index in range(6)}
     with pytest.raises(ValueError, match="6 curves; there are colours for 5"):
