@@ -160,15 +160,20 @@ def show(tables: Mapping[str, Any], times: Mapping[str, Any]) -> None:
                 f"{table['brier']:.3f} (base rate {table['base_brier']:.3f}), expected calibration "
                 f"error {table['expected_calibration_error']:.3f}"
             )
-        for one in by_kind.get("all", {"bins": ()})["bins"]:
-            if one["count"]:
-                low, high = one["interval"]
-                print(
-                    f"  {one['low']:.1f}-{one['high']:.1f}  {one['count']:4} pauses  predicted "
-                    f"{100 * one['predicted']:5.1f} %  over {100 * one['observed']:5.1f} % "
-                    f"({100 * low:.1f}-{100 * high:.1f})"
-                )
+            if kind == "all":
+                _show_bins(table["bins"])
     print(
         f"processor time of one decision: p50 {times['p50_us']} us, p99 {times['p99_us']} us, "
         f"{times['decisions']} decisions"
     )
+
+
+def _show_bins(bins: Sequence[Mapping[str, Any]]) -> None:
+    for one in bins:
+        if one["count"]:
+            low, high = one["interval"]
+            print(
+                f"  {one['low']:.1f}-{one['high']:.1f}  {one['count']:4} pauses  predicted "
+                f"{100 * one['predicted']:5.1f} %  over {100 * one['observed']:5.1f} % "
+                f"({100 * low:.1f}-{100 * high:.1f})"
+            )
