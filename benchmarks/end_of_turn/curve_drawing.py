@@ -18,6 +18,9 @@ SIZE_PX: Final = (400, 250)
 """Width and height of a panel, with its labels."""
 PLOT_PX: Final = (52, 40, 330, 160)
 """Left, top, width and height of a panel's axes."""
+MAX_WAIT_MS: Final = 1600
+"""Longest median wait that is drawn: nobody waits longer for an answer."""
+LEGEND_COLUMNS: Final = 4
 COLOURS: Final = ("#2f80ed", "#d35400", "#7b8794", "#219653", "#8e44ad")
 KINDS: Final = {
     "command": "read without a pause",
@@ -53,7 +56,8 @@ def draw(panels: Panels, title: str) -> str:
         raise ValueError(f"{len(names)} curves; there are colours for {len(COLOURS)}")
     width, height = SIZE_PX
     rows = -(-len(panels) // 2)
-    total = (2 * width, rows * height + 34)
+    legend = -(-len(names) // LEGEND_COLUMNS)
+    total = (2 * width, rows * height + 14 + 20 * legend)
     marks = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total[0]} {total[1]}" role="img" '
         f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="12">',
@@ -66,7 +70,7 @@ def draw(panels: Panels, title: str) -> str:
         marks += _panel(KINDS.get(kind, kind), curves, colours)
         marks.append("</g>")
     for index, name in enumerate(names):
-        x, y = 30 + index * 185, rows * height + 14
+        x, y = 30 + index % LEGEND_COLUMNS * 185, rows * height + 14 + index // LEGEND_COLUMNS * 20
         marks.append(f'<rect x="{x}" y="{y - 9}" width="18" height="4" fill="{colours[name]}"/>')
         marks.append(_text(x + 24, y, name, "start"))
     return "\n".join([*marks, "</svg>", ""])
@@ -76,7 +80,9 @@ def _panel(
     title: str, curves: Mapping[str, Sequence[CurvePoint]], colours: Mapping[str, str]
 ) -> Iterator[str]:
     left, top, width, height = PLOT_PX
-    every = [point for points in curves.values() for point in points]
+    every = [
+        point for points in curves.values() for point in points if point.wait_ms <= MAX_WAIT_MS
+    ]
     longest = _ceiling(max((point.wait_ms for point in every), default=1000), 200)
     most = _ceiling(100 * max((point.cut_ins for point in every), default=0.1), 10)
 
@@ -84,6 +90,7 @@ def _panel(
         share = 100 * point.cut_ins / most
         return left + width * point.wait_ms / longest, top + height * (1 - share)
 
+    placed: list[Place] = []
     yield _text(left, 22, title, "start", bold=True)
     for step in range(5):
         y = top + height * (1 - step / 4)
@@ -91,7 +98,8 @@ def _panel(
         yield _text(left - 6, y + 4, f"{most * step / 4:g} %", "end")
         yield _text(left + width * step / 4, top + height + 16, f"{longest * step / 4:g}", "middle")
     yield _text(left + width, top + height + 32, "median wait, ms; cut-ins upwards", "end")
-    for name, points in curves.items():
+    for name, every_point in curves.items():
+        points = [point for point in every_point if point.wait_ms <= longest]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(at, points))
         colour = colours[name]
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
@@ -99,7 +107,8 @@ def _panel(
         for x, y, _ in labelled:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>'
         for x, y, label in _without_overlap(labelled):
-            yield _text(x + 7, y - 6, label, "start")
+            placed.append(_free(x + 7, y - 6, len(label), placed))
+            yield _text(*placed[-1][:2], label, "start")
 
 
 def _without_overlap(labels: Sequence[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
@@ -115,6 +124,20 @@ def _without_overlap(labels: Sequence[tuple[float, float, str]]) -> list[tuple[f
         else:
             joined.append((x, y, label))
     return joined
+
+
+Place = tuple[float, float, int]
+"""Left and baseline of a label, and its characters."""
+
+
+def _free(x: float, y: float, length: int, placed: Sequence[Place]) -> Place:
+    """Place above a point at which the label of no other curve stands."""
+    while any(
+        abs(y - other_y) < 14 and x < other_x + 7 * other_length and other_x < x + 7 * length
+        for other_x, other_y, other_length in placed
+    ):
+        y -= 14
+    return x, y, length
 
 
 def _ceiling(value: float, step: int) -> float:
@@ -149,16 +172,15 @@ def fit_panels(result: Mapping[str, Any]) -> dict[str, dict[str, list[CurvePoint
 
 
 def simulation_panels(curves: Mapping[str, Any]) -> dict[str, dict[str, list[CurvePoint]]]:
-    """Panels of the curves of `halfsec bench turns --virtual`; the shipped rules have scale 1."""
+    """Panels of the curves of `halfsec bench turns --virtual`: each point's `mark` is its label."""
     panels: dict[str, dict[str, list[CurvePoint]]] = {}
     for name, points in curves.items():
         for point in points:
-            label = "shipped" if point["scale"] == 1 and name != "fixed silence" else ""
             for kind, part in {"all": point, **point["kinds"]}.items():
                 curve = panels.setdefault(kind, {}).setdefault(name, [])
                 if part["turns"] and part["p50"] is not None:
                     share = part["cut_ins"] / part["turns"]
-                    curve.append(CurvePoint(part["p50"], share, label))
+                    curve.append(CurvePoint(part["p50"], share, point.get("mark", "")))
     return panels
 
 

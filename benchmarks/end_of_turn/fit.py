@@ -1,22 +1,13 @@
 """`python -m benchmarks.end_of_turn.fit PAUSES`: fit the end-of-turn model and evaluate it.
 
 Everything is fitted on half "a" of the speakers and recordings (see `turn_data.py`); every figure
-printed comes from half "b", whose speakers were heard by no fit. Beside it stand, on the same
-pauses, one silence for all turns and, with `--line-score` and `--line-head`, the decision of
-version 1.
+printed comes from half "b", whose speakers were heard by no fit: waits and cut-ins, and whether the
+probability is calibrated (`calibration.py`). Beside it stand, on the same pauses, one silence for
+all turns and, with `--line-score` and `--line-head`, the decision of version 1. With `--shipped`
+nothing is fitted, and what the service loads is judged.
 
-All of it, from what `turn_data.py` names; an hour on two cores, of which recognition takes most:
-
-    python -m benchmarks.end_of_turn.turn_data TURNS --sounds .../sounds/en_US_f_Allison
-    .../core-sounds-en.txt.gz \\
-        --sounds .../data/librivox .../librivox/transcription \\
-        --sounds .../data/cards .../cards/cards.transcription \\
-        --speechocean762 .../speechocean762 --alphanumeric .../alphanumeric-audio-dataset
-    python -m benchmarks.end_of_turn.turn_pauses TURNS PAUSES
-    python -m benchmarks.end_of_turn.turn_data MANY --speechocean762 ... --per-speaker 5
-    python -m benchmarks.end_of_turn.turn_pauses MANY MORE --no-words
-    python -m benchmarks.end_of_turn.message_ends ENDS PAUSES --preset embedded   (and others)
-    python -m benchmarks.end_of_turn.fit PAUSES --more MORE --message-ends ENDS --write
+`python -m benchmarks.end_of_turn` makes PAUSES and all else from what `turn_data.py` names, and
+runs this; an hour on two cores, of which recognition takes most.
 
 Four fits run one after the other. The *head* of the turn model is a ridge regression on its
 embedding, fitted on the pauses and on more of the same speakers' whose words were not recognized.
@@ -53,6 +44,7 @@ from agent.turn_taking.end_of_turn_model import (
     Evidence,
     Known,
     Release,
+    ScoreVersionError,
     TurnScore,
     features,
     known_of,
@@ -63,6 +55,7 @@ from asr.speech_detection.turn_model import read_head
 from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
 
+from .calibration import calibration, decision_times, show
 from .evaluation import (
     Decision,
     KnownPause,
@@ -167,6 +160,12 @@ class Head:
     def log_odds(self, heard: EmbeddedPauses) -> Vector:
         found: Vector = heard.embeddings @ self.weights + self.bias
         return found
+
+
+def head_of(path: Path) -> Head:
+    """Head in a file. Raises ModelError."""
+    weights, bias = read_head(path)
+    return Head(weights.astype(np.float64), bias)
 
 
 def fit_head(heard: EmbeddedPauses) -> Head:
@@ -435,12 +434,23 @@ def report(
     line: tuple[LineScore, Head] | None = None,
 ) -> tuple[Head, TurnScore, dict[str, Any]]:
     """Fit on half "a", judge on half "b". `ends`: of several language models; all are fitted on,
-    and each is judged, the first one everywhere. `line`: the decision of version 1, to be judged on
-    the same pauses."""
+    and each is judged."""
     ours, ours_more = real.of_half("a"), more.of_half("a")
     head = fit_head(ours + ours_more)
     judged = crossed(ours, ours_more)
     score = fit_score([turn for each in ends for turn in turns_of(judged, each)])
+    return head, score, evaluated(real, head, score, ends, line)
+
+
+def evaluated(
+    real: EmbeddedPauses,
+    head: Head,
+    score: TurnScore,
+    ends: Sequence[Mapping[str, float]],
+    line: tuple[LineScore, Head] | None = None,
+) -> dict[str, Any]:
+    """Judge a decision on half "b". `ends`: of several language models, of which the first one is
+    used everywhere. `line`: the decision of version 1, to be judged on the same pauses."""
     held_back = real.of_half("b")
     with_head = judge(held_back, head)
     result: dict[str, Any] = {"held_back": {}, "areas": {"sound": areas(held_back, head)}}
@@ -464,11 +474,13 @@ def report(
         for eagerness in EAGERNESS:
             found = tally(outcomes(old_turns, partial(old.wait_ms, eagerness=eagerness)))
             result["held_back"][f"{eagerness} version 1"] = found
+    result["calibration"] = calibration(known, score)
+    result["decision_time"] = decision_times(known, score)
     result["curves"] = curves(known, score, lines)
     if lines:
         fitted, before = result["curves"]["fitted"], result["held_back"]["auto version 1"]
         result["equal_cut_ins"] = at_equal_cut_ins(fitted, before)
-    return head, score, result
+    return result
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -484,6 +496,7 @@ def _print(result: dict[str, Any]) -> None:
                 f"p95 {one['p95_ms']} {one['p95_interval']} mean {one['mean_ms']:.0f} ms"
             )
     print("at equal cut-ins:", result.get("equal_cut_ins"))
+    show(result["calibration"], result["decision_time"])
 
 
 def _rows(result: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -527,8 +540,7 @@ def _write(head: Head, score: TurnScore) -> None:
 def _line(args: argparse.Namespace) -> tuple[LineScore, Head] | None:
     if args.line_score is None or args.line_head is None:
         return None
-    weights, bias = read_head(args.line_head)
-    return LineScore.load(args.line_score), Head(weights.astype(np.float64), bias)
+    return LineScore.load(args.line_score), head_of(args.line_head)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -554,6 +566,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--line-score", type=Path, metavar="FILE", help="weights of version 1")
     parser.add_argument("--line-head", type=Path, metavar="FILE", help="head of version 1")
     parser.add_argument(
+        "--shipped",
+        action="store_true",
+        help="fit nothing: judge the models that the service loads",
+    )
+    parser.add_argument(
         "--write", action="store_true", help="write the models that the service loads"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the figures")
@@ -562,20 +579,26 @@ def main(argv: list[str] | None = None) -> int:
         real = read_all(args.pauses)
         more = read_all(args.more) if args.more else EmbeddedPauses((), real.embeddings[:0])
         ends = [read_message_ends(path) for path in args.message_ends]
-        head, score, result = report(real, more, ends, _line(args))
+        if args.shipped:
+            result = evaluated(
+                real, head_of(HEAD_FILE), TurnScore.load(SCORE_FILE), ends, _line(args)
+            )
+        else:
+            head, score, result = report(real, more, ends, _line(args))
         _print(result)
-        if args.write:
+        if args.write and not args.shipped:
             _write(head, score)
         if args.json:
             figures_of = {
                 "bench": "end of turn",
+                "models": "shipped" if args.shipped else "fitted in this run",
                 "machine": machine(),
                 "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
                 "prices_ms": PRICE_MS,
                 **result,
             }
             args.json.write_text(json.dumps(figures_of, indent=1) + "\n", encoding="utf-8")
-    except (AudioError, ModelError, OSError) as error:
+    except (AudioError, ModelError, ScoreVersionError, OSError) as error:
         print(f"fit: {error}", file=sys.stderr)
         return 2
     return 0

@@ -1,7 +1,10 @@
 """End-of-turn decision of version 1, to compare with: a line from one score to a silence.
 
 Its weights are the files `agent/turn_taking/end_of_turn_model.json` and
-`asr/speech_detection/turn_model_head.json` of a release before version 2.
+`asr/speech_detection/turn_model_head.json` of a release before version 2:
+
+    git show e17cffb3:agent/turn_taking/end_of_turn_model.json > line_score.json
+    git show e17cffb3:asr/speech_detection/turn_model_head.json > line_head.json
 """
 
 import json

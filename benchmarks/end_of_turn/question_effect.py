@@ -19,17 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from agent.turn_taking.dialogue.agent_question import NO_QUESTION, AgentQuestion, question_of
 from agent.turn_taking.end_of_turn_model import Evidence, shipped_score
 from asr.errors import AudioError
-from asr.speech_detection.turn_model import read_head
 from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
 
 from .evaluation import KnownTurn, TurnOutcome, figures, outcome
-from .fit import HEAD_FILE, Head, judge, read_all, turns_of
+from .fit import HEAD_FILE, head_of, judge, read_all, turns_of
 from .message_ends import read_message_ends
 
 QUESTIONS: Final[Mapping[str, str]] = {
@@ -106,8 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the figures")
     args = parser.parse_args(argv)
     try:
-        weights, bias = read_head(HEAD_FILE)
-        head = Head(weights.astype(np.float64), bias)
+        head = head_of(HEAD_FILE)
         held_back = read_all(args.pauses).of_half("b")
         found = report(turns_of(judge(held_back, head), read_message_ends(args.message_ends)))
         _print(found)

@@ -7,7 +7,9 @@ as long as its detector and its decodes. The owner of a call carries out the mac
 """
 
 import heapq
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,6 +19,7 @@ import asr
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.end_of_turn_model import Evidence, PauseHistory
 from agent.turn_taking.machine import TurnTaking
 from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
 from asr.speech_detection.vad import FRAME
@@ -25,6 +28,41 @@ from asr.stream.asr_stream import Listener
 NS_PER_SAMPLE: Final = 1_000_000_000 // asr.RATE_HZ
 
 Float32 = npt.NDArray[np.float32]
+
+WaitMs = Callable[[Evidence], float]
+"""Decision: from the evidence about a pause to the silence in ms after which the turn is over."""
+
+
+class PauseEvidence:
+    """Evidence about the present pause, from the machine's events, as the machine keeps it."""
+
+    def __init__(self) -> None:
+        self.asked: tuple[int, int] | None = None
+        """Utterance and revision whose words and sound are awaited; results of others are stale."""
+        self._words = ""
+        self._sound: float | None = None
+        self._silence_ms = 0
+        self._own = PauseHistory()
+
+    @property
+    def evidence(self) -> Evidence:
+        return Evidence(self._words, self._sound, self._own.quantile_ms)
+
+    def take(self, event: ev.Event) -> None:
+        match event:
+            case ev.SpeechPaused():
+                self._words, self._sound, self._silence_ms = "", None, 0
+            case ev.SilenceGrew(_, silence_ms):
+                self._silence_ms = silence_ms
+            case ev.SpeechResumed():
+                self._own.add(self._silence_ms)
+                self._words, self._sound = "", None
+            case ev.TranscriptReady(utterance, revision, text):
+                if (utterance, revision) == self.asked:
+                    self._words = text
+            case ev.PauseJudged(utterance, revision, log_odds):
+                if (utterance, revision) == self.asked:
+                    self._sound = log_odds
 
 
 class VirtualCall:
@@ -36,9 +74,11 @@ class VirtualCall:
         rules: TurnRules,
         decode: Callable[[DecodeJob], tuple[Hypothesis, float]],
         do: Callable[[cmd.Command], None],
+        decision: WaitMs | None = None,
     ) -> None:
         """`decode` returns the words and the turn model's log-odds. `do` receives every command
-        except the listener's."""
+        except the listener's. `decision`: in place of the rules' own, which get its silence before
+        each event."""
         self.machine: Final = TurnTaking(rules)
         self.now_ns = 0
         self.scale = 1.0
@@ -48,6 +88,9 @@ class VirtualCall:
         self.sound_ms = 25.0
         """Duration in ms of the turn model, beside a final pass."""
         self.on_partial: Callable[[PartialTranscript], None] = lambda partial: None
+        self._rules = rules
+        self._decision = decision
+        self._pause = PauseEvidence()
         self._listener = listener
         self._decode = decode
         self._do = do
@@ -73,7 +116,17 @@ class VirtualCall:
 
     def feed(self, event: ev.Event) -> None:
         """Feed an event from the owner, who carries out the commands."""
+        if self._decision is not None:
+            self._pause.take(event)
+            self._require(self._decision(self._pause.evidence))
         self._carry_out(self.machine.apply(event, self.now_ns))
+
+    def _require(self, silence_ms: float) -> None:
+        """Change the rules to this silence."""
+        rules = replace(self._rules, silence_ms=math.ceil(silence_ms))
+        if rules != self._rules:
+            self._rules = rules
+            self._carry_out(self.machine.apply(ev.RulesChanged(rules), self.now_ns))
 
     def later(self, ms: float, happen: Callable[[], None]) -> None:
         """Call `happen` after `ms` of the call's clock, unless the call is over by then."""
@@ -122,6 +175,7 @@ class VirtualCall:
             self._do(command)
 
     def _transcribe(self, utterance: int, revision: int) -> None:
+        self._pause.asked = utterance, revision
         end = self._listener.position if self._paused_at is None else self._paused_at
         job = self._listener.finalize(utterance, end, revision)
         if job is None:

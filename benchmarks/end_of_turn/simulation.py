@@ -19,6 +19,7 @@ rule waits twice as long. Its watchdogs for missing audio run on the clock and a
 frame, so the scale does not affect them.
 """
 
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -28,12 +29,13 @@ import asr
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
+from asr.audio.samples import samples_from_ms
 from asr.recognition.transcripts import DecodeJob, Hypothesis
 from asr.speech_detection.vad import FRAME
 from asr.stream.asr_stream import Listener
 from latency_budget.account.turn import TurnId
 
-from .simulated_call import NS_PER_SAMPLE, Float32, VirtualCall
+from .simulated_call import NS_PER_SAMPLE, Float32, VirtualCall, WaitMs
 
 TAIL_S: Final = 4.0
 """Silence in s behind each recording: longer than any rule waits, at any useful scale."""
@@ -76,8 +78,16 @@ class Track:
         self.probabilities: Final = [detector.probability(one, state) for one in self.frames]
         self._recognizer = recognizer
         self._judge = judge
+        self._more_ms = 0
         self._words: dict[tuple[int, int, bool], Hypothesis] = {}
         self._log_odds: dict[tuple[int, int], float] = {}
+
+    def judged_by(self, judge: asr.EndOfTurnModel, more_ms: int = 0) -> "Track":
+        """The same track, judged by another turn model. `more_ms`: so much more of the silence
+        behind the pause is judged, because the model was made to be asked later."""
+        other = copy(self)
+        other._judge, other._more_ms, other._log_odds = judge, more_ms, {}
+        return other
 
     def words(self, job: DecodeJob, *, fallback: bool) -> Hypothesis:
         """Hypothesis of a job over this recording, decoded at most once."""
@@ -90,7 +100,9 @@ class Track:
         """Log-odds of the turn model for a job, computed at most once."""
         place = job.first_sample, job.end_sample
         if place not in self._log_odds:
-            self._log_odds[place] = self._judge.log_odds(job.pcm)
+            more = samples_from_ms(self._more_ms)
+            behind = self.frames.reshape(-1)[job.end_sample : job.end_sample + more]
+            self._log_odds[place] = self._judge.log_odds(np.concatenate([job.pcm, behind]))
         return self._log_odds[place]
 
 
@@ -111,9 +123,11 @@ def play(
     rules: TurnRules,
     scale: float = 1.0,
     timing: Timing | None = None,
+    decision: WaitMs | None = None,
 ) -> Played:
-    """Play one turn up to the first sound of a reply, or to the end of the recording."""
-    call = _TurnRun(track, listening, rules, scale, timing or Timing())
+    """Play one turn up to the first sound of a reply, or to the end of the recording. `decision`:
+    in place of the rules' own."""
+    call = _TurnRun(track, listening, rules, scale, timing or Timing(), decision)
     for number in range(len(track.frames)):
         call.hear(number)
         if call.audible_ns is not None:
@@ -157,6 +171,7 @@ class _TurnRun:
         rules: TurnRules,
         scale: float,
         timing: Timing,
+        decision: WaitMs | None,
     ) -> None:
         self.audible_ns: int | None = None
         self.reopened = False
@@ -164,7 +179,7 @@ class _TurnRun:
         self._early = asr.FinalReuse()
         quiet = replace(listening, partial_interval_ms=NEVER_MS)
         listener = Listener(quiet, _Remembered(track.probabilities))
-        self._call = VirtualCall(listener, rules, self._decode, self._do)
+        self._call = VirtualCall(listener, rules, self._decode, self._do, decision)
         self._call.scale, self._call.sound_ms = scale, timing.sound_ms
         self._call.decode_ms = timing.final_ms
         self._timing = timing

@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -13,22 +14,45 @@ import soxr
 
 import asr
 from agent.client.simulated_caller.summary import percentiles_ms
+from agent.config.schema import Config
 from agent.config.sources import read_config
 from agent.errors import BenchError
+from agent.session.api.settings import ServerVad
 from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.end_of_turn_model import EAGERNESS
+from asr.speech_detection.turn_model import TurnModel
 from benchmarks.signals.recordings import TurnRecording
 from benchmarks.statistics import wilson_interval
 from latency_budget.account.clock import SystemClock, unix_ns
 from latency_budget.host import machine
 
 from .curve_drawing import draw, simulation_panels
+from .line_score import LineScore
+from .published_classifier import ASKED_MS, THRESHOLD, PublishedClassifier, rule_of
+from .simulated_call import WaitMs
 from .simulation import Played, Timing, Track, play
 
 SCALES: Final = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0)
 """Factors of every silence in the rules: from as soon as there are words to twice the wait."""
 
-FIXED_MS: Final = 500
-"""Silence in ms at scale 1 of the curve without words."""
+FIXED_MS: Final = ServerVad().silence_duration_ms
+"""Silence in ms at scale 1 of the curve of one silence: what `server_vad` is without a number."""
+
+THRESHOLDS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99)
+"""Thresholds of Smart Turn's published classifier."""
+
+MORE_MS: Final = ASKED_MS - asr.ListenerConfig().tail_ms
+"""Silence in ms that the published classifier hears in addition."""
+
+DECISION: Final = "halfsec, auto"
+EAGERNESSES: Final = "halfsec, as shipped"
+SILENCE: Final = "one silence"
+PUBLISHED: Final = "Smart Turn, published"
+VERSION_1: Final = "halfsec before, version 1"
+"""Names of the curves."""
+
+OVER: Final = frozenset({"scale", "silence_ms", "threshold", "eagerness"})
+"""What curves go over."""
 
 Json = dict[str, Any]
 
@@ -59,8 +83,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--final-ms", type=float, help="time in ms of a pass; by default each one's measured time"
     )
     group.add_argument(
-        "--svg", type=Path, metavar="FILE", help="draw the curves, the shipped rules marked"
+        "--svg", type=Path, metavar="FILE", help="draw the curves, the shipped points marked"
     )
+    group.add_argument(
+        "--language",
+        default="",
+        metavar="CODE",
+        help='of the callers: "de" judges the rules of German calls; by default the settings\'',
+    )
+    group.add_argument(
+        "--line-score", type=Path, metavar="FILE",
+        help="draw the decision of version 1 too: its weights, see benchmarks/end_of_turn/"
+        "line_score.py",
+    )  # fmt: skip
+    group.add_argument("--line-head", type=Path, metavar="FILE", help="head of its turn model")
 
 
 def _scales(text: str) -> tuple[float, ...]:
@@ -70,31 +106,52 @@ def _scales(text: str) -> tuple[float, ...]:
     return scales
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One point of a curve: how every turn is decided."""
+
+    at: Json
+    """Name and value of what the curve goes over."""
+    tracks: Sequence[Track]
+    """The turns, judged by the turn model that the decision uses."""
+    rules: TurnRules
+    scale: float = 1.0
+    decision: WaitMs | None = None
+    mark: str = ""
+    """Label of a point that is shipped, here or by others; "": of others."""
+
+
 def main(recordings: Sequence[TurnRecording], options: argparse.Namespace) -> int:
     """Listen, play, print. Returns 0. Raises BenchError for models that can't be used."""
-    config = read_config()
-    heard = _listened(recordings)
+    flags = {"agent.language": options.language} if options.language else {}
+    config = read_config(flags)
+    language = config.own_language
+    line = _line_score(options)
+    heard, turn_models = _listened(recordings, config, options.line_head)
     recordings, tracks = [one for one, _ in heard], [track for _, track in heard]
     listening = asr.ListenerConfig(
         endpointing=asr.EndpointingConfig(pause_ms=config.asr.pause_ms),
         early_ms=config.asr.early_ms,
     )
     timing = Timing(options.reply_ms, options.final_ms)
-    curves: Json = {}
-    for name, rules in (
-        ("by the words", TurnRules()),
-        ("fixed silence", TurnRules(silence_ms=FIXED_MS)),
-    ):
-        curves[name] = [
-            _point(recordings, [play(each, listening, rules, scale, timing) for each in tracks])
-            | {"scale": scale}
-            for scale in options.scales
-        ]
+    settings = {
+        **_shipped(tracks, language, options.scales),
+        SILENCE: _one_silence(tracks, options.scales),
+        PUBLISHED: _published([each.judged_by(turn_models.published, MORE_MS) for each in tracks]),
+    }
+    if line is not None and turn_models.version_1 is not None:
+        judged = [each.judged_by(turn_models.version_1) for each in tracks]
+        settings[VERSION_1] = _version_1(judged, line, options.scales)
+    curves = {
+        name: [_played(recordings, one, listening, timing) for one in points]
+        for name, points in settings.items()
+    }
     result = {
         "bench": "turns --virtual",
         "machine": machine(),
         "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
         "turns": len(tracks),
+        "language": language,
         "reply_ms": timing.reply_ms,
         "final_ms": timing.final_ms,
         "curves": curves,
@@ -103,22 +160,126 @@ def main(recordings: Sequence[TurnRecording], options: argparse.Namespace) -> in
     if options.json is not None:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if options.svg is not None:
-        drawn = draw(simulation_panels(curves), "Cut-ins against the median wait, over silences")
+        drawn = draw(simulation_panels(curves), "Cut-ins against the median wait")
         options.svg.write_text(drawn, encoding="utf-8")
     return 0
 
 
-def _listened(recordings: Sequence[TurnRecording]) -> list[tuple[TurnRecording, Track]]:
-    """Analyse the recordings, without those that have no voiced frame."""
+def _line_score(options: argparse.Namespace) -> LineScore | None:
+    """The decision of version 1, where it is asked for. Raises BenchError."""
+    if (options.line_score is None) != (options.line_head is None):
+        raise BenchError("--line-score and --line-head go together.")
+    if options.line_score is None:
+        return None
+    try:
+        return LineScore.load(options.line_score)
+    except asr.AudioError as error:
+        raise BenchError(str(error)) from None
+
+
+def _shipped(
+    tracks: Sequence[Track], language: str, scales: Sequence[float]
+) -> dict[str, list[Setting]]:
+    """The rules of a language: "auto" over scales, and each eagerness as it is."""
+    rules = TurnRules(language=language)
+    auto = [Setting({"scale": scale}, tracks, rules, scale) for scale in scales]
+    each = [
+        Setting(
+            {"eagerness": name}, tracks, TurnRules(language=language, eagerness=name), mark=name
+        )
+        for name in EAGERNESS
+    ]
+    return {DECISION: auto, EAGERNESSES: each}
+
+
+def _one_silence(tracks: Sequence[Track], scales: Sequence[float]) -> list[Setting]:
+    """`server_vad` over silences; its default is marked."""
+    silences = sorted({round(FIXED_MS * scale) for scale in scales} | {FIXED_MS})
+    return [
+        Setting(
+            {"silence_ms": each},
+            tracks,
+            TurnRules(silence_ms=each),
+            mark=f"{each} ms" if each == FIXED_MS else "",
+        )
+        for each in silences
+    ]
+
+
+def _published(tracks: Sequence[Track]) -> list[Setting]:
+    """Smart Turn's classifier over its threshold; the published one is marked."""
+    return [
+        Setting(
+            {"threshold": each},
+            tracks,
+            TurnRules(silence_ms=FIXED_MS),
+            decision=rule_of(each),
+            mark=str(each) if each == THRESHOLD else "",
+        )
+        for each in THRESHOLDS
+    ]
+
+
+def _version_1(tracks: Sequence[Track], line: LineScore, scales: Sequence[float]) -> list[Setting]:
+    """ "auto" of the decision before this one, over scales; as it was is marked."""
+
+    def decision(scale: float) -> WaitMs:
+        return lambda evidence: scale * line.wait_ms(evidence, "auto")
+
+    return [
+        Setting(
+            {"scale": each},
+            tracks,
+            TurnRules(silence_ms=FIXED_MS),
+            decision=decision(each),
+            mark="auto" if each == 1 else "",
+        )
+        for each in scales
+    ]
+
+
+def _played(
+    recordings: Sequence[TurnRecording],
+    setting: Setting,
+    listening: asr.ListenerConfig,
+    timing: Timing,
+) -> Json:
+    """Play all turns by a setting. Returns the figures of the point."""
+    outcomes = [
+        play(each, listening, setting.rules, setting.scale, timing, setting.decision)
+        for each in setting.tracks
+    ]
+    return {**_point(recordings, outcomes), **setting.at, "mark": setting.mark}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnModels:
+    """Turn models to compare with."""
+
+    published: PublishedClassifier
+    version_1: asr.EndOfTurnModel | None
+
+
+def _listened(
+    recordings: Sequence[TurnRecording], config: Config, line_head: Path | None
+) -> tuple[list[tuple[TurnRecording, Track]], TurnModels]:
+    """Analyse the recordings, without those that have no voiced frame. `line_head`: of version 1's
+    turn model."""
     from agent.stages.load_progress import Conversion
     from agent.stages.loading import Loading  # imports take seconds, for this mode only
     from agent.stages.model_store.catalogue import ModelStore
 
-    config, clock = read_config(), SystemClock()
-    conversion = Conversion(config.llm_engine.model, clock)
-    load = Loading(config, ModelStore(), clock, conversion)
+    clock, models = SystemClock(), ModelStore()
+    load = Loading(config, models, clock, Conversion(config.llm_engine.model, clock))
     try:
         detector, recognizer, judge = load.detector(), load.recognizer(), load.turn_model()
+        if config.own_language not in recognizer.languages:
+            recognizer = load.multilingual()
+        network = models.locate("smart-turn")
+        turn_models = TurnModels(
+            PublishedClassifier.load(network),
+            None if line_head is None else TurnModel.load(network, head=line_head),
+        )
     except asr.ModelError as error:
         raise BenchError(str(error)) from None
     heard = []
@@ -133,7 +294,7 @@ def _listened(recordings: Sequence[TurnRecording]) -> list[tuple[TurnRecording, 
             print(f"{number}/{len(recordings)} heard", file=sys.stderr, flush=True)
     if not heard:
         raise BenchError("Nothing is voiced in these recordings.")
-    return heard
+    return heard, turn_models
 
 
 def _point(recordings: Sequence[TurnRecording], outcomes: Sequence[Played]) -> Json:
@@ -159,13 +320,14 @@ def _show(result: Json) -> None:
     print(f"\n{result['machine']}, {result['date']}; {result['turns']} turns in virtual time")
     for name, points in result["curves"].items():
         kinds = list(points[0]["kinds"]) if points else []
-        print(f"\n{name}\n{'':>6}", end="")
+        print(f"\n{name}\n{'':>10}", end="")
         for kind in ["all", *kinds]:
             print(f"  {kind:<46}", end="")
-        print(f"\n{'scale':>6}" + f"  {_HEAD:<46}" * (1 + len(kinds)))
+        (over,) = points[0].keys() & OVER
+        print(f"\n{over:>10}" + f"  {_HEAD:<46}" * (1 + len(kinds)))
         for point in points:
             parts = [point, *(point["kinds"][kind] for kind in kinds)]
-            print(f"{point['scale']:>6g}" + "".join(f"  {_row(part):<46}" for part in parts))
+            print(f"{point[over]!s:>10}" + "".join(f"  {_row(part):<46}" for part in parts))
     print("\nms from the last voiced frame to the first sound; cut-ins apart")
 
 

@@ -197,8 +197,20 @@ def _work(folder: Path, turn: LabelledTurn) -> list[Known]:
     return pauses_of(turn, read_file(folder / turn.file), _worker[0])
 
 
+def _chosen(turns: list[LabelledTurn], names: Path | None) -> list[LabelledTurn]:
+    """The turns whose files a list names. Raises AudioError for a name without a turn."""
+    if names is None:
+        return turns
+    wanted = set(names.read_text(encoding="utf-8").split())
+    found = [turn for turn in turns if turn.file in wanted]
+    if len(found) < len(wanted):
+        missing = sorted(wanted - {turn.file for turn in found})
+        raise AudioError(f"{names}: no turn {missing[0]!r}, and {len(missing) - 1} others")
+    return found
+
+
 def _run(args: argparse.Namespace) -> int:
-    turns = read_turns(args.turns)
+    turns = _chosen(read_turns(args.turns), args.names)
     embeddings: list[Embedding] = []
     if args.out.exists() and _beside(args.out).exists():
         embeddings = list(read_embeddings(args.out))
@@ -234,6 +246,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--models", type=Path, default=models_dir())
     parser.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
     parser.add_argument("--limit", type=int, metavar="N", help="turns of this run; all by default")
+    parser.add_argument(
+        "--names", type=Path, metavar="FILE", help="only these turns: a file name a line"
+    )
     parser.add_argument(
         "--no-words", dest="words", action="store_false", help="sound only, without recognition"
     )

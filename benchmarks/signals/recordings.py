@@ -5,6 +5,10 @@ A label is a JSON object: `{"end": N}`, the 16 kHz sample after the last voiced 
 NAME.json beside NAME.wav, or on a line of `turns.jsonl` in the same folder, which names its
 recording by `file`. Other fields are ignored. A recording without a label ends at its last
 voiced 20 ms as `asr.audio.last_voiced_sample` finds it.
+
+A recording of a whole call, with the caller on one of its two channels, is not played: its turns
+are, each a recording of its own with its end as label (`stereo_calls.py`). Where such a file has a
+label, or no second voice, its channels are averaged, as in other places.
 """
 
 import contextlib
@@ -17,14 +21,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from agent.client.simulated_caller.microphone import RecordingError, load_recording
 from agent.client.simulated_caller.spoken_turn import Int16
 from agent.errors import BenchError
-from asr.audio.samples import RATE_HZ
+from asr.audio.samples import RATE_HZ, Pcm
+from asr.errors import AudioError
 from benchmarks.callers.telephone_channel import LINE_RATE_HZ, over_telephone
+
+from .stereo_calls import Channel, call_turns, read_call
 
 SUFFIXES: Final = (".wav", ".flac", ".ogg")
 LABELS: Final = "turns.jsonl"
+
+CALL: Final = "call"
+"""Kind of the turns of a call's recording."""
 
 MIN_S: Final = 1.0
 MAX_S: Final = 12.0
@@ -75,11 +87,18 @@ class TurnRecording:
 
 
 def find_recordings(
-    paths: Sequence[Path], turns: int, seed: int, *, half: str = "", kind: str = ""
+    paths: Sequence[Path],
+    turns: int,
+    seed: int,
+    *,
+    half: str = "",
+    kind: str = "",
+    caller: Channel = "found",
 ) -> list[TurnRecording]:
     """Choose `turns` recordings of a turn's length from files and folders, shuffled by the seed.
 
-    `half` and `kind` leave out recordings labelled otherwise, or not labelled. Raises BenchError.
+    `half` and `kind` leave out recordings labelled otherwise, or not labelled. `caller`: the
+    caller's channel in recordings of calls. Raises BenchError.
     """
     files = [path for path in paths if path.is_file()]
     for folder in (path for path in paths if path.is_dir()):
@@ -89,12 +108,14 @@ def find_recordings(
     random.Random(seed).shuffle(wanted)
     chosen: list[TurnRecording] = []
     for path in wanted:
-        if len(chosen) == turns:
+        if len(chosen) >= turns:
             break
         with contextlib.suppress(RecordingError):
-            found = TurnRecording(path, *load_recording(path), labels.get(path))
-            if MIN_S <= found.duration_s <= MAX_S:
-                chosen.append(found)
+            found = _turns_in(path, labels.get(path), caller)
+            chosen += [
+                one for one in found if MIN_S <= one.duration_s <= MAX_S and kind in ("", one.kind)
+            ]
+    chosen = chosen[:turns]
     if not chosen:
         asked = " labelled so" if half or kind else ""
         raise BenchError(
@@ -104,8 +125,30 @@ def find_recordings(
     return chosen
 
 
+def _turns_in(path: Path, label: Label | None, caller: Channel) -> list[TurnRecording]:
+    """The turn of a file, or those of a call's recording. Raises RecordingError."""
+    with contextlib.suppress(AudioError, OSError):  # another reader may know the file
+        call = read_call(path) if label is None else None
+        if call is not None:
+            return [
+                TurnRecording(
+                    path.with_name(f"{path.stem}-turn-{number:03}{path.suffix}"),
+                    _int16(one.pcm),
+                    RATE_HZ,
+                    Label(one.end, CALL),
+                )
+                for number, one in enumerate(call_turns(*call, caller).turns, start=1)
+            ]
+    return [TurnRecording(path, *load_recording(path), label)]
+
+
+def _int16(pcm: Pcm) -> Int16:
+    return np.clip(np.rint(pcm * 32768), -32768, 32767).astype(np.int16)
+
+
 def _fits(label: Label | None, half: str, kind: str) -> bool:
-    known = label or Label(0)
+    """True for a file whose turns may be wanted: reading it tells whether it is a call."""
+    known = label or Label(0, CALL)
     return half in ("", known.half) and kind in ("", known.kind)
 
 

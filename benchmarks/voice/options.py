@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.signals.recordings import TurnRecording, find_recordings
+from benchmarks.signals.stereo_calls import CHANNELS
 
 
 def positive(text: str) -> int:
@@ -24,6 +25,13 @@ def add_common(parser: argparse.ArgumentParser, *, turns: int) -> None:
     add("--seed", type=int, default=1, help="which recordings, in which order (%(default)s)")
     add("--half", choices=("a", "b"), default="", help="only recordings with this label")
     add("--kind", default="", help='only this kind of turn: "command", "hesitant"')
+    add(
+        "--caller-channel",
+        choices=CHANNELS,
+        default="found",
+        help="of recordings of whole calls with two channels, whose turns are played; found: the "
+        "one that does not speak first",
+    )
     add("--url", help="URL of a running server; without it one is started")
     add("--serve-args", default="", help='for the server that is started: "--preset cpu"')
     add("--json", type=Path, metavar="FILE", help="save the result")
@@ -36,5 +44,10 @@ def chosen_recordings(options: argparse.Namespace, *, beside: int = 0) -> list[T
     """Recordings to play, with `beside` more that are not counted. Raises BenchError."""
     number = options.turns + beside
     return find_recordings(
-        options.recordings, number, options.seed, half=options.half, kind=options.kind
+        options.recordings,
+        number,
+        options.seed,
+        half=options.half,
+        kind=options.kind,
+        caller=options.caller_channel,
     )

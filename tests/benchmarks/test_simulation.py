@@ -7,7 +7,8 @@ import numpy.typing as npt
 import pytest
 
 import asr
-from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.end_of_turn import TurnRules, required_silence_ms
+from agent.turn_taking.end_of_turn_model import Evidence
 from asr.recognition.transcripts import Hypothesis
 from benchmarks.end_of_turn.simulation import Played, Timing, Track, play
 
@@ -166,3 +167,70 @@ def test_without_a_given_time_a_pass_takes_what_it_took() -> None:
     one = Track(pcm, len(pcm), Loudness(), Slow(), Judge())
     played = play(one, LISTENING, FIXED, timing=Timing(reply_ms=100))
     assert played.latency_ms == pytest.approx(32 + 800 + 100)
+
+
+def test_a_decision_from_outside_gets_the_evidence_and_its_silence_ends_the_turn() -> None:
+    seen: list[Evidence] = []
+
+    def wait_ms(evidence: Evidence) -> float:
+        seen.append(evidence)
+        return 640 if evidence.sound is None or evidence.sound < 1 else 320
+
+    unsure, sure = (
+        play(track(1.6, log_odds=odds), LISTENING, FIXED, timing=TIMING, decision=wait_ms)
+        for odds in (0.0, 2.0)
+    )
+    assert (unsure.latency_ms, sure.latency_ms) == (640.0, 320.0)
+    assert seen[0] == Evidence("", None)
+    assert seen[-1] == Evidence("word word word", 2.0)
+
+
+def test_a_pause_s_evidence_is_not_that_of_the_pause_before() -> None:
+    """The caller's own pauses are."""
+    seen: list[Evidence] = []
+
+    def wait_ms(evidence: Evidence) -> float:
+        seen.append(evidence)
+        return 1000
+
+    one = track(1.6, 0.8, 1.0, 0.8, 1.0, 0.8, 1.0, log_odds=2.0)
+    assert play(one, LISTENING, FIXED, timing=TIMING, decision=wait_ms).latency_ms == 1024.0
+    order = [each for each, before in zip(seen, [None, *seen], strict=False) if each != before]
+    known = [each for each in order if each.words]
+    assert [len(each.words.split()) for each in known if each.sound is not None] == [3, 6, 10, 14]
+    assert all(each.sound is None for each in order if not each.words)
+    assert known[-1].own_pause_ms == 800 > known[0].own_pause_ms
+
+
+def test_a_decision_that_is_the_rules_own_changes_nothing() -> None:
+    for seconds in ((1.6,), (1.6, 0.8, 1.0), (1.6, 0.32, 0.8)):
+        for odds in (-3.0, 0.0, 3.0):
+            one = track(*seconds, log_odds=odds)
+            by_rules = play(one, LISTENING, TurnRules(), timing=TIMING)
+            outside = play(
+                one, LISTENING, FIXED, timing=TIMING,
+                decision=lambda evidence: required_silence_ms(TurnRules(), evidence),
+            )  # fmt: skip
+            assert outside == by_rules
+
+
+def test_another_turn_model_judges_the_same_words_with_more_of_the_silence() -> None:
+    class Lengths(Judge):
+        def __init__(self) -> None:
+            super().__init__(0.0)
+            self.lengths: list[int] = []
+
+        def log_odds(self, pcm: Float32) -> float:
+            self.lengths.append(len(pcm))
+            return 0.0
+
+    recognizer, first, other = Counting(), Lengths(), Lengths()
+    pcm = sound(1.6)
+    one = Track(pcm, len(pcm), Loudness(), recognizer, first)
+    play(one, LISTENING, FIXED, timing=TIMING)
+    passes = recognizer.passes
+    play(one.judged_by(other, more_ms=100), LISTENING, FIXED, timing=TIMING)
+    assert recognizer.passes == passes
+    assert other.lengths == [each + 1600 for each in first.lengths]
+    play(one, LISTENING, FIXED, 1.1, timing=TIMING)
+    assert len(first.lengths) == len(other.lengths) == 1

@@ -41,6 +41,24 @@ def test_labels_in_one_place_are_joined() -> None:
     assert "auto" not in found
 
 
+def test_labels_of_two_curves_stand_above_each_other() -> None:
+    curves = {
+        "x": [CurvePoint(400, 0.05, "auto"), CurvePoint(900, 0)],
+        "y": [CurvePoint(410, 0.05, "500 ms")],
+    }
+    root = ET.fromstring(draw({"all": curves}, "t"))
+    heights = {each.text: float(each.attrib["y"]) for each in root.iter(f"{SVG}text")}
+    assert heights["auto"] - heights["500 ms"] == 14
+
+
+def test_waits_that_nobody_would_bear_are_not_drawn() -> None:
+    points = [CurvePoint(400, 0.1), CurvePoint(800, 0.05, "0.5"), CurvePoint(3000, 0)]
+    root = ET.fromstring(draw({"all": {"x": points}}, "t"))
+    (line,) = root.iter(f"{SVG}polyline")
+    assert len(line.attrib["points"].split()) == 2
+    assert "800" in texts(ET.tostring(root, encoding="unicode"))
+
+
 def test_more_curves_than_colours_are_refused() -> None:
     curves = {str(index): [CurvePoint(1, 0)] for index in range(6)}
     with pytest.raises(ValueError, match="6 curves; there are colours for 5"):
@@ -50,16 +68,31 @@ def test_more_curves_than_colours_are_refused() -> None:
 def test_a_simulation_s_curves_have_a_panel_for_each_kind() -> None:
     part = {"turns": 4, "cut_ins": 1, "p50": 500.0}
     none = {"turns": 1, "cut_ins": 1, "p50": None}
+    kinds = {"command": part, "hesitant": none}
     curves = {
-        "by the words": [{**part, "scale": 1.0, "kinds": {"command": part, "hesitant": none}}],
-        "fixed silence": [{**part, "scale": 1.0, "kinds": {"command": part, "hesitant": none}}],
+        "halfsec, as shipped": [{**part, "eagerness": "auto", "mark": "auto", "kinds": kinds}],
+        "one silence": [{**part, "silence_ms": 300, "mark": "", "kinds": kinds}],
     }
     panels = simulation_panels(curves)
     assert list(panels) == ["all", "command", "hesitant"]
-    assert panels["all"]["by the words"] == [CurvePoint(500, 0.25, "shipped")]
-    assert panels["all"]["fixed silence"] == [CurvePoint(500, 0.25)]
-    assert panels["hesitant"]["by the words"] == []
+    assert panels["all"]["halfsec, as shipped"] == [CurvePoint(500, 0.25, "auto")]
+    assert panels["all"]["one silence"] == [CurvePoint(500, 0.25)]
+    assert panels["hesitant"]["one silence"] == []
     ET.fromstring(draw(panels, "t"))
+
+
+def test_a_legend_of_five_has_two_rows() -> None:
+    curves = {str(index): [CurvePoint(1, 0)] for index in range(5)}
+    root = ET.fromstring(draw({"all": curves}, "t"))
+    height = float(root.attrib["viewBox"].split()[3])
+    places = {
+        each.text: (float(each.attrib["x"]), float(each.attrib["y"]))
+        for each in root.iter(f"{SVG}text")
+    }
+    assert len({places[name] for name in curves}) == 5
+    assert places["0"][0] == places["4"][0]
+    assert places["0"][1] < places["4"][1] < height
+    assert max(x for x, _ in places.values()) < float(root.attrib["viewBox"].split()[2])
 
 
 def test_the_page_s_drawing_is_that_of_the_committed_result(tmp_path: Path) -> None:

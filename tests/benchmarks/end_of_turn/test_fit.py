@@ -98,7 +98,31 @@ def test_what_tells_is_found_and_beats_one_silence(
     assert fitted < min(plain)
     assert fitted < without
     assert held_back["auto fitted, language model 1"]["halting"]["turns"] == 40
+    counts = {name: one["count"] for name, one in result["calibration"]["300"].items()}
+    assert counts["all"] == sum(counts[kind] for kind in fit.KINDS) > 200
+    assert result["calibration"]["300"]["all"]["brier"] < 0.15
+    assert result["decision_time"]["decisions"] == 320
     assert all(area > 0.85 for each in result["areas"].values() for area in each.values())
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_what_is_shipped_is_judged_as_the_fit_judged_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, saved = recorded(tmp_path), tmp_path / "figures.json"
+    asked = [str(path), "--message-ends", str(tmp_path / "ends.json"), "--json", str(saved)]
+    assert fit.main([*asked, "--write"]) == 0
+    fitted = json.loads(saved.read_text())
+    shipped_at = (fit.SCORE_FILE.read_text(), fit.HEAD_FILE.read_text())
+    assert fit.main([*asked, "--shipped", "--write"]) == 0
+    shipped = json.loads(saved.read_text())
+    assert (fit.SCORE_FILE.read_text(), fit.HEAD_FILE.read_text()) == shipped_at
+    assert [fitted["models"], shipped["models"]] == ["fitted in this run", "shipped"]
+    for part in ("held_back", "calibration", "areas", "curves"):
+        assert shipped[part] == fitted[part]
+    fit.SCORE_FILE.write_text('{"version": 1}')
+    assert fit.main([*asked, "--shipped"]) == 2
+    assert "has version 1, this needs 2" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("small_grid")

@@ -75,3 +75,25 @@ def test_pauses_that_are_none(tmp_path: Path) -> None:
         read_pauses(path)
     with pytest.raises(AudioError, match="not readable"):
         read_embeddings(path)
+
+
+@pytest.mark.models
+def test_a_list_names_the_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns = tmp_path / "turns"
+    turns.mkdir()
+    lines = []
+    for name in ("vm-changeto", "conf-locked"):
+        pcm = read_file(RECORDINGS / f"{name}.wav")
+        turn, whole = command_turn(SourceRecording(name, pcm, "", ()))
+        soundfile.write(turns / turn.file, whole, RATE_HZ, subtype="PCM_16")
+        lines.append(json.dumps(dataclasses.asdict(turn)) + "\n")
+    (turns / "turns.jsonl").write_text("".join(lines))
+    names, out = tmp_path / "names.txt", tmp_path / "pauses.jsonl"
+    folder = str(model_path("smart-turn").parent)
+    asked = [str(turns), str(out), "--no-words", "--jobs", "1", "--models", folder]
+    names.write_text("conf-locked.command.wav\n")
+    assert main([*asked, "--names", str(names)]) == 0
+    assert {one.file for one in read_pauses(out)} == {"conf-locked.command.wav"}
+    names.write_text("conf-locked.command.wav\nanother.wav\n")
+    assert main([*asked, "--names", str(names)]) == 2
+    assert "no turn 'another.wav'" in capsys.readouterr().err

@@ -10,6 +10,8 @@ import pytest
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.config.sources import read_config
 from agent.errors import BenchError
+from agent.turn_taking.end_of_turn_model import EAGERNESS
+from asr.speech_detection.turn_model import EMBEDDING
 from benchmarks.signals.recordings import Label, TurnRecording
 from benchmarks.voice import conversations, turns
 from benchmarks.voice.harness import HeldCall, in_batches
@@ -181,15 +183,60 @@ def test_recordings_of_calls_need_a_folder_to_lie_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.models
-def test_a_curve_in_virtual_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("whisper-tiny.en", "silero-vad"):
+def test_curves_in_virtual_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shipped decision beside one silence, the published classifier and version 1."""
+    for name in ("whisper-tiny.en", "silero-vad", "smart-turn"):
+        model_path(name)
+    out, svg = tmp_path / "out.json", tmp_path / "out.svg"
+    line = {"base_ms": 400, "slope_ms": 100, "least_ms": 256, "most_ms": 1000}
+    old = {"with_sound": {"sound": 1.0}, "words_alone": {}, "waits": dict.fromkeys(EAGERNESS, line)}
+    (tmp_path / "score.json").write_text(json.dumps(old))
+    (tmp_path / "head.json").write_text(json.dumps({"bias": 6.0, "weights": [0.0] * EMBEDDING}))
+    arguments = [str(RECORDINGS), "--virtual", "--scales", "0.5,1,2", "--final-ms", "90"]
+    arguments += ["--json", str(out), "--svg", str(svg), "--line-score"]
+    arguments += [str(tmp_path / "score.json"), "--line-head", str(tmp_path / "head.json")]
+    assert turns.main(arguments) == 0
+    curves = json.loads(out.read_text())["curves"]
+    marks = {
+        name: [one["mark"] for one in points if one["mark"]] for name, points in curves.items()
+    }
+    assert marks == {
+        "halfsec, auto": [],
+        "halfsec, as shipped": ["high", "auto", "medium", "low"],
+        "one silence": ["500 ms"],
+        "Smart Turn, published": ["0.5"],
+        "halfsec before, version 1": ["auto"],
+    }
+    sooner, shipped, later = curves["halfsec, auto"]
+    assert sooner["turns"] == later["turns"] == len(list(RECORDINGS.glob("*.wav")))
+    assert sooner["p50"] < shipped["p50"] < later["p50"]
+    assert sooner["cut_ins"] >= later["cut_ins"]
+    figures = {"scale", "eagerness", "mark"}
+    auto = curves["halfsec, as shipped"][1]
+    assert {k: v for k, v in auto.items() if k not in figures} == {
+        k: v for k, v in shipped.items() if k not in figures
+    }
+    assert [one["silence_ms"] for one in curves["one silence"]] == [250, 500, 1000]
+    assert curves["one silence"][1]["p50"] < curves["one silence"][2]["p50"]
+    assert {one["scale"] for one in curves["halfsec before, version 1"]} == {0.5, 1, 2}
+    loose, *_, strict = curves["Smart Turn, published"]
+    assert loose["p50"] < strict["p50"]
+    assert "halfsec, as shipped" in svg.read_text()
+    assert "Smart Turn, published" in capsys.readouterr().out
+
+
+@pytest.mark.models
+def test_a_language_s_rules_in_virtual_time(tmp_path: Path) -> None:
+    """By sound and silence alone, with waits of their own."""
+    for name in ("whisper-tiny.en", "whisper-base", "silero-vad", "smart-turn"):
         model_path(name)
     out = tmp_path / "out.json"
-    arguments = [str(RECORDINGS), "--virtual", "--scales", "0.5,2", "--json", str(out)]
+    arguments = [str(RECORDINGS / "conf-locked.wav"), "--virtual", "--scales", "1"]
+    arguments += ["--final-ms", "90", "--language", "de", "--json", str(out)]
     assert turns.main(arguments) == 0
     result = json.loads(out.read_text())
-    sooner, later = result["curves"]["by the words"]
-    assert sooner["turns"] == later["turns"] == len(list(RECORDINGS.glob("*.wav")))
-    assert sooner["p50"] < later["p50"]
-    assert sooner["cut_ins"] >= later["cut_ins"]
-    assert "by the words" in capsys.readouterr().out
+    assert result["language"] == "de"
+    (auto,) = result["curves"]["halfsec, auto"]
+    assert auto["p50"] >= 600
+    with pytest.raises(BenchError, match="--line-score and --line-head go together"):
+        turns.main([*arguments, "--line-score", str(out)])

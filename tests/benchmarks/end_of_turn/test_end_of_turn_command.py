@@ -1,0 +1,103 @@
+"""The one command of the end of turn: its steps, their order, and the subset that it takes."""
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.end_of_turn import __main__ as command
+from benchmarks.end_of_turn import fit, message_ends, turn_data, turn_pauses
+from benchmarks.end_of_turn.turn_data import LabelledTurn
+
+
+def steps(out: Path, *more: str) -> list[command.Step]:
+    corpora = ["--speechocean762", "so.git", "--alphanumeric", "an.git", "--sounds", "s", "t.txt"]
+    return command.steps(command._parser().parse_args([str(out), *corpora, *more]))
+
+
+def test_data_features_and_fit_are_one_chain_in_order(tmp_path: Path) -> None:
+    """What a step reads, an earlier one has written."""
+    found = steps(tmp_path, "--write")
+    assert [one.run for one in found] == [
+        turn_data.main, turn_pauses.main, turn_data.main, turn_pauses.main, message_ends.main,
+        fit.main,
+    ]  # fmt: skip
+    turns, pauses, more, more_pauses, ends, fitted = (one.arguments for one in found)
+    corpora = ("--speechocean762", "so.git")
+    both = (*corpora, "--alphanumeric", "an.git", "--sounds", "s", "t.txt")
+    seed = ("--seed", str(turn_data.SEED))
+    names = ("--names", str(tmp_path / "names.txt"))
+    assert turns == (str(tmp_path / "turns"), *both, *seed)
+    assert pauses == (turns[0], str(tmp_path / "pauses.jsonl"), *names)
+    assert more == (str(tmp_path / "more"), *corpora, "--per-speaker", "5", *seed)
+    assert more_pauses == (more[0], str(tmp_path / "more.jsonl"), "--no-words")
+    assert ends == (str(tmp_path / "message_ends.json"), pauses[1], "--preset", "embedded")
+    assert fitted == (
+        pauses[1], "--message-ends", ends[0], "--json", str(tmp_path / "figures.json"),
+        "--more", more_pauses[1], "--write",
+    )  # fmt: skip
+
+
+def test_what_is_shipped_needs_no_fit(tmp_path: Path) -> None:
+    found = steps(tmp_path, "--shipped")
+    assert [one.name for one in found] == ["turns", "pauses", "language model", "fit"]
+    assert found[-1].arguments[-1] == "--shipped"
+    assert "--more" not in found[-1].arguments
+
+
+def test_a_subset_is_the_same_for_the_same_seed() -> None:
+    names = [f"{number}.wav" for number in range(50)]
+    chosen = command.chosen_names(names, 10, 3)
+    assert len(set(chosen)) == 10
+    shuffled = random.Random(1).sample(names, len(names))
+    assert command.chosen_names(shuffled, 10, 3) == chosen
+    assert command.chosen_names(names, 10, 4) != chosen
+    assert command.chosen_names(names, 10, 3) == sorted(chosen)
+    assert command.chosen_names(names, None, 3) == command.chosen_names(names, 99, 3)
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the steps that ran; the data is two turns that are there, the others do nothing."""
+    found: list[str] = []
+    (tmp_path / "turns").mkdir()
+    turns = [LabelledTurn(name, "command", "a", f"{name}.wav", "", 9, ()) for name in "ab"]
+    lines = "".join(json.dumps(dataclasses.asdict(one)) + "\n" for one in turns)
+    (tmp_path / "turns" / "turns.jsonl").write_text(lines)
+
+    def noting(name: str) -> Callable[[list[str]], int]:
+        def run(arguments: list[str]) -> int:
+            found.append(name)
+            return 3 if name == "message_ends" else 0
+
+        return run
+
+    for module in (turn_data, turn_pauses, message_ends, fit):
+        name = module.__name__.rsplit(".", 1)[-1]
+        monkeypatch.setattr(module, "main", noting(name))
+    return found
+
+
+def test_a_step_that_fails_ends_the_run_and_the_next_run_goes_on(
+    tmp_path: Path, ran: list[str]
+) -> None:
+    asked = [str(tmp_path), "--speechocean762", "so.git", "--turns", "1"]
+    assert command.main(asked) == 3
+    assert ran == ["turn_data", "turn_pauses", "turn_data", "turn_pauses", "message_ends"]
+    assert (tmp_path / "names.txt").read_text() in ("a.wav\n", "b.wav\n")
+    for folder in ("turns", "more"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "card.json").write_text("{}")
+    ran.clear()
+    assert command.main(asked) == 3
+    assert ran == ["turn_pauses", "turn_pauses", "message_ends"]
+
+
+def test_a_list_of_names_is_taken_over(tmp_path: Path, ran: list[str]) -> None:
+    (tmp_path / "list").write_text("b.wav\n")
+    assert command.main([str(tmp_path), "--shipped", "--names", str(tmp_path / "list")]) == 3
+    assert (tmp_path / "names.txt").read_text() == "b.wav\n"
+    assert command.main([str(tmp_path), "--shipped", "--names", str(tmp_path / "none")]) == 2
