@@ -34,8 +34,7 @@ from benchmarks.soak.command import make_home
 from .fault_case import Act, Aftermath, FaultCase, FaultSite, Surroundings, nothing
 
 DISK_MB: Final = 96
-"""More than the store, a few recordings and traces need; less than the models' converted weights,
-of which those of the half-billion model have 351 MB."""
+"""More than the store, a few recordings and traces need; less than any model's converted weights."""
 FROZEN_S: Final = 1.0
 THAWED_S: Final = 0.05
 BALLAST: Final = "ballast"

@@ -1,7 +1,7 @@
 """A tool server that hangs: an MCP server with a tool that the caller's turns need.
 
-The caller's session requires a tool call in each turn, so that the small model makes one. A call
-that gets no answer ends after `agent.tool_timeout_s`, with an error that the model is given.
+The caller's session requires a tool call in each turn, so that the small model makes one; the tool
+takes no arguments, which the bench's short replies would cut off. A call that gets no answer ends after `agent.tool_timeout_s`, with an error that the model is given.
 """
 
 import json

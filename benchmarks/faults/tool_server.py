@@ -15,11 +15,11 @@ _flag = Path(sys.argv[-1])
 
 
 @app.tool()
-async def look_up(topic: str) -> str:
-    """Look up what is known of a topic."""
+async def opening_hours() -> str:
+    """Tell when we are open."""
     if _is_hanging():
         await anyio.sleep_forever()
-    return f"The {topic} is open from nine to five."
+    return "We are open from nine to five."
 
 
 def _is_hanging() -> bool:
