@@ -38,7 +38,7 @@ from benchmarks.voice.report import heading, save
 from latency_budget.account.clock import SystemClock
 from latency_budget.host import resident_mb
 
-from .damaged_models import model_files, start_damaged
+from .damaged_models import damageable, start_damaged
 from .fault_case import FaultCase, FaultSite, Surroundings
 from .network import bad_network
 from .plan import CASES
@@ -111,9 +111,12 @@ class FaultyServer:
             launch = ServerLaunch("benchmarks.faults.faulty_server", environment, log, self.port)
             given = ["--set", "latency_budget.store=true", "--set", "agent.log_level=info"]
             given += ["--set", f"llm_engine.max_tokens={REPLY_TOKENS}"]
-            self._served = await asyncio.to_thread(
-                self._stack.enter_context, own_server([*given, *self._arguments], launch)
-            )
+            try:
+                self._served = await asyncio.to_thread(
+                    self._stack.enter_context, own_server([*given, *self._arguments], launch)
+                )
+            except BenchError as error:
+                raise BenchError(f"{error} Its log ends: {last_line(log)}") from None
             await wait_ready(self._served.url, START_TIMEOUT_S)
             self.was_ready = True
         return self._served
@@ -132,6 +135,12 @@ class FaultyServer:
         """Start it anew, as a supervisor does."""
         await self.stop()
         await self.running()
+
+
+def last_line(log: Path) -> str:
+    """Last line of a log, which says why a server did not start."""
+    text = log.read_text("utf-8", "replace").strip() if log.exists() else ""
+    return text.splitlines()[-1] if text else "(nothing)"
 
 
 async def run_case(
@@ -339,7 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     cases = [each for each in CASES if _chosen(each.name, options.only)]
     models = options.damaged_model
-    known = model_files(halfsec_home() / "models") if models else {}
+    known = damageable(halfsec_home()) if models else []
     for name in models:
         if name not in known:
             raise BenchError(

@@ -34,7 +34,7 @@ from benchmarks.soak.command import make_home
 from .fault_case import Act, Aftermath, FaultCase, FaultSite, Surroundings, nothing
 
 DISK_MB: Final = 96
-"""More than the store, a few recordings and traces need; less than any model's converted weights."""
+"""Enough for the store, recordings and traces; too little for any model's converted weights."""
 FROZEN_S: Final = 1.0
 THAWED_S: Final = 0.05
 BALLAST: Final = "ballast"

@@ -1,7 +1,8 @@
 """A tool server that hangs: an MCP server with a tool that the caller's turns need.
 
 The caller's session requires a tool call in each turn, so that the small model makes one; the tool
-takes no arguments, which the bench's short replies would cut off. A call that gets no answer ends after `agent.tool_timeout_s`, with an error that the model is given.
+takes no arguments, which the bench's short replies would cut off. A call that gets no answer ends
+after `agent.tool_timeout_s`, with an error that the model is given.
 """
 
 import json
@@ -25,7 +26,7 @@ class ToolServer(Surroundings):
         self.flag = folder / "hang"
         command = json.dumps([sys.executable, str(_SERVER), str(self.flag)])
         self.settings = (
-            f'[agent]\nserver_tools = ["mcp:{_NAME}"]\n[mcp.{_NAME}]\ncommand = {command}\n'
+            f'[agents.default]\nserver_tools = ["mcp:{_NAME}"]\n[mcp.{_NAME}]\ncommand = {command}\n'
         )
 
     @property

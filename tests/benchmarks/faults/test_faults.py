@@ -1,6 +1,9 @@
 """`halfsec bench faults` without its server: silence, faults, network, verdicts, damaged files."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,7 +23,16 @@ from benchmarks.callers import control_socket
 from benchmarks.callers.control_socket import request
 from benchmarks.callers.server_process import OwnServer, ServerFigures
 from benchmarks.faults import command, faulty_server
-from benchmarks.faults.damaged_models import DamagedStart, damage, home_with_copy, model_files
+from benchmarks.faults.damaged_models import (
+    VOICE,
+    DamagedStart,
+    damage,
+    damageable,
+    home_with_copy,
+    model_files,
+    package_with_copy,
+    voice_package,
+)
 from benchmarks.faults.fault_case import Aftermath, FaultCase, Surroundings, nothing
 from benchmarks.faults.faulty_server import FaultPoint, Faults, InjectedError
 from benchmarks.faults.network import NetworkQuality, bad_network
@@ -472,12 +484,40 @@ def test_a_model_is_damaged_in_a_copy_only(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "model.bin").write_bytes(bytes(1000))
     copy = home_with_copy(tmp_path / "source", tmp_path / "home", "a")
+    assert copy is not None
     damage(copy)
     found = model_files(tmp_path / "home" / "models")
     assert len(copy.read_bytes()) == 1000
     assert copy.read_bytes().count(0) == 1000 - 64
     assert found["b"].read_bytes() == bytes(1000)
     assert (tmp_path / "source" / "models" / "a" / "model.bin").read_bytes() == bytes(1000)
+
+
+def test_the_default_voice_is_damaged_in_a_copy_of_its_package(tmp_path: Path) -> None:
+    """Another process imports the copy, and the installed package stays whole."""
+    package = voice_package()
+    assert package is not None
+    assert damageable(tmp_path) == [VOICE]
+    copy, environment = package_with_copy(package, tmp_path / "site")
+    installed = package / copy.relative_to(tmp_path / "site" / VOICE)
+    whole = installed.read_bytes()
+    damage(copy)
+    assert installed.read_bytes() == whole != copy.read_bytes()
+    used = subprocess.run(
+        [sys.executable, "-c", "import hibari.voices as v; print(v.voice_path(v.DEFAULT))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | environment,
+    )
+    assert Path(used.stdout.strip()) == copy
+
+
+def test_a_server_that_does_not_start_has_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert command.last_line(log) == "(nothing)"
+    log.write_text("one\nwhy\n")
+    assert command.last_line(log) == "why"
 
 
 async def test_the_control_socket_answers_and_tells_of_errors(
@@ -499,5 +539,5 @@ async def test_hits_are_counted_for_stages_only(tmp_path: Path) -> None:
 
 def test_an_unknown_model_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
-    with pytest.raises(BenchError, match="no model 'nothing'; there are: none"):
+    with pytest.raises(BenchError, match="no model 'nothing'; there are: hibari"):
         command.main(["--damaged-model", "nothing"])

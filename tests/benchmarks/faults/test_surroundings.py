@@ -106,7 +106,7 @@ async def test_the_tool_server_hangs_while_its_file_is_there(tmp_path: Path) -> 
     pytest.importorskip("mcp")
     case, tools = CASE["tool server hangs"], ToolServer(tmp_path)
     settings = load_config(file_text=tools.settings)
-    assert settings.agent.server_tools == ("mcp:bench",)
+    assert settings.agents["default"].server_tools == ("mcp:bench",)
     client = McpClient("bench", cast("McpSettings", settings.mcp["bench"]))
     site = site_with(tools)
     async with asyncio.TaskGroup() as group:
