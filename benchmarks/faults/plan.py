@@ -205,7 +205,9 @@ CASES: Final[tuple[FaultCase, ...]] = (
     FaultCase("network: connection cut", _cut, through_network=True),
     FaultCase("network: half open for 5 s, then cut", _half_open, through_network=True),
     FaultCase(
-        "network: reordered packets", nothing, not_here=_never("TCP hides it; needs tc and UDP")
+        "network: reordered packets",
+        nothing,
+        not_here=_never("the caller has a WebSocket, whose TCP hides it"),
     ),
     FaultCase(
         "memory limit reached",
