@@ -11,6 +11,10 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
         "voice to voice at the caller's ear, over recordings",
     ),
     "phone": ("benchmarks.voice.phone", "telephone calls over good lines and bad ones"),
+    "webrtc": (
+        "benchmarks.voice.webrtc",
+        "calls by WebRTC, on lines that lose packets too, beside the WebSocket",
+    ),
     "turns": ("benchmarks.voice.turns", "answers over many turns: how soon, how often too soon"),
     "noise": (
         "benchmarks.voice.noise_table",

@@ -5,12 +5,12 @@ It follows Twilio's documentation
 audio received is queued and played in real time; a mark comes back when all audio before it was
 played, and at once after `clear`.
 
-Model of a bad line (`LineQuality`). The stream itself is TCP and loses nothing; packets are lost
-before it, between the telephone and the carrier's gateway. A lost packet is 20 ms that the gateway
-never received: the frame is not sent, and the time stamps jump. A late packet delays those behind
-it, since the gateway sends in order: they arrive in a burst. So each frame has a delay of its own
-(uniform, up to `jitter_ms`), and never overtakes an earlier one. The path to the caller is not
-modelled: measurements end where the carrier's queue plays a sample.
+Model of a bad line (`LineQuality` of `lossy_line.py`). The stream itself is TCP and loses nothing;
+packets are lost before it, between the telephone and the carrier's gateway. A lost packet is 20 ms
+that the gateway never received: the frame is not sent, and the time stamps jump. A late packet
+delays those behind it, since the gateway sends in order: they arrive in a burst. So each frame has
+a delay of its own (uniform, up to `jitter_ms`), and never overtakes an earlier one. The path to the
+caller is not modelled: measurements end where the carrier's queue plays a sample.
 """
 
 import asyncio
@@ -21,7 +21,6 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +35,7 @@ from agent.codec.g711 import mulaw_decode, mulaw_encode
 from agent.http.auth.cli_credentials import entry_at
 from latency_budget.account.clock import Clock, SystemClock
 
+from .lossy_line import LineQuality
 from .telephone_channel import LINE_RATE_HZ
 
 FRAME_MS: Final = 20
@@ -43,17 +43,6 @@ FRAME_MS: Final = 20
 ACCOUNT: Final = "AC" + 32 * "0"
 
 Fields = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LineQuality:
-    """Quality of the path from the caller's telephone to the carrier's gateway."""
-
-    name: str
-    loss: float = 0.0
-    """Share of the frames that are lost, 0..1."""
-    jitter_ms: float = 0.0
-    """Greatest delay of a frame in ms."""
 
 
 class Uplink:

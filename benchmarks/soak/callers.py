@@ -20,7 +20,7 @@ from agent.client.errors import CallEndedError, ConnectError
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.http.auth.cli_credentials import entry_at
 from asr.audio.samples import RATE_HZ
-from benchmarks.callers.simulated_carrier import LineQuality
+from benchmarks.callers.lossy_line import LineQuality
 from benchmarks.signals.hesitations import room_tone
 from benchmarks.signals.recordings import TurnRecording, wav_bytes
 from benchmarks.voice.harness import CallerPlan, HeldCall, hold

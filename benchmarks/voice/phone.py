@@ -36,8 +36,9 @@ from agent.client.simulated_caller.caller import Caller
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS
 from agent.client.simulated_caller.summary import percentiles_ms
 from agent.errors import BenchError
+from benchmarks.callers.lossy_line import LineQuality
 from benchmarks.callers.server_process import OwnServer, own_server
-from benchmarks.callers.simulated_carrier import LineQuality, TwilioCall, twilio_call
+from benchmarks.callers.simulated_carrier import TwilioCall, twilio_call
 from benchmarks.signals.recordings import TurnRecording
 from benchmarks.statistics import median_stages
 from latency_budget.account.clock import SystemClock

@@ -22,8 +22,9 @@ from agent.client.errors import CallEndedError, ConnectError
 from agent.client.simulated_caller.spoken_turn import Int16
 from agent.errors import BenchError
 from agent.http.auth.cli_credentials import entry_at
+from benchmarks.callers.lossy_line import LineQuality
 from benchmarks.callers.server_process import own_server
-from benchmarks.callers.simulated_carrier import FRAME_MS, LineQuality, TwilioCall, twilio_call
+from benchmarks.callers.simulated_carrier import FRAME_MS, TwilioCall, twilio_call
 from benchmarks.callers.telephone_channel import LINE_RATE_HZ, over_telephone
 from benchmarks.signals.noise import make_sound
 from latency_budget.account.clock import SystemClock

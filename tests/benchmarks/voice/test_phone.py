@@ -14,7 +14,8 @@ from agent.client import events as ev
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.codec.g711 import mulaw_encode
 from agent.errors import BenchError
-from benchmarks.callers.simulated_carrier import LineQuality, TwilioCall
+from benchmarks.callers.lossy_line import LineQuality
+from benchmarks.callers.simulated_carrier import TwilioCall
 from benchmarks.voice import phone, phone_churn
 from benchmarks.voice.harness import HeldCall
 from tests.support.models import model_path

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from aiortc.mediastreams import MediaStreamError
 
+from benchmarks.callers.webrtc_client import WebRtcClient
 from tests.support.service.live_call import PATIENCE_S, recording
 from tests.support.wire.wire_frames import check_strictly
 
@@ -53,24 +54,19 @@ class Microphone(aiortc.MediaStreamTrack):
         return frame
 
 
-class WebRtcPeer:
+class WebRtcPeer(WebRtcClient):
     """One call. Events are taken in order."""
 
     def __init__(self) -> None:
-        self.connection = aiortc.RTCPeerConnection()
-        self.channel = self.connection.createDataChannel("oai-events")
         self.microphone = Microphone()
-        self.connection.addTrack(self.microphone)
+        super().__init__(self.microphone, self._take)
         self.events: list[Event] = []
         self.heard: list[Int16] = []
         """Frames of the agent's audio; none where it sent no silence."""
         self.location = ""
         self._came: asyncio.Queue[Event] = asyncio.Queue()
         self._listening: asyncio.Task[None] | None = None
-        self.channel.on("message", self._take)
         self.connection.on("track", self._listen)
-        self.closed = asyncio.Event()
-        self.channel.on("close", self.closed.set)
 
     @property
     def types(self) -> list[str]:
@@ -79,23 +75,11 @@ class WebRtcPeer:
     def of(self, kind: str) -> list[Event]:
         return [event for event in self.events if event["type"] == kind]
 
-    async def offer(self) -> str:
-        await self.connection.setLocalDescription(await self.connection.createOffer())
-        sdp: str = self.connection.localDescription.sdp
-        return sdp
-
     async def accept(self, answer: httpx.Response) -> None:
         assert answer.status_code == 201, answer.text
         assert answer.headers["content-type"].startswith("application/sdp")
         self.location = answer.headers["location"]
         await self.connect(answer.text)
-
-    async def connect(self, answer: str) -> None:
-        description = aiortc.RTCSessionDescription(answer, "answer")
-        await self.connection.setRemoteDescription(description)
-
-    def send(self, kind: str, **fields: Any) -> None:
-        self.channel.send(json.dumps({"type": kind, **fields}))
 
     async def until(self, kind: str, where: Callable[[Event], bool] | None = None) -> Event:
         """The next event of this type (that `where` takes)."""
@@ -110,19 +94,11 @@ class WebRtcPeer:
                 return event
 
     async def close(self) -> None:
-        """Close the connection. The library's thread that decodes ends whatever happens to the
-        connection, also where it begins later: no signal ends it, and the process waits for it."""
         if self._listening is not None:
             self._listening.cancel()
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                await self.connection.close()
-        finally:
-            receivers: list[Any] = self.connection.getReceivers()
-            for receiver in receivers:
-                receiver._RTCRtpReceiver__decoder_queue.put(None)
+        await super().close()
 
-    def _take(self, message: str) -> None:
+    def _take(self, message: str | bytes) -> None:
         event = json.loads(message)
         check_strictly(event)
         self._came.put_nowait(event)
