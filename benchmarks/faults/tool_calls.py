@@ -25,7 +25,10 @@ class ToolServer(Surroundings):
         super().__init__(folder)
         self.flag = folder / "hang"
         command = json.dumps([sys.executable, str(_SERVER), str(self.flag)])
-        self.settings = f'[agents.default]\nserver_tools = ["mcp:{_NAME}"]\n[mcp.{_NAME}]\ncommand = {command}\n'
+        self.settings = (
+            f'[agents.default]\nserver_tools = ["mcp:{_NAME}"]\n'
+            f"[mcp.{_NAME}]\ncommand = {command}\n"
+        )
 
     @property
     def calls(self) -> list[str]:
