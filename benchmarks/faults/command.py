@@ -39,7 +39,7 @@ from latency_budget.account.clock import SystemClock
 from latency_budget.host import resident_mb
 
 from .damaged_models import damageable, start_damaged
-from .fault_case import FaultCase, FaultSite, Surroundings
+from .fault_case import FaultCase, FaultSite, Surroundings, dial
 from .network import bad_network
 from .plan import CASES
 from .report import (
@@ -242,6 +242,7 @@ async def _witnessed(
         lambda: case.mend(site),
         at_end_of_speech=case.at_end_of_speech,
         session=case.session,
+        dial=dial if site.around is None else site.around.dial,
     )
     found = await witness.run()
     memory.note_after()

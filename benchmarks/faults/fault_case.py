@@ -5,8 +5,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from agent.client.call import connect
+from agent.http.auth.cli_credentials import entry_at
 from benchmarks.callers.control_socket import request
 
 from .network import BadNetwork
@@ -22,6 +24,14 @@ class Aftermath:
     """Reasons for which the row fails."""
 
 
+REDIAL_S: Final = 60.0
+
+
+def dial(url: str) -> AbstractAsyncContextManager[Any]:
+    """Call a server's voice WebSocket, for up to `REDIAL_S`. Raises ConnectError."""
+    return connect(url, api_key=entry_at(url).api_key, wait_s=REDIAL_S)
+
+
 class Surroundings:
     """What a case has around its server, which is started for this case alone."""
 
@@ -34,6 +44,10 @@ class Surroundings:
         self.settings = ""
         """Text of its settings file."""
         self.environment: dict[str, str] = {}
+
+    def dial(self, url: str) -> AbstractAsyncContextManager[Any]:
+        """Call the server. Raises ConnectError."""
+        return dial(url)
 
     def launched(self) -> dict[str, str]:
         """Write the settings file. Returns all variables of the server's environment."""

@@ -14,6 +14,7 @@ from .disk import DISK_CASES
 from .fault_case import Act, FaultCase, FaultSite, nothing
 from .faulty_server import HANG_S, HOWS, POINTS
 from .network import GOOD, NetworkQuality
+from .reordered_call import REORDER_CASES
 from .tool_calls import TOOL_CASES
 from .webhook_endpoints import WEBHOOK_CASES
 
@@ -204,11 +205,7 @@ CASES: Final[tuple[FaultCase, ...]] = (
     ),
     FaultCase("network: connection cut", _cut, through_network=True),
     FaultCase("network: half open for 5 s, then cut", _half_open, through_network=True),
-    FaultCase(
-        "network: reordered packets",
-        nothing,
-        not_here=_never("the caller has a WebSocket, whose TCP hides it"),
-    ),
+    *REORDER_CASES,
     FaultCase(
         "memory limit reached",
         _limit(resource.RLIMIT_AS, _memory_now),

@@ -12,22 +12,23 @@ sentences of the service's own, such as "One moment."
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from agent.client import events as ev
-from agent.client.call import Call, connect
+from agent.client.call import Call
 from agent.client.errors import CallEndedError, ConnectError
 from agent.client.simulated_caller.caller import Caller
 from agent.client.simulated_caller.playback import AUDIBLE, NS_PER_S
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
-from agent.http.auth.cli_credentials import entry_at
 from benchmarks.signals.recordings import TurnRecording
 from languages import ENGLISH
 from latency_budget.account.clock import SystemClock
 
+from .fault_case import dial
 from .silence import Span, longest_silence_ns
 
 PATIENCE_S: Final = 20.0
@@ -37,7 +38,6 @@ TICK_S: Final = 0.02
 GIVE_UP_S: Final = 90.0
 """Time in s from the fault after which there is no recovery."""
 HISTORY_S: Final = 5.0
-REDIAL_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -162,6 +162,7 @@ class Witness:
         *,
         at_end_of_speech: bool = False,
         session: Mapping[str, Any] | None = None,
+        dial: Callable[[str], AbstractAsyncContextManager[Any]] = dial,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
         """`strike` is run while the second turn is said; a fault that is shorter than the turn,
@@ -174,6 +175,7 @@ class Witness:
         self._strike = strike
         self._mend = mend
         self._at_end_of_speech = at_end_of_speech
+        self._dial = dial
         self._session = dict(session or {})
         self._give_up_ns = round(give_up_s * NS_PER_S)
         self._clock = SystemClock()
@@ -194,9 +196,8 @@ class Witness:
 
     async def _call(self) -> None:
         ear = Ear()
-        entry = entry_at(self._url)
         try:
-            async with connect(self._url, api_key=entry.api_key, wait_s=REDIAL_S) as call:
+            async with self._dial(self._url) as call:
                 if self._session:
                     await call.update(**self._session)
                 caller = Caller(call, on_event=ear.note, record=False)
