@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from agent.config.layers import load_config
-from agent.config.tools import McpSettings
 from agent.tools.api import ToolError
 from agent.tools.mcp_client import McpClient
 from benchmarks.faults import disk as disks
@@ -107,7 +106,7 @@ async def test_the_tool_server_hangs_while_its_file_is_there(tmp_path: Path) -> 
     case, tools = CASE["tool server hangs"], ToolServer(tmp_path)
     settings = load_config(file_text=tools.settings)
     assert settings.agents["default"].server_tools == ("mcp:bench",)
-    client = McpClient("bench", cast("McpSettings", settings.mcp["bench"]))
+    client = McpClient("bench", settings.mcp["bench"])
     site = site_with(tools)
     async with asyncio.TaskGroup() as group:
         living = group.create_task(client.live())
