@@ -5,11 +5,15 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.callers.control_socket import request
 
 from .network import BadNetwork
+
+
+REPLY_TOKENS: Final = 24
+"""Longest reply: it is heard to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,7 @@ class Surroundings:
         self.settings = ""
         """Text of its settings file."""
         self.environment: dict[str, str] = {}
+        self.max_reply_tokens = REPLY_TOKENS
 
     def launched(self) -> dict[str, str]:
         """Write the settings file. Returns all variables of the server's environment."""
