@@ -11,7 +11,6 @@ from benchmarks.callers.control_socket import request
 
 from .network import BadNetwork
 
-
 REPLY_TOKENS: Final = 24
 """Longest reply: it is heard to its end."""
 
