@@ -39,7 +39,7 @@ from latency_budget.account.clock import SystemClock
 from latency_budget.host import resident_mb
 
 from .damaged_models import damageable, start_damaged
-from .fault_case import FaultCase, FaultSite, Surroundings, dial
+from .fault_case import REPLY_TOKENS, FaultCase, FaultSite, Surroundings, dial
 from .network import bad_network
 from .plan import CASES
 from .report import (
@@ -55,8 +55,6 @@ from .witness import Observation, Witness
 
 START_TIMEOUT_S: Final = 180.0
 NUM_RECORDINGS: Final = 20
-REPLY_TOKENS: Final = 24
-"""Longest reply: it is heard to its end."""
 STORED_S: Final = 5.0
 """Timeout in s of the store's writes after a call."""
 ATTEMPTS: Final = 3
@@ -104,13 +102,14 @@ class FaultyServer:
         if self._served is None:
             self._number += 1
             environment = {SOCKET_VARIABLE: str(self.control), "HALFSEC_HOME": str(self.home)}
-            log = self._log
+            log, max_tokens = self._log, REPLY_TOKENS
             if self.around is not None:
                 environment |= self.around.launched()
+                max_tokens = self.around.max_reply_tokens
                 log = self.around.log or log
             launch = ServerLaunch("benchmarks.faults.faulty_server", environment, log, self.port)
             given = ["--set", "latency_budget.store=true", "--set", "agent.log_level=info"]
-            given += ["--set", f"llm_engine.max_tokens={REPLY_TOKENS}"]
+            given += ["--set", f"llm_engine.max_tokens={max_tokens}"]
             try:
                 self._served = await asyncio.to_thread(
                     self._stack.enter_context, own_server([*given, *self._arguments], launch)

@@ -13,6 +13,9 @@ from benchmarks.callers.control_socket import request
 
 from .network import BadNetwork
 
+REPLY_TOKENS: Final = 24
+"""Longest reply: it is heard to its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Aftermath:
@@ -44,6 +47,7 @@ class Surroundings:
         self.settings = ""
         """Text of its settings file."""
         self.environment: dict[str, str] = {}
+        self.max_reply_tokens = REPLY_TOKENS
 
     def dial(self, url: str) -> AbstractAsyncContextManager[Any]:
         """Call the server. Raises ConnectError."""

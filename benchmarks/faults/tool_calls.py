@@ -1,8 +1,8 @@
 """A tool server that hangs: an MCP server with a tool that the caller's turns need.
 
-The caller's session requires a tool call in each turn, so that the small model makes one; the tool
-takes no arguments, which the bench's short replies would cut off. A call that gets no answer ends
-after `agent.tool_timeout_s`, with an error that the model is given.
+The caller's session requires a tool call in each turn, so that the small model makes one. It takes
+no arguments, and replies are longer than in other cases, whose limit cuts tool calls off. A call
+that gets no answer ends after `agent.tool_timeout_s`, with an error that the model is given.
 """
 
 import json
@@ -24,6 +24,7 @@ class ToolServer(Surroundings):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.flag = folder / "hang"
+        self.max_reply_tokens = 64
         command = json.dumps([sys.executable, str(_SERVER), str(self.flag)])
         self.settings = (
             f'[agents.default]\nserver_tools = ["mcp:{_NAME}"]\n'
