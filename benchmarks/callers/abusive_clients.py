@@ -10,6 +10,7 @@ import base64
 import contextlib
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ import httpx
 import numpy as np
 import websockets.asyncio.client as websockets_client
 from websockets.exceptions import WebSocketException
+from websockets.protocol import State
 
 from agent.config.local_urls import VOICE_PATH
 from benchmarks.signals.recordings import wav_bytes
@@ -42,6 +44,15 @@ _LONG_INPUT: Final = "Once more, from the beginning, about the weather in the no
 _LONG_TEXT: Final = "We are open from nine to five, and the coffee is hot. " * 20
 _RETRY_S: Final = 0.2
 """Wait after a refused request."""
+
+_CONTINUATION: Final = 0
+_TEXT: Final = 1
+_PING: Final = 9
+_PING_BYTES: Final = 125
+"""Largest payload of a control frame."""
+_FRAMES_AT_ONCE: Final = 64
+_MAX_UNSENT: Final = 1 << 16
+"""Bytes that may wait in this process for the server to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +139,52 @@ async def read_nothing(target: AttackTarget, seconds: float) -> None:
                 await socket.send(json.dumps(event))
             while True:
                 await socket.send(again)
+
+
+async def ping(target: AttackTarget, seconds: float) -> int:
+    """Send pings of the largest size in a call, as fast as the server reads them. Returns how many
+    were sent."""
+    frame = _frame(_PING, bytes(_PING_BYTES))
+    return await _send_frames(target, seconds, lambda number: frame)
+
+
+async def send_fragments(target: AttackTarget, seconds: float) -> int:
+    """Send a message that never ends in a call, in fragments of one byte, until the server ends
+    the call. Returns how many were sent."""
+
+    def frame(number: int) -> bytes:
+        return _frame(_CONTINUATION if number else _TEXT, b" ", is_final=False)
+
+    return await _send_frames(target, seconds, frame)
+
+
+async def send_one_byte(target: AttackTarget, seconds: float) -> int:
+    """Append audio one byte at a time, as fast as the server reads. Returns how many times."""
+    event = {"type": "input_audio_buffer.append", "audio": base64.b64encode(b"\x00").decode()}
+    frame = _frame(_TEXT, json.dumps(event).encode())
+    return await _send_frames(target, seconds, lambda number: frame)
+
+
+async def _send_frames(target: AttackTarget, seconds: float, frame: Callable[[int], bytes]) -> int:
+    """Send frames in a call, `frame` of their number, as they are; the library would not make some
+    of them. Returns how many were sent."""
+    sent, is_behind = 0, False
+    with contextlib.suppress(WebSocketException, OSError, TimeoutError):
+        async with _call(target) as socket, asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+            group.create_task(_read(socket))
+            while socket.state is State.OPEN:
+                if not is_behind:
+                    data = b"".join(frame(sent + number) for number in range(_FRAMES_AT_ONCE))
+                    socket.transport.write(data)
+                    sent += _FRAMES_AT_ONCE
+                is_behind = socket.transport.get_write_buffer_size() > _MAX_UNSENT
+                await asyncio.sleep(STEP_S / 10 if is_behind else 0)
+    return sent
+
+
+def _frame(opcode: int, payload: bytes, *, is_final: bool = True) -> bytes:
+    """A masked frame of at most 125 bytes; the mask is zero."""
+    return bytes([0x80 * is_final | opcode, 0x80 | len(payload)]) + bytes(4) + payload
 
 
 async def speak_too_fast(target: AttackTarget, seconds: float) -> float:

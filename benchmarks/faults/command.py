@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -34,21 +35,34 @@ from benchmarks.signals.recordings import TurnRecording, find_recordings
 from benchmarks.soak.command import make_home
 from benchmarks.soak.samples import read_server
 from benchmarks.voice.report import heading, save
+from latency_budget.account.clock import SystemClock
+from latency_budget.host import resident_mb
 
-from .damaged_models import model_files, start_damaged
+from .damaged_models import damageable, start_damaged
+from .fault_case import REPLY_TOKENS, FaultCase, FaultSite, Surroundings, dial
 from .network import bad_network
-from .plan import CASES, FaultCase, FaultSite
-from .report import FAILS, NOT_RUN, FaultRow, markdown, row_of, row_of_start
+from .plan import CASES
+from .report import (
+    FAILS,
+    NOT_RUN,
+    FaultRow,
+    MemoryFigures,
+    markdown,
+    row_of,
+    row_of_start,
+)
 from .witness import Observation, Witness
 
 START_TIMEOUT_S: Final = 180.0
 NUM_RECORDINGS: Final = 20
-REPLY_TOKENS: Final = 24
-"""Longest reply: it is heard to its end."""
 STORED_S: Final = 5.0
 """Timeout in s of the store's writes after a call."""
 ATTEMPTS: Final = 3
-"""Calls in which a stage's fault may hit nothing: a final transcript may be an earlier pass's."""
+"""Calls in which a stage's fault may hit nothing."""
+SETTLE_S: Final = 60.0
+"""Time in s from an answered turn to the last look at the server's memory."""
+RETURNED_S: Final = 10.0
+"""Time in s from the return of a call that hung until its memory is looked at."""
 
 Json = dict[str, Any]
 
@@ -63,10 +77,21 @@ class FaultyServer:
         self._served: OwnServer | None = None
         self._number = 0
         self.port = free_port()
-        self.home = folder / "home"
-        self.log = folder / "server.log"
+        self._home = folder / "home"
+        self._log = folder / "server.log"
+        self.around: Surroundings | None = None
+        """What the next server has around it. Set while none runs."""
         self.was_ready = False
         """It was ready once: what fails from then on is the row's fault, not the command line's."""
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    def home(self) -> Path:
+        own = None if self.around is None else self.around.home
+        return self._home if own is None else own
 
     @property
     def control(self) -> Path:
@@ -77,17 +102,28 @@ class FaultyServer:
         if self._served is None:
             self._number += 1
             environment = {SOCKET_VARIABLE: str(self.control), "HALFSEC_HOME": str(self.home)}
-            launch = ServerLaunch(
-                "benchmarks.faults.faulty_server", environment, self.log, self.port
-            )
+            log, max_tokens = self._log, REPLY_TOKENS
+            if self.around is not None:
+                environment |= self.around.launched()
+                max_tokens = self.around.max_reply_tokens
+                log = self.around.log or log
+            launch = ServerLaunch("benchmarks.faults.faulty_server", environment, log, self.port)
             given = ["--set", "latency_budget.store=true", "--set", "agent.log_level=info"]
-            given += ["--set", f"llm_engine.max_tokens={REPLY_TOKENS}"]
-            self._served = await asyncio.to_thread(
-                self._stack.enter_context, own_server([*given, *self._arguments], launch)
-            )
+            given += ["--set", f"llm_engine.max_tokens={max_tokens}"]
+            try:
+                self._served = await asyncio.to_thread(
+                    self._stack.enter_context, own_server([*given, *self._arguments], launch)
+                )
+            except BenchError as error:
+                raise BenchError(f"{error} Its log ends: {last_line(log)}") from None
             await wait_ready(self._served.url, START_TIMEOUT_S)
             self.was_ready = True
         return self._served
+
+    @property
+    def pid(self) -> int | None:
+        """Its process now; None: none runs."""
+        return None if self._served is None else self._served.pid
 
     async def stop(self) -> None:
         """End the process, if there is one."""
@@ -100,22 +136,49 @@ class FaultyServer:
         await self.running()
 
 
+def last_line(log: Path) -> str:
+    """Last line of a log, which says why a server did not start."""
+    text = log.read_text("utf-8", "replace").strip() if log.exists() else ""
+    return text.splitlines()[-1] if text else "(nothing)"
+
+
 async def run_case(
-    case: FaultCase, server: FaultyServer, recordings: Sequence[TurnRecording]
+    case: FaultCase,
+    server: FaultyServer,
+    recordings: Sequence[TurnRecording],
+    settle_s: float = SETTLE_S,
 ) -> FaultRow:
     """Hold the call around one fault."""
     reason = case.not_here()
     if reason:
         return FaultRow(case.name, NOT_RUN, [reason])
-    for _ in range(ATTEMPTS):
-        row = await _attempt(case, server, recordings)
-        if row is not None:
-            return row
+    async with _surrounded(case, server):
+        for _ in range(ATTEMPTS):
+            row = await _attempt(case, server, recordings, settle_s)
+            if row is not None:
+                return row
     return FaultRow(case.name, NOT_RUN, ["the stage was not used after the fault was armed"])
 
 
+@contextlib.asynccontextmanager
+async def _surrounded(case: FaultCase, server: FaultyServer) -> AsyncIterator[None]:
+    """Give the server what the case has around it, for the length of the block."""
+    if case.around is None:
+        yield
+        return
+    await server.stop()
+    with TemporaryDirectory(prefix="around-", dir=server.folder) as name:
+        async with case.around(Path(name)) as around:
+            server.around = around
+            try:
+                yield
+            finally:
+                await server.stop()
+                server.around = None
+
+
 async def _attempt(
-    case: FaultCase, server: FaultyServer, recordings: Sequence[TurnRecording]
+    case: FaultCase, server: FaultyServer, recordings: Sequence[TurnRecording], settle_s: float
 ) -> FaultRow | None:
     """The row; None where the fault hit nothing, and is disarmed again. Raises BenchError and
     ConnectError where the server could not be started even once."""
@@ -130,26 +193,99 @@ async def _attempt(
         if case.through_network:
             network = await stack.enter_async_context(bad_network(server.port))
             url = f"ws://127.0.0.1:{network.port}{urlsplit(served.url).path}"
-        site = FaultSite(served.pid, server.control, server.home, network, server.restart)
+        site = FaultSite(
+            served.pid,
+            server.control,
+            server.home,
+            network,
+            server.restart,
+            served.url,
+            server.around,
+        )
         before = await _num_hits(case, server)
         lost_before = await _num_lost(served.url)
+        memory = _MemoryLook(server)
+        aftermath = None
         try:
-            watching = Witness(
-                url,
-                recordings,
-                lambda: case.strike(site),
-                lambda: case.mend(site),
-                at_end_of_speech=case.at_end_of_speech,
-            )
-            found = await watching.run()
+            found = await _witnessed(case, site, url, recordings, memory)
+            aftermath = await case.look(site)
         except* (BenchError, ConnectError, OSError, RuntimeError) as errors:
             found = Observation(heard=[str(_first(errors))])
+        memory.note_after()
         after = await _num_hits(case, server)
         if before is not None and after == before:
             await site.command(stage=case.stage, how="raise", times=0)
             return None
         lost = _difference(lost_before, await _num_lost(served.url))
-    return row_of(case.name, found, keeps_call=case.keeps_call, num_lost=lost)
+    row = row_of(case.name, found, keeps_call=case.keeps_call, num_lost=lost, aftermath=aftermath)
+    return replace(row, memory_mb=await memory.settled(case, settle_s))
+
+
+async def _witnessed(
+    case: FaultCase,
+    site: FaultSite,
+    url: str,
+    recordings: Sequence[TurnRecording],
+    memory: "_MemoryLook",
+) -> Observation:
+    """What the caller heard and saw. Raises ConnectError, and groups of what the case raised."""
+
+    async def strike() -> None:
+        memory.note_before()
+        await case.strike(site)
+
+    witness = Witness(
+        url,
+        recordings,
+        strike,
+        lambda: case.mend(site),
+        at_end_of_speech=case.at_end_of_speech,
+        session=case.session,
+        dial=dial if site.around is None else site.around.dial,
+    )
+    found = await witness.run()
+    memory.note_after()
+    return found
+
+
+class _MemoryLook:
+    """Resident memory of the server's process around one fault."""
+
+    def __init__(self, server: FaultyServer) -> None:
+        self._server = server
+        self._clock = SystemClock()
+        self._found = MemoryFigures()
+        self._struck_ns = self._clock.now_ns()
+        self._over_ns: int | None = None
+
+    def note_before(self) -> None:
+        """The fault strikes now."""
+        self._struck_ns = self._clock.now_ns()
+        self._found = MemoryFigures(before=self._now_mb())
+
+    def note_after(self) -> None:
+        """A turn was answered, or there is none any more; the first time counts."""
+        if self._over_ns is None:
+            self._over_ns = self._clock.now_ns()
+            self._found = replace(self._found, after=self._now_mb())
+
+    async def settled(self, case: FaultCase, settle_s: float) -> MemoryFigures:
+        """Wait, and look again; where something hung, once more when it has come back."""
+        if settle_s <= 0:
+            return self._found
+        await self._until((self._over_ns or self._struck_ns) + round(settle_s * 1e9))
+        found = replace(self._found, settled=self._now_mb(), settled_s=settle_s)
+        if case.hangs_s:
+            await self._until(self._struck_ns + round((case.hangs_s + RETURNED_S) * 1e9))
+            found = replace(found, returned=self._now_mb())
+        return found
+
+    async def _until(self, at_ns: int) -> None:
+        await asyncio.sleep(max(0, at_ns - self._clock.now_ns()) / 1e9)
+
+    def _now_mb(self) -> float | None:
+        pid = self._server.pid
+        return None if pid is None else resident_mb(pid)
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -193,12 +329,13 @@ async def run_cases(
     arguments: Sequence[str],
     folder: Path,
     tell: Callable[[FaultRow], None],
+    settle_s: float = SETTLE_S,
 ) -> None:
     """Run the cases one after the other; `tell` is called with each row when it is known."""
     server = FaultyServer(folder, arguments)
     try:
         for case in cases:
-            row = await run_case(case, server, recordings)
+            row = await run_case(case, server, recordings, settle_s)
             tell(row)
             if case.spoils or row.verdict == FAILS:
                 await server.stop()
@@ -211,7 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     cases = [each for each in CASES if _chosen(each.name, options.only)]
     models = options.damaged_model
-    known = model_files(halfsec_home() / "models") if models else {}
+    known = damageable(halfsec_home()) if models else []
     for name in models:
         if name not in known:
             raise BenchError(
@@ -243,7 +380,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         make_home(folder / "home")
         try:
             with ending_in_order():  # the servers are started on other threads
-                asyncio.run(run_cases(cases, recordings, arguments, folder, tell))
+                asyncio.run(run_cases(cases, recordings, arguments, folder, tell, options.settle))
         except ConnectError as error:
             raise BenchError(str(error)) from None
         for model in models:
@@ -291,6 +428,13 @@ def _parser() -> argparse.ArgumentParser:
         "of the plan only what --only names; repeatable",
     )
     add("--seed", type=int, default=1, help="which recordings, in which order (%(default)s)")
+    add(
+        "--settle",
+        type=float,
+        default=SETTLE_S,
+        metavar="S",
+        help="time in s until the memory is looked at for the last time; 0: not then (%(default)g)",
+    )
     add("--serve-args", default="", help='for the server that is started: "--preset cpu"')
     add("--json", type=Path, metavar="FILE", help="save the result")
     add("--markdown", type=Path, metavar="FILE", help="save the table")

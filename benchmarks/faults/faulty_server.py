@@ -77,6 +77,7 @@ class Faults:
     def install(self) -> None:
         """Put the faults around the models and the clock. Before the server starts."""
         self.loop.install()
+        self._decode_finals()
         for stage, point in POINTS.items():
             self._wrap(stage, point)
         for name, unit in (("time", 1.0), ("time_ns", 1e9)):
@@ -97,6 +98,19 @@ class Faults:
         if "step_s" in request:
             self._step_s = float(request["step_s"])
         return {"hits": dict(self._hits)}
+
+    def _decode_finals(self) -> None:
+        """Have a final decoded while a fault of the recognizer is armed: four in five take the
+        words of an early pass over, and the fault would hit nothing."""
+        known = asr.FinalReuse.known
+
+        def known_now(reuse: asr.FinalReuse, job: asr.DecodeJob) -> asr.Hypothesis | None:
+            with self._lock:
+                is_armed = self._armed.get("asr", ("", 0))[1] > 0
+            return None if is_armed else known(reuse, job)
+
+        vars_of_class: Any = asr.FinalReuse
+        vars_of_class.known = known_now
 
     def _step_clock(self, name: str, unit: float) -> None:
         """Put the step in front of a wall clock of the standard library, in its unit. Modules that

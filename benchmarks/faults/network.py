@@ -1,7 +1,8 @@
 """A bad network between a caller and the server: a TCP proxy on loopback.
 
 TCP hides loss and reordering from both ends and shows them as pauses; so a lost packet is a pause
-of a retransmission here. `tc netem` in a network namespace would lose real packets, and needs root.
+of a retransmission here. `tc netem` in a network namespace would lose real packets, and needs root
+and a kernel that has it. Packets of a call by WebRTC are reordered in `reordered_call.py`.
 """
 
 import asyncio

@@ -6,63 +6,21 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.callers.control_socket import request
-
-from .faulty_server import HOWS, POINTS
-from .network import GOOD, BadNetwork, NetworkQuality
+from .disk import DISK_CASES
+from .fault_case import Act, FaultCase, FaultSite, nothing
+from .faulty_server import HANG_S, HOWS, POINTS
+from .network import GOOD, NetworkQuality
+from .reordered_call import REORDER_CASES
+from .tool_calls import TOOL_CASES
+from .webhook_endpoints import WEBHOOK_CASES
 
 STOPPED_S: Final = 3.0
 FROZEN_S: Final = 5.0
 HEADROOM_MB: Final = 16
-
-
-@dataclass(slots=True)
-class FaultSite:
-    """What a fault strikes."""
-
-    pid: int
-    control: Path
-    home: Path
-    network: BadNetwork | None
-    restart: Callable[[], Coroutine[Any, Any, None]]
-    """Starts the server anew, as a supervisor does."""
-
-    async def command(self, **fields: Any) -> None:
-        await asyncio.to_thread(request, self.control, **fields)
-
-
-Act = Callable[[FaultSite], Coroutine[Any, Any, None]]
-
-
-async def nothing(site: FaultSite) -> None:
-    """Do nothing: the fault passes by itself, or stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class FaultCase:
-    """One row of the table."""
-
-    name: str
-    strike: Act
-    mend: Act = nothing
-    """Ends the fault, where in life it would end without the service: the disk has room again."""
-    keeps_call: bool = True
-    """The call's history is promised to survive. Not with the end of the process."""
-    spoils: bool = False
-    """The server is not used for another row."""
-    at_end_of_speech: bool = False
-    """It strikes when the caller's last voiced sample is said. For faults that would be over before
-    the turn's end, where a caller who waits would not notice them."""
-    through_network: bool = False
-    stage: str | None = None
-    """The stage that has to be hit; a fault that hit nothing is not passed."""
-    not_here: Callable[[], str] = lambda: ""
-    """Why it can't be run on this machine; empty: it can."""
 
 
 def _stage(stage: str, how: str) -> Act:
@@ -196,7 +154,11 @@ def _stage_cases() -> Iterator[FaultCase]:
                 )
             else:
                 yield FaultCase(
-                    f"{stage}: {how}", _stage(stage, how), spoils=how == "die", stage=stage
+                    f"{stage}: {how}",
+                    _stage(stage, how),
+                    spoils=how == "die",
+                    stage=stage,
+                    hangs_s=HANG_S if how == "hang" else 0.0,
                 )
 
 
@@ -243,9 +205,7 @@ CASES: Final[tuple[FaultCase, ...]] = (
     ),
     FaultCase("network: connection cut", _cut, through_network=True),
     FaultCase("network: half open for 5 s, then cut", _half_open, through_network=True),
-    FaultCase(
-        "network: reordered packets", nothing, not_here=_never("TCP hides it; needs tc and UDP")
-    ),
+    *REORDER_CASES,
     FaultCase(
         "memory limit reached",
         _limit(resource.RLIMIT_AS, _memory_now),
@@ -254,15 +214,8 @@ CASES: Final[tuple[FaultCase, ...]] = (
         not_here=_linux,
     ),
     FaultCase("kill -9, started anew", _kill, keeps_call=False, spoils=True),
-    FaultCase(
-        "disk read-only",
-        nothing,
-        not_here=_never("needs a mount of its own; not part of this bench"),
-    ),
-    FaultCase(
-        "disk slow", nothing, not_here=_never("needs a device mapper; not part of this bench")
-    ),
-    FaultCase("tool server hangs", nothing, not_here=_never("not part of this bench")),
-    FaultCase("webhooks unreachable", nothing, not_here=_never("not part of this bench")),
+    *DISK_CASES,
+    *TOOL_CASES,
+    *WEBHOOK_CASES,
 )
 """All rows, in the order in which they are run."""

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from .damaged_models import DamagedStart
+from .fault_case import Aftermath
 from .witness import Observation
 
 SILENCE_S: Final = 2.0
@@ -20,6 +21,23 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryFigures:
+    """Resident memory in MB of the server's process around a fault; None: the process was gone, or
+    the platform does not say."""
+
+    before: float | None = None
+    """When the fault struck."""
+    after: float | None = None
+    """When the next turn was answered, or the caller had given up."""
+    settled: float | None = None
+    """`settled_s` later, without a call."""
+    settled_s: float = 0.0
+    returned: float | None = None
+    """Where a stage hung: when the call that hung had come back as well, and what it held could be
+    released. A call that never comes back never reaches this."""
+
+
+@dataclass(frozen=True, slots=True)
 class FaultRow:
     """One row of the table."""
 
@@ -31,16 +49,25 @@ class FaultRow:
     longest_silence_s: float | None = None
     next_answer_s: float | None = None
     lost: list[str] = field(default_factory=list)
+    next_answer: str = ""
+    """What the model said in the next answered turn."""
+    memory_mb: MemoryFigures = MemoryFigures()
 
     def as_json(self) -> Json:
         return asdict(self)
 
 
 def row_of(
-    fault: str, found: Observation, *, keeps_call: bool, num_lost: int | None = None
+    fault: str,
+    found: Observation,
+    *,
+    keeps_call: bool,
+    num_lost: int | None = None,
+    aftermath: Aftermath | None = None,
 ) -> FaultRow:
     """The row of a call around a fault. `num_lost`: turns that the store did not keep; None: not
-    known."""
+    known. `aftermath`: what the case itself looked at."""
+    looked = Aftermath() if aftermath is None else aftermath
     why: list[str] = []
     lost: list[str] = []
     if found.longest_silence_s > SILENCE_S:
@@ -57,15 +84,18 @@ def row_of(
         lost.append("the store was not looked at")
     elif num_lost:
         lost.append(f"{num_lost} turn(s) not in the store")
+    why += looked.why
+    lost += looked.lost
     verdict = FAILS if why else PASSES
     return FaultRow(
         fault,
         verdict,
         why,
-        found.heard,
+        [*found.heard, *looked.seen],
         found.longest_silence_s,
         found.next_answer_s,
         lost,
+        found.next_answer,
     )
 
 
@@ -94,8 +124,9 @@ def row_of_start(found: DamagedStart) -> FaultRow:
 def markdown(rows: Sequence[FaultRow]) -> str:
     """The table in Markdown."""
     lines = [
-        "| fault | what the caller heard | longest silence | next answered turn | lost | verdict |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| fault | what the caller heard | longest silence | next answered turn | lost "
+        "| memory, MB: before / after / settled | verdict |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
         heard = "; ".join(_cell(text) for text in row.heard[-MAX_HEARD:]) or "-"
@@ -106,6 +137,7 @@ def markdown(rows: Sequence[FaultRow]) -> str:
             _seconds(row.longest_silence_s),
             _seconds(row.next_answer_s),
             "; ".join(row.lost) or "nothing" if row.verdict != NOT_RUN else "-",
+            _memory(row.memory_mb),
             verdict,
         )
         lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
@@ -114,6 +146,16 @@ def markdown(rows: Sequence[FaultRow]) -> str:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f} s"
+
+
+def _memory(found: MemoryFigures) -> str:
+    """Figures of a row in MB, with the time that the last one took."""
+    if found == MemoryFigures():
+        return "-"
+    shown = [found.before, found.after, found.settled]
+    text = " / ".join("-" if each is None else f"{each:.0f}" for each in shown)
+    text += f" ({found.settled_s:.0f} s)"
+    return text if found.returned is None else f"{text}; hung call back: {found.returned:.0f}"
 
 
 def _cell(text: str) -> str:

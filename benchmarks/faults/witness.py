@@ -5,27 +5,30 @@ ones until one is answered. A call that ends is followed by a new one, as a pers
 
 Replies are heard to their end, for only then is it known what they were: a spoken apology sounds
 like an answer until the reply ends as failed. (A caller that cancels a reply after a second cancels
-the apology as well, and its error is never sent.)
+the apology as well, and its error is never sent.) Nor is a reply an answer that holds nothing but
+sentences of the service's own, such as "One moment."
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
 from agent.client import events as ev
-from agent.client.call import Call, connect
+from agent.client.call import Call
 from agent.client.errors import CallEndedError, ConnectError
 from agent.client.simulated_caller.caller import Caller
 from agent.client.simulated_caller.playback import AUDIBLE, NS_PER_S
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
-from agent.http.auth.cli_credentials import entry_at
 from benchmarks.signals.recordings import TurnRecording
+from languages import ENGLISH
 from latency_budget.account.clock import SystemClock
 
+from .fault_case import dial
 from .silence import Span, longest_silence_ns
 
 PATIENCE_S: Final = 20.0
@@ -35,7 +38,6 @@ TICK_S: Final = 0.02
 GIVE_UP_S: Final = 90.0
 """Time in s from the fault after which there is no recovery."""
 HISTORY_S: Final = 5.0
-REDIAL_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -47,6 +49,8 @@ class Observation:
     longest_silence_s: float = 0.0
     next_answer_s: float | None = None
     """From the fault to the first audible sample of the next answered turn."""
+    next_answer: str = ""
+    """What the model said in that turn, without sentences of the service's own."""
     history_kept: bool | None = None
     """The turn before the fault is still in the call's history; None: not asked."""
     num_unanswered: int = 0
@@ -66,8 +70,9 @@ class Ear:
         """Items of the caller's turns."""
         self.items: set[str] = set()
         """Items that the server has, of those asked for."""
-        self._whole: set[str] = set()
-        """Replies that ended by themselves, with text and without an error."""
+        self._said: dict[str, str] = {}
+        """What the model said in replies that ended by themselves and without an error, where it
+        said something."""
         self._dry_ns = 0
 
     def note(self, event: ev.ClientEvent) -> None:
@@ -80,8 +85,9 @@ class Ear:
                 self._stop(event.at_ns)
             case ev.ReplyDone(status="cancelled"):
                 self._stop(event.at_ns)
-            case ev.ReplyDone(error_message=None, text=text, response_id=response_id) if text:
-                self._whole.add(response_id)
+            case ev.ReplyDone(error_message=None, text=text, response_id=response_id):
+                if said := said_by_model(text):
+                    self._said[response_id] = said
             case ev.Transcript(item_id=item_id):
                 self.item_ids.append(item_id)
             case ev.ItemRetrieved(item_id=item_id):
@@ -92,12 +98,12 @@ class Ear:
 
     def is_answered(self, exchange: SpokenTurn) -> bool:
         """True if a reply to it was audible and came to its end, and nothing failed: not a spoken
-        apology, nor a sound without words."""
-        return (
-            exchange.answered
-            and not exchange.errors
-            and any(reply in self._whole for reply in exchange.replies)
-        )
+        apology, nor another sentence of the service's own, nor a sound without words."""
+        return bool(exchange.answered and not exchange.errors and self.answer_to(exchange))
+
+    def answer_to(self, exchange: SpokenTurn) -> str:
+        """What the model said to it; empty: nothing."""
+        return " ".join(self._said[each] for each in exchange.replies if each in self._said)
 
     def _play(self, event: ev.ReplyAudio) -> None:
         begin_ns = max(event.at_ns, self._dry_ns)
@@ -109,6 +115,16 @@ class Ear:
         """Nothing more is played."""
         self._dry_ns = min(self._dry_ns, at_ns)
         self.sounds = [(begin, min(end, at_ns)) for begin, end in self.sounds if begin < at_ns]
+
+
+def said_by_model(text: str) -> str:
+    """A reply's text without the sentences of the service's own, in front of it or alone."""
+    sentences = ENGLISH.sentences
+    own = (sentences.apology, sentences.idle_prompt, sentences.tool_wait, *sentences.openers)
+    text = text.strip()
+    while found := next((each for each in own if text.startswith(each)), ""):
+        text = text.removeprefix(found).strip()
+    return text
 
 
 def in_words(event: ev.ClientEvent) -> str | None:
@@ -145,17 +161,22 @@ class Witness:
         mend: Strike,
         *,
         at_end_of_speech: bool = False,
+        session: Mapping[str, Any] | None = None,
+        dial: Callable[[str], AbstractAsyncContextManager[Any]] = dial,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
         """`strike` is run while the second turn is said; a fault that is shorter than the turn,
         `at_end_of_speech`, when its last voiced sample is said. `mend` is run after its answer or
-        the caller's patience, where the fault passes by itself in life too."""
+        the caller's patience, where the fault passes by itself in life too. `session`: fields that
+        each call's session begins with."""
         self.found = Observation()
         self._url = url
         self._recordings = recordings
         self._strike = strike
         self._mend = mend
         self._at_end_of_speech = at_end_of_speech
+        self._dial = dial
+        self._session = dict(session or {})
         self._give_up_ns = round(give_up_s * NS_PER_S)
         self._clock = SystemClock()
         self._struck_ns: int | None = None
@@ -175,9 +196,10 @@ class Witness:
 
     async def _call(self) -> None:
         ear = Ear()
-        entry = entry_at(self._url)
         try:
-            async with connect(self._url, api_key=entry.api_key, wait_s=REDIAL_S) as call:
+            async with self._dial(self._url) as call:
+                if self._session:
+                    await call.update(**self._session)
                 caller = Caller(call, on_event=ear.note, record=False)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(caller.run())
@@ -211,7 +233,7 @@ class Witness:
             if ended is not None:
                 raise ended
         await self._mend_once()
-        while _next_answer_ns(caller, ear, self._struck_ns) is None and not self._is_late():
+        while _next_answered(caller, ear, self._struck_ns) is None and not self._is_late():
             await self._answer(caller, self._say(caller))
 
     async def _strike_during(self, exchange: SpokenTurn, caller: Caller) -> None:
@@ -264,12 +286,12 @@ def _onset_ns(exchange: SpokenTurn) -> int | None:
     return exchange.last_voiced_ns + round(exchange.e2e_ear_ms * 1e6)
 
 
-def _next_answer_ns(caller: Caller, ear: Ear, struck_ns: int) -> int | None:
-    """First audible sample of the first answered turn that ended after the fault."""
+def _next_answered(caller: Caller, ear: Ear, struck_ns: int) -> SpokenTurn | None:
+    """The first answered turn that ended after the fault."""
     for exchange in caller.exchanges:
         after = exchange.last_voiced_ns is not None and exchange.last_voiced_ns >= struck_ns
         if after and ear.is_answered(exchange):
-            return _onset_ns(exchange)
+            return exchange
     return None
 
 
@@ -288,6 +310,8 @@ def _account(found: Observation, caller: Caller, ear: Ear, struck_ns: int | None
         found.num_unanswered += not ear.is_answered(exchange)
     silence_ns = longest_silence_ns(waits, ear.signs, ear.sounds)
     found.longest_silence_s = max(found.longest_silence_s, silence_ns / NS_PER_S)
-    onset_ns = _next_answer_ns(caller, ear, struck_ns)
-    if onset_ns is not None:
+    answered = _next_answered(caller, ear, struck_ns)
+    onset_ns = None if answered is None else _onset_ns(answered)
+    if answered is not None and onset_ns is not None:
         found.next_answer_s = (onset_ns - struck_ns) / NS_PER_S
+        found.next_answer = ear.answer_to(answered)

@@ -12,6 +12,7 @@ import contextlib
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,10 @@ from benchmarks.callers.abusive_clients import (
     ask_long,
     chat,
     flood,
+    ping,
     read_nothing,
+    send_fragments,
+    send_one_byte,
     sit,
     speak,
     speak_too_fast,
@@ -38,6 +42,7 @@ from benchmarks.callers.abusive_clients import (
 )
 from benchmarks.callers.server_process import own_server
 from benchmarks.signals.recordings import TurnRecording, find_recordings
+from latency_budget.host import resident_mb
 
 from .harness import CallerPlan, HeldCall, hold
 from .options import positive
@@ -93,35 +98,66 @@ async def _again(
         await asyncio.sleep(1.0)
 
 
+async def _greedy(target: AttackTarget) -> None:
+    """Both callers who ask for much, at once."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_again(speak_too_fast, target))
+        group.create_task(_again(ask_long, target))
+
+
 ATTACKS: Final[dict[str, Attack]] = {
     "100 connections a second": _sustained,
     "bursts of 1000": _bursts,
     "200 idle connections": _idle,
     "fast senders": _together(talk_too_fast, 2),
     "slow readers": _together(read_nothing, 2),
+    "a flood of pings": _together(ping, 2),
+    "a flood of fragments": _together(send_fragments, 2),
+    "audio of one byte at a time": _together(send_one_byte, 2),
     "four chats at once": _together(chat, 4),
     "uploads to be transcribed": _together(upload, 4),
     "texts to be spoken": _together(speak, 4),
     "a second caller, 15 times too fast": _together(speak_too_fast, 1),
     "a second caller, inputs of 1500 words": _together(ask_long, 1),
+    "both of these callers": _greedy,
 }
 
 
+@dataclass(slots=True)
+class Phase:
+    """One phase: the call that was held, and the server's resident memory around it."""
+
+    call: HeldCall
+    before_mb: float | None = None
+    """None: the platform does not say."""
+    after_mb: float | None = None
+
+
 async def measure(
-    recordings: Sequence[TurnRecording], url: str, attacks: dict[str, Attack]
-) -> dict[str, HeldCall]:
-    """Hold the call in each phase. Returns calls by the phase's name. Raises ConnectError."""
+    recordings: Sequence[TurnRecording],
+    url: str,
+    attacks: dict[str, Attack],
+    memory_mb: Callable[[], float | None] = lambda: None,
+) -> dict[str, Phase]:
+    """Hold the call in each phase. `memory_mb` reads the server's memory. Returns phases by name.
+    Raises ConnectError."""
+
+    async def held() -> Phase:
+        before_mb = memory_mb()
+        call = await hold(recordings, url, plan)
+        return Phase(call, before_mb, memory_mb())
+
     await wait_ready(url, START_TIMEOUT_S)
     plan = CallerPlan(HEARD_S, PATIENCE_S)
     target = AttackTarget(url, entry_at(url).api_key(), speech=_speech(recordings))
     await hold(recordings[:2], url, plan)  # warm-up: first calls are slower
-    phases: dict[str, HeldCall] = {QUIET: await hold(recordings, url, plan)}
+    phases = {QUIET: await held()}
     for name, attack in attacks.items():
         print(name, file=sys.stderr, flush=True)
         async with _attacked(attack, target):
-            phases[name] = await hold(recordings, url, plan)
+            phases[name] = await held()
         await asyncio.sleep(RECOVERED_S)
-        phases[f"{name}, after"] = await hold(recordings, url, plan)
+        phases[f"{name}, after"] = await held()
     return phases
 
 
@@ -145,25 +181,35 @@ async def _attacked(attack: Attack, target: AttackTarget) -> AsyncIterator[None]
         attacking.cancel()
 
 
-def verdicts(phases: dict[str, HeldCall]) -> dict[str, Json]:
-    """Verdict on each phase: percentiles at the ear, turns without an answer, pass or fail."""
+def verdicts(phases: dict[str, Phase]) -> dict[str, Json]:
+    """Verdict on each phase: percentiles at the ear, turns without an answer, memory in MB before
+    and after, pass or fail."""
     found: dict[str, Json] = {}
-    for name, call in phases.items():
+    for name, phase in phases.items():
+        call = phase.call
         times = percentiles_ms(each.e2e_ear_ms for each in call.exchanges)
         missed = sum(not each.answered for each in call.exchanges)
         p95, quiet_p95 = times["p95"], found.get(QUIET, times)["p95"]
         is_soon = p95 is not None and quiet_p95 is not None and p95 <= WORST * quiet_p95
         passes = is_soon and not missed and not call.errors
-        found[name] = {**times, "missed": missed, "passes": passes}
+        memory = {"before": phase.before_mb, "after": phase.after_mb}
+        found[name] = {**times, "missed": missed, "memory_mb": memory, "passes": passes}
     return found
 
 
 def show(found: dict[str, Json]) -> None:
     """Print the table."""
-    print(f"{'':<34}{'p50':>7}{'p95':>7}{'missed':>8}")
+    width = max(map(len, found), default=0) + 2
+    print(f"{'':<{width}}{'p50':>7}{'p95':>7}{'missed':>8}{'MB before':>11}{'after':>7}")
     for name, each in found.items():
-        times = "".join(f"{'-' if each[p] is None else round(each[p]):>7}" for p in ("p50", "p95"))
-        print(f"{name:<34}{times}{each['missed']:>8}{'' if each['passes'] else '   TOO LATE'}")
+        times = "".join(_rounded(each[p], 7) for p in ("p50", "p95"))
+        memory = _rounded(each["memory_mb"]["before"], 11) + _rounded(each["memory_mb"]["after"], 7)
+        late = "" if each["passes"] else "   TOO LATE"
+        print(f"{name:<{width}}{times}{each['missed']:>8}{memory}{late}")
+
+
+def _rounded(value: float | None, width: int) -> str:
+    return f"{'-' if value is None else round(value):>{width}}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -175,12 +221,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = {name: ATTACKS[name] for name in options.attack or ATTACKS}
     with own_server(options.serve_args.split()) as server:
         try:
-            phases = asyncio.run(measure(recordings, server.url, chosen))
+            phases = asyncio.run(
+                measure(recordings, server.url, chosen, lambda: resident_mb(server.pid))
+            )
         except ConnectError as error:
             raise BenchError(str(error)) from None
     found = verdicts(phases)
-    others = {name: [call] for name, call in phases.items() if name != QUIET}
-    result = report("abuse", [phases[QUIET]], vars(options), compared=others)
+    others = {name: [each.call] for name, each in phases.items() if name != QUIET}
+    result = report("abuse", [phases[QUIET].call], vars(options), compared=others)
     show(found)
     save({**result, "phases": found}, options.json)
     return int(not all(each["passes"] for each in found.values()))

@@ -1,6 +1,11 @@
 """`halfsec bench faults` without its server: silence, faults, network, verdicts, damaged files."""
 
 import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +14,7 @@ from typing import cast
 import numpy as np
 import pytest
 
+import asr
 from agent.client import events as ev
 from agent.client.simulated_caller.caller import Caller
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
@@ -17,21 +23,33 @@ from benchmarks.callers import control_socket
 from benchmarks.callers.control_socket import request
 from benchmarks.callers.server_process import OwnServer, ServerFigures
 from benchmarks.faults import command, faulty_server
-from benchmarks.faults.damaged_models import DamagedStart, damage, home_with_copy, model_files
+from benchmarks.faults.damaged_models import (
+    VOICE,
+    DamagedStart,
+    damage,
+    damageable,
+    home_with_copy,
+    model_files,
+    package_with_copy,
+    voice_package,
+)
+from benchmarks.faults.fault_case import Aftermath, FaultCase, Surroundings, nothing
 from benchmarks.faults.faulty_server import FaultPoint, Faults, InjectedError
 from benchmarks.faults.network import NetworkQuality, bad_network
-from benchmarks.faults.plan import CASES, FaultCase, nothing
+from benchmarks.faults.plan import CASES
 from benchmarks.faults.report import (
     FAILS,
     NOT_RUN,
     PASSES,
     FaultRow,
+    MemoryFigures,
     markdown,
     row_of,
     row_of_start,
 )
 from benchmarks.faults.silence import longest_silence_ns
-from benchmarks.faults.witness import Ear, Observation, Witness, in_words
+from benchmarks.faults.witness import Ear, Observation, Witness, in_words, said_by_model
+from languages import ENGLISH
 from latency_budget.account.clock import SystemClock
 
 
@@ -175,17 +193,32 @@ def test_an_apology_or_a_sound_without_words_is_no_answer() -> None:
         reply("apology", "failed", "Sorry, something went wrong.", "asr failed"),
         reply("cancelled apology", "cancelled", ""),
         reply("wordless", "completed", ""),
+        reply("holding", "completed", "One moment."),
+        reply("apology alone", "completed", ENGLISH.sentences.apology),
     ):
         ear.note(done)
     answered = {
         name: ear.is_answered(SpokenTurn(1, np.zeros(1, np.int16), 1, replies=[name], e2e_ear_ms=9))
-        for name in ("whole", "long", "apology", "cancelled apology", "wordless", "none")
+        for name in (
+            *("whole", "long", "apology", "cancelled apology", "wordless", "none"),
+            *("holding", "apology alone"),
+        )
     }
     assert [name for name in answered if answered[name]] == ["whole", "long"]
     later = SpokenTurn(1, np.zeros(1, np.int16), 1, replies=["whole"], e2e_ear_ms=9, errors=["x"])
     assert not ear.is_answered(later)
     silent = SpokenTurn(1, np.zeros(1, np.int16), 1, replies=["whole"])
     assert not ear.is_answered(silent)
+
+
+def test_what_counts_as_the_answer_is_without_the_services_own_sentences() -> None:
+    assert said_by_model("One moment. Yes, it is.") == "Yes, it is."
+    assert said_by_model(" Let me see, One moment. ") == ""
+    assert said_by_model("I said: One moment.") == "I said: One moment."
+    ear = Ear()
+    ear.note(reply("a", "completed", "One moment. Yes."))
+    turn = SpokenTurn(1, np.zeros(1, np.int16), 1, replies=["none", "a"], e2e_ear_ms=9)
+    assert ear.answer_to(turn) == "Yes."
 
 
 async def test_a_short_fault_strikes_at_the_end_of_speech() -> None:
@@ -262,18 +295,137 @@ def test_verdicts_of_starts() -> None:
         assert row_of_start(bad).verdict == FAILS
 
 
-def test_the_table_is_markdown_of_six_columns() -> None:
-    rows = [FaultRow("a|b", NOT_RUN, ["no root"]), FaultRow("c", PASSES, [], ["x\ny"], 0.5, 1.0)]
+def test_what_a_case_looks_at_is_in_its_row() -> None:
+    good = Observation(["answer: 'Yes.'"], 1.9, 3.0, next_answer="Yes.", history_kept=True)
+    looked = Aftermath(["the disk was frozen 3 times"], ["the trace"])
+    row = row_of("x", good, keeps_call=True, num_lost=0, aftermath=looked)
+    assert (row.verdict, row.lost, row.next_answer) == (PASSES, ["the trace"], "Yes.")
+    assert row.heard == ["answer: 'Yes.'", "the disk was frozen 3 times"]
+    bad = row_of("x", good, keeps_call=True, aftermath=Aftermath(why=["not delivered"]))
+    assert (bad.verdict, bad.why) == (FAILS, ["not delivered"])
+
+
+def test_the_table_is_markdown_of_seven_columns() -> None:
+    memory = MemoryFigures(700.4, 900.6, 850.0, 60.0)
+    rows = [
+        FaultRow("a|b", NOT_RUN, ["no root"]),
+        FaultRow("c", PASSES, [], ["x\ny"], 0.5, 1.0, memory_mb=memory),
+        FaultRow("d", PASSES, memory_mb=replace(memory, settled=None, returned=701.0)),
+    ]
     lines = markdown(rows).splitlines()
-    assert len(lines) == 4
-    assert {line.count("|") for line in lines} == {7}
-    assert lines[2] == "| a/b | - | - | - | - | not run: no root |"
+    assert len(lines) == 5
+    assert {line.count("|") for line in lines} == {8}
+    assert lines[2] == "| a/b | - | - | - | - | - | not run: no root |"
+    assert "| 700 / 901 / 850 (60 s) |" in lines[3]
+    assert "| 700 / 901 / - (60 s); hung call back: 701 |" in lines[4]
+    assert rows[1].as_json()["memory_mb"]["after"] == 900.6
+
+
+async def test_memory_is_read_when_the_fault_strikes_when_it_is_over_and_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = command.FaultyServer(tmp_path, [])
+    server._served = OwnServer("ws://127.0.0.1:1/v1/realtime", 4711, ServerFigures())
+    readings = iter([10.0, 20.0, 30.0, 40.0])
+
+    def resident_mb(pid: int) -> float:
+        assert pid == 4711
+        return next(readings)
+
+    monkeypatch.setattr(command, "resident_mb", resident_mb)
+    monkeypatch.setattr(command, "RETURNED_S", 0.001)
+    look = command._MemoryLook(server)
+    look.note_before()
+    look.note_after()
+    look.note_after()  # the first time counts
+    hung = FaultCase("x", nothing, hangs_s=0.001)
+    assert await look.settled(hung, 0.001) == MemoryFigures(10.0, 20.0, 30.0, 0.001, 40.0)
+    again = command._MemoryLook(command.FaultyServer(tmp_path, []))  # the process is gone
+    again.note_before()
+    again.note_after()
+    assert await again.settled(hung, 0) == MemoryFigures()
+    hangs = {case.name for case in CASES if case.hangs_s}
+    assert hangs == {f"{stage}: hang" for stage in ("vad", "asr", "turn", "llm", "tts")}
+
+
+def test_a_final_is_decoded_while_a_fault_of_the_recognizer_is_armed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else four finals in five take the words of an early pass over, and the fault hits nothing."""
+    monkeypatch.setattr(asr.FinalReuse, "known", asr.FinalReuse.known)
+    monkeypatch.setattr(faulty_server, "HANG_S", 0.0)
+
+    class Recognizer:
+        """Counts its passes; a fault is put around it as around Whisper's."""
+
+        def __init__(self) -> None:
+            self.finals: list[bool] = []
+
+        def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
+            self.finals.append(fallback)
+            return asr.Hypothesis("yes")
+
+    faults = Faults()
+    point = replace(faulty_server.POINTS["asr"], kind=Recognizer)
+    faults._decode_finals()
+    faults._wrap("asr", point)
+    recognizer, reuse = Recognizer(), asr.FinalReuse()
+    pcm = np.zeros(1600, np.float32)
+    early = asr.DecodeJob("early", 1, 1, 0, pcm, last_voiced_sample=1200)
+    final = replace(early, kind="final")
+    assert reuse.recognize(recognizer, early).text == "yes"
+    assert reuse.recognize(recognizer, final).taken_over
+    faults.handle({"stage": "asr", "how": "raise"})
+    with pytest.raises(InjectedError):
+        reuse.recognize(recognizer, final)
+    assert faults.handle({})["hits"]["asr"] == 1
+    assert reuse.recognize(recognizer, final).taken_over  # the fault is over
+    assert recognizer.finals == [False]
 
 
 async def test_what_cannot_be_run_here_is_not_passed(tmp_path: Path) -> None:
     case = FaultCase("x", nothing, not_here=lambda: "needs root")
     row = await command.run_case(case, command.FaultyServer(tmp_path, []), [])
     assert (row.verdict, row.why) == (NOT_RUN, ["needs root"])
+
+
+async def test_a_case_has_its_surroundings_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is stopped before and after, and started with settings and home of the case."""
+    events: list[str] = []
+    launched: list[dict[str, str]] = []
+    server = command.FaultyServer(tmp_path, [])
+
+    @asynccontextmanager
+    async def around(folder: Path) -> AsyncIterator[Surroundings]:
+        surroundings = Surroundings(folder)
+        surroundings.settings = "[agent]\n"
+        surroundings.environment = {"SECRET": "x"}
+        surroundings.home = folder / "home"
+        events.append("made")
+        yield surroundings
+        events.append("gone")
+
+    async def stop() -> None:
+        events.append("stop")
+
+    async def attempt(*_: object) -> FaultRow:
+        assert server.around is not None
+        launched.append(server.around.launched())
+        assert server.home == server.around.folder / "home"
+        events.append("attempt")
+        return FaultRow("x", PASSES)
+
+    monkeypatch.setattr(server, "stop", stop)
+    monkeypatch.setattr(command, "_attempt", attempt)
+    row = await command.run_case(FaultCase("x", nothing, around=around), server, [])
+    assert row.verdict == PASSES
+    assert events == ["stop", "made", "attempt", "stop", "gone"]
+    assert [(sorted(each), each["SECRET"]) for each in launched] == [
+        (["HALFSEC_CONFIG", "SECRET"], "x")
+    ]
+    assert server.home == tmp_path / "home"
 
 
 async def test_a_server_that_does_not_come_back_fails_the_row(
@@ -332,12 +484,40 @@ def test_a_model_is_damaged_in_a_copy_only(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "model.bin").write_bytes(bytes(1000))
     copy = home_with_copy(tmp_path / "source", tmp_path / "home", "a")
+    assert copy is not None
     damage(copy)
     found = model_files(tmp_path / "home" / "models")
     assert len(copy.read_bytes()) == 1000
     assert copy.read_bytes().count(0) == 1000 - 64
     assert found["b"].read_bytes() == bytes(1000)
     assert (tmp_path / "source" / "models" / "a" / "model.bin").read_bytes() == bytes(1000)
+
+
+def test_the_default_voice_is_damaged_in_a_copy_of_its_package(tmp_path: Path) -> None:
+    """Another process imports the copy, and the installed package stays whole."""
+    package = voice_package()
+    assert package is not None
+    assert damageable(tmp_path) == [VOICE]
+    copy, environment = package_with_copy(package, tmp_path / "site")
+    installed = package / copy.relative_to(tmp_path / "site" / VOICE)
+    whole = installed.read_bytes()
+    damage(copy)
+    assert installed.read_bytes() == whole != copy.read_bytes()
+    used = subprocess.run(
+        [sys.executable, "-c", "import hibari.voices as v; print(v.voice_path(v.DEFAULT))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | environment,
+    )
+    assert Path(used.stdout.strip()) == copy
+
+
+def test_a_server_that_does_not_start_has_its_last_words(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert command.last_line(log) == "(nothing)"
+    log.write_text("one\nwhy\n")
+    assert command.last_line(log) == "why"
 
 
 async def test_the_control_socket_answers_and_tells_of_errors(
@@ -359,5 +539,5 @@ async def test_hits_are_counted_for_stages_only(tmp_path: Path) -> None:
 
 def test_an_unknown_model_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
-    with pytest.raises(BenchError, match="no model 'nothing'; there are: none"):
+    with pytest.raises(BenchError, match="no model 'nothing'; there are: hibari"):
         command.main(["--damaged-model", "nothing"])

@@ -1,6 +1,9 @@
 """Verdict of `bench abuse` on late answers; the attacks themselves are made in test_attacks_*."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -8,8 +11,10 @@ import pytest
 from agent.cli.bench import main
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.errors import BenchError
+from benchmarks.callers.abusive_clients import AttackTarget
+from benchmarks.signals.recordings import find_recordings
 from benchmarks.voice import abuse
-from benchmarks.voice.abuse import QUIET, show, verdicts
+from benchmarks.voice.abuse import ATTACKS, QUIET, Phase, show, verdicts
 from benchmarks.voice.harness import HeldCall
 
 
@@ -42,17 +47,78 @@ def held(*times_ms: float | None, errors: tuple[str, ...] = ()) -> HeldCall:
     ids=["three tenths longer", "longer", "not answered", "broken off", "nothing"],
 )
 def test_three_tenths_longer_is_the_most(during: HeldCall, passes: bool) -> None:
-    found = verdicts({QUIET: held(400.0, 500.0), "attack": during})
+    found = verdicts({QUIET: Phase(held(400.0, 500.0)), "attack": Phase(during)})
     assert found[QUIET]["passes"]
     assert found["attack"]["passes"] == passes
 
 
 def test_the_table_says_what_was_too_late(capsys: pytest.CaptureFixture[str]) -> None:
-    show(verdicts({QUIET: held(400.0, 500.0), "attack": held(900.0), "after": held(None)}))
+    phases = {
+        QUIET: Phase(held(400.0, 500.0), 700.2, 711.9),
+        "attack": Phase(held(900.0)),
+        "after": Phase(held(None)),
+    }
+    found = verdicts(phases)
+    assert found[QUIET]["memory_mb"] == {"before": 700.2, "after": 711.9}
+    show(found)
     quiet, attack, after = capsys.readouterr().out.splitlines()[1:]
-    assert quiet.split() == [QUIET, "400", "500", "0"]
+    assert quiet.split() == [QUIET, "400", "500", "0", "700", "712"]
     assert attack.endswith("TOO LATE")
-    assert after.split() == ["after", "-", "-", "1", "TOO", "LATE"]
+    assert after.split() == ["after", "-", "-", "1", "-", "-", "TOO", "LATE"]
+
+
+async def test_memory_is_read_around_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before and after the call of each phase, not before the warm-up."""
+    events: list[str] = []
+
+    async def hold(recordings: object, url: str, plan: object) -> HeldCall:
+        events.append("call")
+        return held(500.0)
+
+    async def attack(target: object) -> None:
+        raise AssertionError("it begins after the call")
+
+    async def ready(url: str, timeout_s: float) -> None:
+        return
+
+    readings = iter(range(100))
+
+    def memory_mb() -> float:
+        events.append("memory")
+        return next(readings)
+
+    monkeypatch.setattr(abuse, "hold", hold)
+    monkeypatch.setattr(abuse, "wait_ready", ready)
+    monkeypatch.setattr(abuse, "RECOVERED_S", 0.0)
+    recordings = find_recordings([Path("tests/recordings")], 2, 1)
+    url = "ws://127.0.0.1:1/v1/realtime"
+    phases = await abuse.measure(recordings, url, {"attack": attack}, memory_mb)
+    assert events == ["call", *["memory", "call", "memory"] * 3]
+    assert [(name, each.before_mb, each.after_mb) for name, each in phases.items()] == [
+        (QUIET, 0, 1),
+        ("attack", 2, 3),
+        ("attack, after", 4, 5),
+    ]
+
+
+async def test_both_greedy_callers_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = asyncio.Barrier(2)
+    met: list[str] = []
+
+    def kind(name: str) -> Callable[[object, float], Awaitable[None]]:
+        async def come(target: object, seconds: float) -> None:
+            await both.wait()
+            met.append(name)
+            await asyncio.Event().wait()
+
+        return come
+
+    for name in ("speak_too_fast", "ask_long"):
+        monkeypatch.setattr(abuse, name, kind(name))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await ATTACKS["both of these callers"](AttackTarget("ws://127.0.0.1:1/"))
+    assert sorted(met) == ["ask_long", "speak_too_fast"]
 
 
 def test_attackers_need_an_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 import ssl
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -33,7 +33,10 @@ from benchmarks.callers.abusive_clients import (
     ask_long,
     chat,
     flood,
+    ping,
     read_nothing,
+    send_fragments,
+    send_one_byte,
     sit,
     speak,
     speak_too_fast,
@@ -191,6 +194,19 @@ async def test_admitted_clients_that_ask_for_much_end_no_other_call(live: LiveSe
         assert fast.result() > SPEED
         await call.prove_alive()
     assert call.of("error") == []
+
+
+@pytest.mark.parametrize("kind", [ping, send_fragments, send_one_byte])
+async def test_floods_of_small_frames_leave_other_calls_alone(
+    live: LiveServer, kind: Callable[[AttackTarget, float], Awaitable[int]]
+) -> None:
+    async with call_to(live.url) as call:
+        await call.update(output_modalities=["text"], max_output_tokens=4)
+        sent, _ = await asyncio.gather(kind(target(live), 3.0), call.prove_alive())
+        assert sent > 1000
+        await call.prove_alive()
+    assert call.of("error") == []
+    await until_gone(live, 0)
 
 
 async def test_long_recording_is_read_without_loss(
