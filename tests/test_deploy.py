@@ -1,6 +1,7 @@
 """The files in `deploy/` name ports, paths, settings and commands that exist."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -8,15 +9,20 @@ import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from agent.__main__ import build_parser
+from agent.calls.state_store.redis_store import RedisStateStore
 from agent.config.layers import load_config
+from agent.config.state_address import parse_state_store
 from agent.http.auth.middleware import PROBES
 from agent.server.ray_options import DEPLOYMENT, IMPORT_PATH
 from docs.generate.metrics_page import families
+from latency_budget.account.clock import SystemClock
+from tests.support.service.redis_server import redis_server
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEPLOY: Final = ROOT / "deploy"
@@ -117,6 +123,45 @@ def test_compose_keeps_turns_in_its_database() -> None:
     variable = password.strip("${}")
     assert server["POSTGRES_PASSWORD"].startswith(f"${{{variable}:?")
     assert "postgres" in re.findall(r"halfsec\[([\w,]+)\]", CONTAINERFILE)[0].split(",")
+
+
+def with_redis_password(text: str) -> str:
+    return re.sub(r"\$\{HALFSEC_REDIS_PASSWORD(:\?[^}]*)?\}", "s3cret", text)
+
+
+async def test_compose_keeps_the_state_of_calls_in_its_redis(tmp_path: Path) -> None:
+    environment = COMPOSE["services"]["halfsec"]["environment"]
+    written = with_redis_password(environment["HALFSEC_AGENT__STATE_STORE"])
+    service = COMPOSE["services"][str(urlsplit(written).hostname)]
+    (volume,) = service["volumes"]
+    assert volume == "redis:/data", "where the image works"
+    program, *options = map(with_redis_password, service["command"])
+    assert program == "redis-server"
+    assert "redis" in re.findall(r"halfsec\[([\w,]+)\]", CONTAINERFILE)[0].split(",")
+    with redis_server(*options, "--dir", str(tmp_path)) as redis:
+        address = parse_state_store(written.replace("@redis:6379/", f"@127.0.0.1:{redis.port}/"))
+        assert address is not None
+        store = RedisStateStore(address, SystemClock())
+        await store.check()
+        await store.put("call", b"state", 60)
+        redis.stop()
+        redis.start()
+        assert await store.get("call") == b"state"
+        await store.close()
+
+
+def test_compose_asks_its_redis_for_its_health() -> None:
+    service = COMPOSE["services"]["redis"]
+    health = service["healthcheck"]["test"]
+    assert health[:2] == ["CMD", "redis-cli"]
+    password = with_redis_password(service["environment"]["REDISCLI_AUTH"])
+    with redis_server("--requirepass", password) as redis:
+        command = ["redis-cli", "-p", str(redis.port), *health[2:]]
+        for given, status in ((password, 0), ("another", 1)):
+            environment = {**os.environ, "REDISCLI_AUTH": given}
+            checked = subprocess.run(command, env=environment, capture_output=True, check=False)
+            assert checked.returncode == status
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
 
 
 def test_prometheus_reads_the_metrics_by_an_allowed_name() -> None:

@@ -71,6 +71,10 @@ class ActiveCall:
         self.trace = trace
         self.began: Final = began
         self.num_turns = 0
+        self.num_handoffs = 0
+        """Times that an agent of this server handed the call over."""
+        self.num_background = 0
+        """Tools that run in the background now."""
         self.is_waiting = False
         """The client's connection was lost; it may come back."""
         self.turns: Final[deque[TurnRecord]] = deque(maxlen=MAX_TURNS)
@@ -86,7 +90,7 @@ class ActiveCall:
         self._state: State = "listening"
         self._stage: Stage | None = None
         self._since_ns = began.now_ns
-        self._told: tuple[State, Stage | None] = self._state, self._stage
+        self._told: tuple[State, Stage | None, int] = self._state, self._stage, 0
 
     @property
     def state(self) -> State:
@@ -103,12 +107,16 @@ class ActiveCall:
         self._state, self._stage, self._since_ns = state, stage, now_ns
 
     def news(self) -> dict[str, Any] | None:
-        """State and stage if they have changed since the last call of this, else None."""
-        now = self.state, self.stage
+        """State, stage and number of tools in the background if one of them has changed since the
+        last call of this, else None."""
+        now = self.state, self.stage, self.num_background
         if now == self._told:
             return None
         self._told = now
-        return {"state": self.state, "stage": self.stage}
+        return {
+            **{"state": self.state, "stage": self.stage},
+            "background_tools": self.num_background,
+        }
 
     def listing(self, now_ns: int) -> dict[str, Any]:
         """Entry of the list of calls in progress."""
@@ -119,6 +127,8 @@ class ActiveCall:
             "waiting": self.is_waiting,
             "began_at": iso_of(self.began.unix_ns),
             "turns": self.num_turns,
+            "background_tools": self.num_background,
+            "handoffs": self.num_handoffs,
             "p50_ms": self.p50_ms,
             "state": self.state,
             "stage": self.stage,

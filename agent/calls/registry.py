@@ -189,10 +189,24 @@ class CallRegistry:
     def handed_off(self, call: ActiveCall, agent: str) -> None:
         """Another agent has taken a call over."""
         call.agent = agent
+        call.num_handoffs += 1
         self.num_handoffs += 1
         _log.info("call %s was handed off to the agent %s", call.session_id, agent)
-        told = {"state": call.state, "stage": call.stage, "agent": agent}
+        told = {
+            **{"state": call.state, "stage": call.stage, "agent": agent},
+            "handoffs": call.num_handoffs,
+        }
         self.events.publish("session", call.session_id, lambda: told)
+
+    def background_changed(self, call: ActiveCall, num_running: int) -> None:
+        """Another number of tools runs in the background of a call."""
+        call.num_background = num_running
+        self.tell_state(call)
+
+    @property
+    def num_background(self) -> int:
+        """Tools that run in the background of all calls in progress."""
+        return sum(call.num_background for call in self._active.values())
 
     def tell_state(self, call: ActiveCall) -> None:
         """Tell those who listen what a call does, if that is something else than before."""

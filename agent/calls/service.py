@@ -466,6 +466,7 @@ class CallService:
             recording=held.recording,
             on_agent=partial(self._calls.handed_off, call),
             on_state=partial(self._calls.changed, call),
+            on_background=partial(self._calls.background_changed, call),
         )
         shared = SharedState(
             self._clock,

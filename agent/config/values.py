@@ -19,6 +19,9 @@ from latency_budget.storage.postgres_url import PostgresUrl
 _SHOWN_CHARS: Final = 60
 """Longest quotation of a wrong value: enough to find it, not enough to bury the message."""
 
+_LOGIN: Final = re.compile(r"(?<=:)(?!//)[^\s]*@|(?<=://)[^\s]*@")
+"""User name and password of a refused address, which no message repeats."""
+
 _INT_BOUND: Final = 10**18
 """Whole numbers have fewer digits than this: longer ones overflow where they are compared."""
 
@@ -69,7 +72,8 @@ def _check(rules: list[Any], inner: Any, value: object, *, is_text: bool) -> Any
         if isinstance(rule, Between) and not rule.low <= result <= rule.high:
             raise WrongValueError(f"must be from {rule.low:g} to {rule.high:g}, not {result:g}")
         if isinstance(rule, Matching) and not re.fullmatch(rule.pattern, result):
-            raise WrongValueError(f"must be {rule.words}, not {shown(result)}")
+            told = _LOGIN.sub("***@", result)
+            raise WrongValueError(f"must be {rule.words}, not {shown(told)}")
     return result
 
 

@@ -90,10 +90,12 @@ class BackgroundTools:
         feed: Callable[[ev.Event], None],
         awaits_request: Callable[[], bool],
         joined: Callable[[], None],
+        changed: Callable[[int], None],
     ) -> None:
         """`group` is the session's: its end cancels the tools. `feed` gives the machine an event,
         and calls `look`. `awaits_request`: the client is to ask for the next response. `joined` is
-        called when the conversation has a result."""
+        called when the conversation has a result, `changed` with the number of tools that run
+        whenever it changes."""
         self._group = group
         self._tools = tools
         self._context = context
@@ -104,6 +106,7 @@ class BackgroundTools:
         self._feed = feed
         self._awaits_request = awaits_request
         self._joined = joined
+        self._changed = changed
         self._running: list[ModelCall] = []
         self._ended: list[BackgroundResult] = []
         """Results that have not joined the conversation, at most as many as may run."""
@@ -139,7 +142,7 @@ class BackgroundTools:
             return OVER
         task.add_done_callback(lambda _: tool.close())  # it was never begun, perhaps
         self._running.append(call)
-        self._feed(ev.BackgroundChanged(len(self._running)))
+        self._report()
         return RUNNING
 
     def look(self) -> None:
@@ -212,6 +215,10 @@ class BackgroundTools:
                 text = TOO_LONG
         self._running.remove(call)
         self._ended.append(BackgroundResult(call, text))
+        self._report()
+
+    def _report(self) -> None:
+        self._changed(len(self._running))
         self._feed(ev.BackgroundChanged(len(self._running)))
 
     def _know(self, call: ModelCall, result: str) -> None:

@@ -198,6 +198,7 @@ class Session:
             feed=self.feed,
             awaits_request=lambda: self._responses.awaits_client,
             joined=self._prefill.changed,
+            changed=outputs.on_background,
         )
         self._responses = ResponseController(
             self._group,

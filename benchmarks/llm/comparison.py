@@ -24,7 +24,7 @@ from .engine_under_test import OwnEngine
 from .model_path import halfsec_home, locate_model
 from .peer_ctranslate2 import CTranslate2
 from .peer_llama_cpp import LlamaCpp
-from .report import Names, gates, tables
+from .report import Names, gates, max_int4_share, tables
 from .rounds import TOGETHER, Entry, measure
 from .workload import make_script
 
@@ -81,7 +81,8 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
         )
     results = {name: one.summary() for name, one in figures.items()}
     others = (n if n in results else None for n in (SAME_FILE, EIGHT_BIT, PLAIN_INT4))
-    judged = gates(results, first_load_s, Names(OWN, PLAIN, *others))
+    limit = max_int4_share(checkpoint.config)
+    judged = gates(results, first_load_s, Names(OWN, PLAIN, *others), limit)
     print(f"{machine()}, {path.name}, {options.threads} threads\n\n{tables(results)}\n")
     for gate in judged:
         print(gate)

@@ -125,6 +125,8 @@ class Metrics:
         calls, counts = self._calls, self._calls.history.counts
         guesses, condensing = calls.guesses, calls.condensing
         yield _gauge("calls", "Calls in progress.", len(calls))
+        text = "Tools that run in the background of calls."
+        yield _gauge("background_tools", text, calls.num_background)
         text = "Most calls at once whose p95 is predicted within the budget; missing until known."
         yield _gauge("calls_capacity", text, calls.capacity())
         text = "From the start of the process until calls were taken; missing until then."

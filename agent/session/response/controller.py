@@ -392,8 +392,8 @@ class ResponseController:
         run.is_sent = True
         reply = run.reply
         self._items.finish(reply)
-        if reply.opener_chars or reply.failed:
-            self._prefill.changed()  # the model reads words that it did not generate
+        if reply.opener_chars or reply.failed or reply.was_looping:
+            self._prefill.changed()  # the model's history is not what it generated
         self._follow_handoff(reply)
         self._emit(ev.ReplySent(reply.turn))
         remaining_ns = reply.playback.end_ns() - self._clock.now_ns()

@@ -131,6 +131,8 @@ class SessionOutputs:
     """Called with the name of the agent that took over."""
     on_state: OnState = lambda state, stage: None
     """Called with the agent's state and the stage that it waits for, when either changes."""
+    on_background: Callable[[int], None] = lambda num_running: None
+    """Called with the number of tools that run in the background, when it changes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,9 @@ class ReplyItems:
             self._conversation.set_text(reply.item_id, text, item_status, reply.rounds)
             if reply.generated and (reply.opener_chars or reply.failed):
                 self._context.edited()
-            elif reply.continues is not None:  # a cut of the part before may have taken it along
+            # Of one that looped the model has more; a cut of the part before may have taken this
+            # one along.
+            elif reply.was_looping or reply.continues is not None:
                 self._correct(reply, len(reply.text))
         self._end(reply, status, reason, len(reply.text))
         self._record(reply, len(reply.text))

@@ -61,6 +61,9 @@ class Reply:
     is_complete: bool = False
     """Generation is over: `text` does not grow any more."""
     hit_limit: bool = False
+    was_looping: bool = False
+    """It repeated itself and was ended; what the model has generated beyond `text` is no part of
+    it."""
     failed: str | None = None
     """Why it failed, in words for the client."""
     generated: bool = False

@@ -21,6 +21,7 @@ nothing more is sent. A preemptive response is the same task without an announce
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -51,6 +52,7 @@ from latency_budget.account.marks import MarkName
 from tts.text_chunker import CutterConfig, SpeakablePiece, TextChunker
 
 from .handoff import NOT_THIS_ONE, transferred
+from .repetition import RepetitionGuard
 from .response import Reply
 
 MAX_PIECES: Final = 4
@@ -84,6 +86,8 @@ LOST: Final = (
     "was not started again."
 )
 TOO_LONG: Final = "Error: the result is too long to be read."
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,8 +346,10 @@ class ResponseTask:
         self._resume(first)
         base = len(first.text) - first.opener_chars
         calls: list[ModelCall] = []
+        guard = RepetitionGuard() if first.speaks and source is self._chat else None
         async with aclosing(self._tokens(source, first, tools)) as tokens:
-            async for token in tokens:
+            async for generated in tokens:
+                token = self._without_loop(guard, generated)
                 self._add(token)
                 calls += token.calls
                 if first.speaks:
@@ -355,6 +361,8 @@ class ResponseTask:
                         await self._put(piece, base)
                 elif token.text or token.finish_reason is not None:
                     await self._show_text()
+                if self.reply.was_looping:
+                    break  # the model stops
         if first.speaks:
             for piece in chunker.flush():
                 await self._put(piece, base)
@@ -372,6 +380,15 @@ class ResponseTask:
             on_mark=self.mark,
             tools=tools,
         )
+
+    def _without_loop(self, guard: RepetitionGuard | None, token: ReplyToken) -> ReplyToken:
+        """The token; where the reply repeats itself without end, its last one, cut."""
+        end = None if guard is None else guard.push(token.text)
+        if end is None:
+            return token
+        _log.warning("a reply repeated itself without end; it was ended")
+        self.reply.was_looping = True
+        return replace(token, text=token.text[:end], finish_reason="stop", calls=())
 
     def _add(self, token: ReplyToken) -> None:
         reply, before = self.reply, self._usage

@@ -22,3 +22,38 @@ def test_ports_are_a_range_or_none() -> None:
 def test_a_stun_server_is_an_address(url: str) -> None:
     with pytest.raises(ConfigError, match=r"webrtc\.stun_url"):
         load_config({"webrtc.stun_url": url})
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "turn:turn.example.com",
+        "turn:192.0.2.1:3478",
+        "turns:turn.example.com:5349?transport=tcp",
+        "turn:turn.example.com:3478?transport=udp",
+    ],
+)
+def test_a_turn_server_is_an_address(url: str) -> None:
+    assert load_config({"webrtc.turn_url": url}).webrtc.turn_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("turn:", "turn.example.com:3478", "http://turn.example.com", "stun:turn.example.com"),
+        *("turn://turn.example.com", "turn:host:port", "turn:host?transport=sctp", "turn:a b"),
+    ],
+)
+def test_another_address_of_a_turn_server_is_refused_with_its_form(url: str) -> None:
+    words = r"webrtc\.turn_url must be empty, or turn:HOST:PORT, not '.+' \(command line\)"
+    with pytest.raises(ConfigError, match=words):
+        load_config({"webrtc.turn_url": url})
+
+
+@pytest.mark.parametrize("form", ["turn:{}@turn.example.com", "turn://{}@turn.example.com:3478"])
+def test_a_login_in_the_address_is_refused_and_not_repeated(form: str) -> None:
+    """It belongs into `turn_username` and an environment variable."""
+    with pytest.raises(ConfigError, match=r"\*\*\*@turn\.example\.com") as raised:
+        load_config({"webrtc.turn_url": form.format("halfsec:p@ss:w/rd")})
+    assert "ss:w" not in str(raised.value)
+    assert "halfsec" not in str(raised.value)

@@ -192,6 +192,29 @@ async def test_call_state_is_published_on_change() -> None:
     assert (ended["state"], refusal["code"]) == ("ended", "busy")
 
 
+async def test_tools_in_the_background_and_handoffs_of_a_call_are_published() -> None:
+    calls = CallRegistry(Config(), ManualClock(5_000_000_000))
+    call = calls.admit(SessionId("s1"), "desk")
+    other = calls.admit(SessionId("s2"), "desk")
+    stream = calls.events.listen()
+    await anext(stream)
+    calls.background_changed(call, 1)
+    calls.background_changed(call, 2)
+    calls.background_changed(other, 1)
+    calls.handed_off(call, "sales")
+    calls.changed(call, "thinking", Stage.ASR)
+    listed, _ = calls.listing()
+    assert (listed["background_tools"], listed["handoffs"], listed["agent"]) == (2, 1, "sales")
+    assert (calls.num_background, calls.num_handoffs) == (3, 1)
+    calls.background_changed(call, 0)
+    calls.leave(other)
+    assert calls.num_background == 0
+    told_of = [data for _, _, data in await told(stream, 7)]
+    assert [each.get("background_tools") for each in told_of] == [1, 2, 1, None, 2, 0, None]
+    assert [each.get("handoffs") for each in told_of] == [None, None, None, 1, None, None, None]
+    assert (told_of[3]["agent"], told_of[-1]["state"]) == ("sales", "ended")
+
+
 def request(**headers: str) -> Request:
     raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "headers": raw, "query_string": b"session=s1", SCOPE_KEY: ANYONE}

@@ -84,6 +84,12 @@ async def test_every_metric_is_exposed(told: dict[str, set[str]]) -> None:
         assert labels - {""} <= set().union(*(told[name] for name in names)), text
 
 
+def test_the_dashboard_shows_handoffs_and_tools_in_the_background() -> None:
+    asked = {target["expr"] for panel in panels() for target in panel["targets"]}
+    assert "sum(rate(halfsec_handoffs_total[$__rate_interval])) * 60" in asked
+    assert "sum(halfsec_background_tools)" in asked
+
+
 def test_panels_stand_side_by_side() -> None:
     assert len({panel["id"] for panel in panels()}) == len(panels())
     cells = [

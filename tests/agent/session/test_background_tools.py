@@ -183,6 +183,7 @@ def test_the_result_is_announced_once_behind_a_silence() -> None:
         await scene.rest(3)
 
     scene = play(story, FOUND, "Done.")
+    assert scene.call.num_background == [1, 0]
     (call,), chat = (search(),), scene.chat
     before = (
         ChatMessage("user", "Is there anything cheap?"),

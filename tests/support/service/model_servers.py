@@ -71,7 +71,8 @@ class Answer:
 
     pieces: Sequence[bytes]
     then: str = "close"
-    """"close", "keep": the connection stays usable, or "hang": nothing more comes."""
+    """"close", "keep": the connection stays usable, "hang": nothing more comes, or "flow": the last
+    piece comes again in each turn of the event loop, until the client closes the connection."""
 
 
 @dataclass
@@ -93,7 +94,9 @@ class ScriptedServer:
     sockets_at: int | None = None
     """Port to which WebSockets are passed on; None: they are answered like any GET request."""
     given_up: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the client closed the connection while an answer hung."""
+    """Set when the client closed the connection while an answer hung or flowed."""
+    num_flowed: int = 0
+    """Pieces sent again by answers that flow."""
     _open: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -142,8 +145,13 @@ class ScriptedServer:
                 await writer.drain()
             if answer.then == "hang":
                 assert await reader.read() == b"", "the client closes, and sends nothing more"
+            while answer.then == "flow" and not reader.at_eof():
+                writer.write(answer.pieces[-1])
+                await writer.drain()
+                self.num_flowed += 1
+                await asyncio.sleep(0)
         finally:  # a connection that is reset was given up as well
-            if answer.then == "hang":
+            if answer.then in ("hang", "flow"):
                 self.given_up.set()
         return answer.then == "keep"
 

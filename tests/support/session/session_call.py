@@ -80,6 +80,7 @@ class Call:
         self.notices: list[Notice] = []
         self.turns: list[TurnEntry] = []
         self.states: list[tuple[str, Stage | None]] = []
+        self.num_background: list[int] = []
         self._news = asyncio.Event()
         clock = clock or SystemClock()
         self.counts = BargeIns()
@@ -119,6 +120,7 @@ class Call:
             log=self._log,
             recording=recording,
             on_state=lambda state, stage: self.states.append((state, stage)),
+            on_background=self.num_background.append,
         )
         shared = SharedState(clock, policy or Policy({Action.OPENER}), self.counts)
         settings = settings or SessionSettings(instructions="Be brief.", pace_ms=pace_ms)

@@ -12,6 +12,8 @@ import { find, write } from '../renderer.js';
  * @property {string} [agent]
  * @property {string} [began_at]
  * @property {number} [turns]
+ * @property {number} [background_tools] that run now
+ * @property {number} [handoffs]
  * @property {number | null} [p50_ms]
  * @property {string | null} [state]
  * @property {string | null} [stage]
@@ -60,7 +62,8 @@ export class LiveCalls {
     this.changed();
   }
 
-  /** @param {{session: string, state?: string, stage?: string | null, agent?: string}} event */
+  /** @param {{session: string, state?: string, stage?: string | null,
+   *   agent?: string, background_tools?: number, handoffs?: number}} event */
   onSession(event) {
     if (event.state === 'ended') this.remove(event.session);
     else if (event.state === 'began') {
@@ -158,6 +161,7 @@ class CallCard {
   /** @private */
   drawNow() {
     const { agent, began_at, turns, p50_ms, state, stage, waiting } = this.call;
+    const { background_tools, handoffs } = this.call;
     const now = waiting ? 'waiting' : (state ?? 'listening');
     this.element.dataset.state = now;
     const doing = stage ? ` · ${STAGE_NAMES[stage] ?? stage}` : '';
@@ -166,6 +170,8 @@ class CallCard {
     const began = Date.parse(began_at ?? '');
     const facts = [
       turns === undefined ? '' : plural(turns, 'turn'),
+      background_tools ? `${plural(background_tools, 'tool')} in the background` : '',
+      handoffs ? plural(handoffs, 'handoff') : '',
       p50_ms === undefined || p50_ms === null ? '' : `p50 ${milliseconds(p50_ms)}`,
       Number.isNaN(began) ? '' : `since ${clockTime(began)}`,
     ];

@@ -46,6 +46,9 @@ from tests.support.service.model_servers import (
 HI: Final = ChatMessage("user", "Hi")
 HELLO: Final = stream(said("Hel"), said("lo", "stop"))
 WEATHER: Final = '{"name": "weather", "parameters": {"type": "object", "properties": {}}}'
+MAX_CLOSING_TURNS: Final = 20
+"""Turns of the event loop until both sides have closed a connection over loopback: the client's
+does at once, and the server sees it with the next turn of its own, which is in the same loop."""
 SHORT_S: Final = 0.5
 """Timeout of a server that is to be given up."""
 
@@ -161,6 +164,31 @@ async def test_a_barge_in_closes_the_request() -> None:
         await reply(chat)
         texts = [each["content"] for each in scripted.bodies[-1]["messages"]]
         assert texts == ["Be brief.", "Hi", "Hell", "Stop"]
+
+
+async def test_a_barge_in_ends_a_stream_that_flows_within_some_turns_of_the_event_loop() -> None:
+    """The server can send a piece in each turn, and hardly does so before it sees the end."""
+    flowing = Answer([head(), f"data: {said('la ')}\n\n".encode()], "flow")
+    async with talking(flowing) as (chat, scripted, server):
+        tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
+        texts = [(await anext(tokens)).text for _ in range(5)]
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(anext(tokens))
+            waiting.cancel()
+        before = scripted.num_flowed
+        await tokens.aclose()
+        num_turns = 0
+        while not scripted.given_up.is_set():
+            num_turns += 1
+            assert num_turns < MAX_CLOSING_TURNS, "the stream is still open"
+            await asyncio.sleep(0)
+        assert scripted.num_flowed - before <= MAX_CLOSING_TURNS
+        assert server.problem is None
+        await chat.commit(ChatMessage("user", "Stop"))
+        scripted.answers.append(HELLO)
+        await reply(chat)
+        history = [each["content"] for each in scripted.bodies[-1]["messages"]]
+        assert history == ["Be brief.", "Hi", "".join(texts), "Stop"], "nothing was read behind it"
 
 
 async def test_a_guess_is_given_up_before_its_first_token() -> None:
