@@ -7,10 +7,12 @@ redundant copy in the packet behind it, or concealed.
 
 With DTX a client sends nothing while its caller is silent, yet detectors and timers need the
 silence. So `advance`, called every 20 ms, fills what is overdue by `OVERDUE_MS` with what the
-decoder makes of nothing. What then comes for a time that was filled already was late: it follows
-all the same, and the stream is ahead of real time by as much. The next gap, or silence, is filled
-with as much less, so that the session is never further ahead than the longest silence of the
-network; otherwise each would add to it, until audio is dropped (`AHEAD_S` in `transport.py`).
+decoder makes of nothing; by `DTX_OVERDUE_MS`, where the last packet was that of a silence, of one
+or two bytes, which browsers send once. What then comes for a time that was filled already was
+late: it follows all the same, and the stream is ahead of real time by as much. The next gap, or
+silence, is filled with as much less, so that the session is never further ahead than the longest
+silence of the network; otherwise each would add to it, until audio is dropped (`AHEAD_S` in
+`transport.py`).
 
 All packets have one SSRC: `peer.py` drops others, and calls `restart` where another one takes over.
 After a jump of the time by more than `MAX_GAP_S`, forward or back, nothing is filled, and nothing
@@ -24,6 +26,8 @@ from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from .opus import DTX_BYTES
 
 RTP_HZ: Final = 48_000
 """Clock of Opus in RTP, whatever the rate of the audio (RFC 7587, section 4.1)."""
@@ -40,7 +44,11 @@ MAX_AHEAD: Final = 5
 
 OVERDUE_MS: Final = 80
 """Silence of the network until the gap is filled. Less: jitter of a working network is filled and
-delays what follows. More delays the end of a turn by as much, where it ends in DTX."""
+delays what follows. More delays the end of a turn by as much, where it ends in DTX and the packet
+that says so is lost."""
+
+DTX_OVERDUE_MS: Final = 20
+"""The same after a packet that says that none will follow for a while: no time to wait for one."""
 
 MAX_GAP_S: Final = 5
 """Longest gap that is filled at once."""
@@ -95,6 +103,8 @@ class JitterBuffer:
         """Filled too far, and not saved at a gap since, in units of the RTP clock."""
         self._last_ns = 0
         """Arrival up to which audio is accounted for."""
+        self._is_silent = False
+        """The last packet was one of DTX."""
         self._gap_ns: int | None = None
         """Since when a packet is missing."""
 
@@ -108,6 +118,7 @@ class JitterBuffer:
         comes, silence is filled as before."""
         self._waiting.clear()
         self._is_restarted, self._gap_ns, self._owed = True, None, 0
+        self._is_silent = False
 
     def push(self, seq: int, timestamp: int, payload: bytes, now_ns: int) -> list[Int16]:
         """Take a packet: 16 bits of sequence number, 32 of time stamp. Returns audio, in order.
@@ -133,7 +144,8 @@ class JitterBuffer:
         if self._next_seq is None:
             return []
         audio = self._passed(now_ns)
-        while now_ns - self._last_ns > OVERDUE_MS * 1_000_000 and not self._waiting:
+        overdue_ms = DTX_OVERDUE_MS if self._is_silent else OVERDUE_MS
+        while now_ns - self._last_ns > overdue_ms * 1_000_000 and not self._waiting:
             if self._owed >= FRAME:
                 self._owed -= FRAME
             else:
@@ -179,6 +191,7 @@ class JitterBuffer:
             audio.append(self._decoder.decode(payload))
         except ValueError:
             return audio  # no Opus: as if it had been lost
+        self._is_silent = len(payload) <= DTX_BYTES
         self._next_time = timestamp + num * RTP_HZ // rate_hz
         return audio
 

@@ -100,6 +100,8 @@ class OpusEncoder:
         self._lib = library()
         self._frame = rate_hz * FRAME_MS // 1000
         self._packet = ctypes.create_string_buffer(MAX_PACKET_BYTES)
+        self._is_silent = False
+        """The last packet was one of DTX."""
         error = ctypes.c_int()
         self._state = self._lib.opus_encoder_create(rate_hz, 1, _VOIP, ctypes.byref(error))
         if error.value or not self._state:
@@ -114,7 +116,11 @@ class OpusEncoder:
             self._lib.opus_encoder_ctl(self._state, request, ctypes.c_int(value))
 
     def encode(self, pcm: Int16) -> bytes | None:
-        """Packet of one frame, int16 [rate / 50]; None: silence that is not sent (DTX)."""
+        """Packet of one frame, int16 [rate / 50]; None: silence that is not sent (DTX).
+
+        The first packet of a silence is sent, as by browsers: it tells the receiver at once that
+        none will follow, where it would have to wait for one.
+        """
         assert len(pcm) == self._frame
         samples = np.ascontiguousarray(pcm)
         size = self._lib.opus_encode(
@@ -122,7 +128,8 @@ class OpusEncoder:
         )
         if size < 0:
             raise OpusError(f"a frame could not be encoded: error {size}")
-        return None if size <= DTX_BYTES else self._packet.raw[:size]
+        was_silent, self._is_silent = self._is_silent, size <= DTX_BYTES
+        return None if self._is_silent and was_silent else self._packet.raw[:size]
 
     def __del__(self) -> None:
         if getattr(self, "_state", None):

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.webrtc.jitter_buffer import (
+    DTX_OVERDUE_MS,
     FRAME,
     MAX_AHEAD,
     MAX_GAP_S,
     OVERDUE_MS,
     JitterBuffer,
 )
-from agent.webrtc.opus import OpusDecoder, OpusEncoder, OpusError
+from agent.webrtc.opus import DTX_BYTES, OpusDecoder, OpusEncoder, OpusError
 from tests.support.service.live_call import recording
 
 RATE_HZ: Final = 24_000
@@ -159,6 +160,40 @@ def test_many_short_halts_of_the_network_do_not_add_up() -> None:
     assert 0 < most <= 25
     quiet = sum(len(joined(buffer.advance(20 * at * MS))) for at in range(400, 500))
     assert heard + quiet <= 500 * SAMPLES, "silence that was heard already is not heard again"
+
+
+def test_a_silence_that_is_announced_is_filled_at_once() -> None:
+    """A turn that ends in DTX is over as soon as one that ends in packets of silence."""
+    talk = np.concatenate([speech(10), np.zeros(40 * SAMPLES, np.int16)])
+    sent = encoded(talk)
+    announced = next(number for number, each in enumerate(sent) if each and len(each) <= DTX_BYTES)
+    assert sent[announced + 1] is None, "it is sent once"
+    for last, overdue_ms in ((announced, DTX_OVERDUE_MS), (announced - 1, OVERDUE_MS)):
+        buffer = new_buffer()
+        for number, payload in enumerate(sent[: last + 1]):
+            assert payload is not None
+            push(buffer, number, payload, 20 * number)
+        assert len(joined(buffer.advance((20 * last + overdue_ms) * MS))) == 0
+        for num_filled in range(1, 5):
+            late_ms = 20 * (last + num_filled - 1) + overdue_ms + 1
+            assert len(joined(buffer.advance(late_ms * MS))) == SAMPLES
+
+
+def test_a_voice_behind_an_announced_silence_is_heard_whole_and_late_packets_owe_silence() -> None:
+    talk = np.concatenate([speech(10), np.zeros(30 * SAMPLES, np.int16), speech(10)])
+    sent = encoded(talk)
+    buffer, seq, num_heard = new_buffer(), 0, 0
+    delay_ms = 0
+    for number, payload in enumerate(sent):
+        num_heard += len(joined(buffer.advance((20 * number + delay_ms) * MS)))
+        if number == 40:
+            delay_ms = 50
+        if payload is not None:
+            at_ns = (20 * number + delay_ms) * MS
+            num_heard += len(joined(buffer.push(seq, number * FRAME, payload, at_ns)))
+            seq += 1
+    assert buffer.counts.late == 0
+    assert len(sent) * SAMPLES <= num_heard <= (len(sent) + 3) * SAMPLES
 
 
 def test_a_jump_is_a_new_beginning_and_fills_nothing() -> None:
