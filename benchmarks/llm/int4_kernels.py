@@ -19,7 +19,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.voice.report import save
-from latency_budget.account.clock import SystemClock
+from latency_budget.account.clock import SystemClock, unix_ns
 from latency_budget.host import machine
 from llm_engine.backends.onnx_graph import BlockFormat, linear_attributes, make_model
 from llm_engine.torch_extra import require_torch
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         {
             "bench": "int4_kernels",
             "machine": machine(),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
             "command": command,
             "fastest_ms": fastest,
         },
