@@ -102,7 +102,7 @@ def test_a_call_over_webrtc_is_held(open_page: Open, server: FakeServer) -> None
         )
         await answer(call, WORDS)
         await done(call, "completed")  # long before it was heard
-        await call.play(RESPONSE, tone(2.0))
+        await call.play(RESPONSE, noise(2.0))
 
     server.peer_script = script
     page = using_webrtc(open_page)
@@ -126,6 +126,13 @@ def test_a_call_over_webrtc_is_held(open_page: Open, server: FakeServer) -> None
     assert page.evaluate(STATES) == ["closed"]
     assert call.events == [], "the server plays, counts and truncates"
     assert server.calls == []
+    page.locator("#download summary").click()
+    with page.expect_download() as found:
+        page.locator("#download").get_by_role("button", name="Sound").click()
+    sound, rate_hz = soundfile.read(found.value.path())
+    sounding = np.count_nonzero(np.abs(sound) > 0.01, axis=0)
+    assert sounding[0] > 0, "the caller, left"
+    assert sounding[1] > rate_hz, "the agent's two seconds, right"
 
 
 def test_a_reply_is_cut_where_the_server_says(open_page: Open, server: FakeServer) -> None:
