@@ -2,10 +2,12 @@
 
 import { Access } from './call/access.js';
 import { Call } from './call/call.js';
+import { ConnectionChoice } from './webrtc/connection-choice.js';
 import { Controls, urlOf } from './ui/controls.js';
 import { EventBuffer } from './call/event-buffer.js';
 import { KeyDialog } from './ui/key-dialog.js';
 import { Notice } from './ui/notice.js';
+import { PeerAudio } from './webrtc/peer-audio.js';
 import { PreferenceStore } from './call/preferences.js';
 import { problemOfClose, problemOfRefusal, PROBLEMS } from './ui/problems.js';
 import { ReadinessWatch } from './call/readiness.js';
@@ -34,6 +36,9 @@ const SAMPLE_URL = 'sample-question.wav';
 /** Refresh interval of the figures under "About this call". */
 const FIGURES_EVERY_MS = 250;
 
+/** Close code of a connection that broke, whoever closed it. */
+const ABNORMAL = 1006;
+
 /** Events held until `call-views.js` has loaded: ten seconds, and 5 MB. */
 const MAX_EARLY = 1500;
 
@@ -53,19 +58,28 @@ const page = {
 const keyDialog = new KeyDialog(/** @type {HTMLDialogElement} */ (byId('key-dialog')));
 const access = new Access(askForKey);
 const preferences = new PreferenceStore();
+const choice = new ConnectionChoice();
 const isNamed = new URLSearchParams(globalThis.location.search).has('model');
+/** @type {RealtimeClient} */
 const client = new RealtimeClient(urlOf(isNamed ? '' : preferences.now.agent), {
   getSecret: () => access.secret(),
+  alternative: {
+    // Without a loudspeaker there is nothing to gain.
+    isWanted: () => !call.conversation.silent && choice.usesWebRtc(preferences.now.connection),
+    open: (url, secret) => peers.open(url, secret),
+  },
 });
 const call = new Call(client, preferences);
 const transcript = new Transcript(page.scroller, page.transcript, page.announcer);
 const notice = new Notice(page.notice, act);
 const controls = new Controls({ call, preferences, notice, access });
+const peers = new PeerAudio(call, preferences, access); // after push-to-talk was set
 const watch = new ReadinessWatch(showReadiness);
 let serverWasDown = false;
 /** @type {Promise<typeof import('./ui/call-views.js')> | null} */
 let callViews = null;
 let isTelling = false;
+let numGaps = 0;
 const events = new EventBuffer(
   [
     [call, ['resumed', 'renewed', 'audio', 'played']],
@@ -166,6 +180,7 @@ function tryingAgain() {
 /** @param {Status} status */
 function showConnection(status) {
   if (status.state === 'waiting') {
+    noteLoss(status);
     const problem = status.resumable ? 'connection-broke' : problemOfClose(status.code);
     // A rejection looks like a server that is gone until the reason was fetched.
     const isSure = status.wasOpen || problem !== 'server-gone';
@@ -179,12 +194,33 @@ function showConnection(status) {
     page.server.dataset.state = 'open';
     page.server.textContent = 'Connected';
     setUsable(true);
+    showTransport();
   } else if (status.state === 'closed') {
     if (status.code) notice.show('session-ended', status.reason);
+    choice.ended();
     page.server.dataset.state = 'ready';
     page.server.textContent = 'Ready';
     watch.start();
   }
+}
+
+/** What only a WebSocket has is hidden otherwise. */
+function showTransport() {
+  const { usesTracks } = client;
+  document.body.dataset.connection = usesTracks ? 'webrtc' : 'websocket';
+  if (usesTracks) page.server.textContent = 'Connected: WebRTC';
+}
+
+/** @param {Status} status */
+function noteLoss({ wasOpen, code }) {
+  const isBroken = wasOpen && code === ABNORMAL && !client.usesTracks;
+  if (isBroken) choice.note('broken', performance.now());
+}
+
+/** @param {number} underruns so far, of the devices that are open */
+function noteGaps(underruns) {
+  choice.note('gap', performance.now(), underruns - numGaps);
+  numGaps = underruns;
 }
 
 /** Loaded at the first interaction, before the call begins. */
@@ -202,6 +238,7 @@ async function tellOfCall() {
 
 function showFigures() {
   const { rateHz, underruns, droppedMs } = call.devices.figures;
+  noteGaps(underruns);
   const values = /** @type {Record<string, number>} */ ({
     sentMs: call.uplink.sentMs,
     playedMs: call.reports.totalMs,
@@ -246,6 +283,11 @@ on(call, 'resumed', () => {
 on(call, 'renewed', () => {
   if (!transcript.isEmpty) transcript.addDivider('New connection: the agent starts afresh');
   transcript.beginAnew();
+});
+on(call.uplink, 'slow', () => choice.note('dropped', performance.now()));
+on(client, 'fallback', ({ reason }) => {
+  choice.failed();
+  notice.show('webrtc-failed', reason);
 });
 on(call.conversation, 'message', (message) => {
   document.body.dataset.started = 'true';

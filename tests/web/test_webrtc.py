@@ -3,13 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pytest
-import soundfile
-import soxr
 from playwright.sync_api import Browser
 
-from tests.support.browser.pages import ALLOW, AUTOPLAY, FAKE_DEVICE, SAMPLE, Launch
 from tests.support.service.live import LiveServer
 from tests.support.service.live_call import overlap
 
@@ -51,17 +47,6 @@ async () => Object.fromEntries(
         .map((each) => [each.type, each]),
 )
 """
-
-
-@pytest.fixture(scope="module")
-def talking_browser(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    """Browser whose microphone asks the sample question every ten seconds."""
-    pcm, rate_hz = soundfile.read(SAMPLE, dtype="float32")
-    speech = soxr.resample(pcm, rate_hz, 48_000)
-    path: Path = tmp_path_factory.mktemp("microphone") / "question.wav"
-    sound = np.concatenate([np.zeros(48_000 * 2), speech, np.zeros(48_000 * 6)])
-    soundfile.write(path, sound, 48_000, subtype="PCM_16")
-    return launch(AUTOPLAY, FAKE_DEVICE, ALLOW, f"--use-file-for-fake-audio-capture={path}")
 
 
 def test_a_page_asks_and_hears_the_answer(live: LiveServer, talking_browser: Browser) -> None:

@@ -9,12 +9,15 @@
  * reply is played, `lost` when the microphone is removed, `hushed` (detail: boolean) when the
  * system mutes or unmutes it, `sample-ended`, `sound` (detail: boolean) when the browser suspends
  * or resumes output, `instead` (detail: 'microphone' or 'speaker') when the chosen device is
- * missing and another one is used.
+ * missing and another one is used, `track` when `track` is another one, `remote` (detail: {level})
+ * every 20 ms of a remote stream.
  */
 
 import { Capture } from './capture.js';
 import { CaptureError } from './microphone.js';
+import { WIRE_RATE_HZ } from './pcm.js';
 import { Playback } from './playback.js';
+import { RemoteAudio } from '../webrtc/remote-audio.js';
 
 /**
  * @typedef {object} Played
@@ -32,6 +35,9 @@ import { Playback } from './playback.js';
  * @property {string} [sinkId]
  */
 
+/** Root mean square of what counts as sound: a codec's silence is not quite zero. */
+const SILENT = 1e-4;
+
 /** Time within which a browser that allows output has started the context. */
 const RESUME_GRACE_MS = 500;
 
@@ -46,6 +52,8 @@ export class AudioDevices extends EventTarget {
     this.capture = null;
     /** @private @type {Playback | null} */
     this.playback = null;
+    /** @private @type {RemoteAudio | null} */
+    this.remote = null;
     /** @private @type {Promise<void> | null} */
     this.opening = null;
     /** @private */
@@ -62,6 +70,11 @@ export class AudioDevices extends EventTarget {
 
   get hasMicrophone() {
     return this.capture?.hasMicrophone ?? false;
+  }
+
+  /** What is captured, as a track; null: nothing is. */
+  get track() {
+    return this.capture?.track ?? null;
   }
 
   /** Time of the audio context, shared by both directions, in s; null without a context. */
@@ -126,6 +139,7 @@ export class AudioDevices extends EventTarget {
     capture.addEventListener('lost', (event) => this.pass(event));
     capture.addEventListener('hushed', (event) => this.pass(event));
     capture.addEventListener('sample-ended', (event) => this.pass(event));
+    capture.addEventListener('track', (event) => this.pass(event));
     playback.addEventListener('progress', (event) => this.onPlayed(event, false));
     playback.addEventListener('finished', (event) => this.onPlayed(event, true));
     playback.addEventListener('output', (event) => this.pass(event));
@@ -166,8 +180,38 @@ export class AudioDevices extends EventTarget {
     this.capture?.mute(muted);
   }
 
+  /**
+   * Play a remote stream in place of the one before.
+   * @param {MediaStream | null} stream null: none
+   */
+  playRemote(stream) {
+    this.remote?.close();
+    this.remote = null;
+    if (!stream || !this.context) return;
+    const remote = new RemoteAudio(this.context, stream);
+    remote.addEventListener('batch', (event) => this.onRemote(event));
+    // Where it is missing, the context has said so.
+    if (this.choice.speaker) void remote.useSpeaker(this.choice.speaker).catch(() => {});
+    this.remote = remote;
+  }
+
+  /**
+   * @private
+   * @param {Event} event
+   */
+  onRemote(event) {
+    const { pcm, level, atS } = /** @type {CustomEvent} */ (event).detail;
+    this.dispatchEvent(new CustomEvent('remote', { detail: { level } }));
+    if (level < SILENT) return;
+    const samples = Float32Array.from(pcm, (/** @type {number} */ sample) => sample / 32_768);
+    const frame = Math.round(atS * WIRE_RATE_HZ) - samples.length;
+    const detail = { samples, frame, rateHz: WIRE_RATE_HZ };
+    this.dispatchEvent(new CustomEvent('output', { detail }));
+  }
+
   /** @private */
   async useSpeaker() {
+    void this.remote?.useSpeaker(this.choice.speaker).catch(() => {});
     const sink = /** @type {Sink | null} */ (this.context);
     if (!sink?.setSinkId || (sink.sinkId ?? '') === this.choice.speaker) return;
     try {
@@ -227,12 +271,14 @@ export class AudioDevices extends EventTarget {
 
   /** Ask the browser again to resume output. */
   async resume() {
+    void this.remote?.resume();
     await this.context?.resume();
   }
 
   /** Release all devices; `open` starts again. */
   async close() {
     const { context, capture, playback } = this;
+    this.playRemote(null);
     this.opening = null;
     this.context = null;
     this.capture = null;

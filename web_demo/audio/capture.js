@@ -4,7 +4,7 @@
  * Both go through the same worklet (`capture-worklet.js`), so a page without a microphone exercises
  * the same path. Batches of 20 ms arrive as `batch` events; `lost` means that the device was
  * removed, `hushed` (detail: boolean) that the system muted or unmuted it, `sample-ended` that the
- * recording has been played.
+ * recording has been played, `track` that `track` is another one.
  */
 
 import { CaptureError, requestMicrophone } from './microphone.js';
@@ -39,6 +39,8 @@ export class Capture extends EventTarget {
     this.microphone = null;
     /** @private @type {AudioBufferSourceNode | null} */
     this.sample = null;
+    /** @private The recording as a track. @type {MediaStreamTrack | null} */
+    this.sampleTrack = null;
     /** Batches are passed on only while this is true. */
     this.running = false;
     /** @private */
@@ -56,6 +58,13 @@ export class Capture extends EventTarget {
 
   get hasMicrophone() {
     return this.microphone !== null;
+  }
+
+  /**
+   * What is captured, as a track: the recording while it is played, or the microphone; null: none.
+   */
+  get track() {
+    return this.sampleTrack ?? this.stream?.getAudioTracks()[0] ?? null;
   }
 
   /**
@@ -86,6 +95,7 @@ export class Capture extends EventTarget {
     if (!this.sample) microphone.connect(this.node);
     for (const track of stream.getAudioTracks()) this.watch(track);
     this.running = true;
+    this.dispatchEvent(new Event('track'));
     return isChosen;
   }
 
@@ -132,6 +142,8 @@ export class Capture extends EventTarget {
     gain.gain.value = SAMPLE_GAIN;
     sample.connect(this.node);
     sample.connect(gain).connect(this.context.destination);
+    const asTrack = this.context.createMediaStreamDestination();
+    sample.connect(asTrack);
     this.microphone?.disconnect();
     sample.onended = () => {
       gain.disconnect();
@@ -140,7 +152,9 @@ export class Capture extends EventTarget {
       this.dispatchEvent(new Event('sample-ended'));
     };
     this.sample = sample;
+    this.sampleTrack = asTrack.stream.getAudioTracks()[0];
     this.running = true;
+    this.dispatchEvent(new Event('track'));
     sample.start();
   }
 
@@ -148,9 +162,11 @@ export class Capture extends EventTarget {
   stopSample() {
     const sample = this.sample;
     this.sample = null;
+    this.sampleTrack = null;
     sample?.stop();
     sample?.disconnect();
     this.microphone?.connect(this.node);
+    if (sample) this.dispatchEvent(new Event('track'));
   }
 
   /** Release the device. Capture continues with silence. */
@@ -159,6 +175,7 @@ export class Capture extends EventTarget {
     this.microphone = null;
     if (this.stream) stop(this.stream);
     this.stream = null;
+    this.dispatchEvent(new Event('track'));
   }
 
   /** Release the device. The object cannot be used afterwards. */

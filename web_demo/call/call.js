@@ -4,7 +4,8 @@
  * Interrupting: on `speech_started` the loudspeaker is flushed before anything else, then the
  * server gets how much of each cut reply was played. The server decides, because only it can
  * distinguish an interruption from a cough or a backchannel. Meanwhile the reply is ducked:
- * `halfsec.duck`, and `halfsec.unduck` when it was no interruption.
+ * `halfsec.duck`, and `halfsec.unduck` when it was no interruption. Over WebRTC the server plays:
+ * it stops by itself, cuts the history at what it sent, and its events say what was heard.
  *
  * Events: `phase` (detail: Phase), `connection` (detail: Status), `problem` and `solved` (detail:
  * {code, text}, codes as in `problems.js`), `level` (detail: {source, level}), `resumed` when the
@@ -20,6 +21,7 @@ import { CaptureError } from '../audio/microphone.js';
 import { WIRE_RATE_HZ } from '../audio/pcm.js';
 import { CHANGES, phaseOf } from './call-phase.js';
 import { PlaybackReports } from './playback-reports.js';
+import { RemoteReplies } from '../webrtc/remote-replies.js';
 import { SessionSettings } from './session-settings.js';
 import { Uplink } from './uplink.js';
 
@@ -33,6 +35,9 @@ import { Uplink } from './uplink.js';
 
 /** Silence sent after a recorded question: the server needs it to detect the end of the turn. */
 const LINGER_MS = 15_000;
+
+/** Interval of `played` over WebRTC, as the playback worklet has it. */
+const REMOTE_EVERY_MS = 50;
 
 /** Error codes that only mean "too late": the reply had already ended. */
 const HARMLESS = new Set([
@@ -56,6 +61,12 @@ export class Call extends EventTarget {
     this.devices = new AudioDevices();
     this.conversation = new Conversation();
     this.reports = new PlaybackReports(client);
+    /** @private */
+    this.remote = new RemoteReplies();
+    /** @private */
+    this.remoteAtMs = 0;
+    /** @private Recorded question to be played once the connection is open: a track has no past. */
+    this.sampleUrl = '';
     /** @type {Phase} */
     this.phase = 'off';
     /** @private @type {Work} */
@@ -97,10 +108,13 @@ export class Call extends EventTarget {
    */
   async playSample(url) {
     const { numEnded } = this;
+    const waits = this.client.status.state !== 'open' && this.client.willUseTracks;
+    this.sampleUrl = waits ? url : '';
     try {
-      await this.devices.playSample(url);
+      if (waits) await this.devices.open();
+      else await this.devices.playSample(url);
       if (numEnded !== this.numEnded) return;
-      this.pushToTalk.press(); // the sample ends push-to-talk when it has been played
+      if (!waits) this.pushToTalk.press(); // the sample ends push-to-talk when it has been played
       clearTimeout(this.linger);
       this.conversation.silent = false;
       this.client.connect();
@@ -129,7 +143,8 @@ export class Call extends EventTarget {
 
   /** Cancel the current reply without speaking. */
   async interrupt() {
-    if (this.is.responding) this.client.cancelResponse();
+    if (this.remote.isPlaying) this.client.clearOutput();
+    else if (this.is.responding) this.client.cancelResponse();
     await this.silence();
   }
 
@@ -171,6 +186,7 @@ export class Call extends EventTarget {
   async end() {
     this.numEnded += 1;
     this.is = { ...this.is, asking: false };
+    this.sampleUrl = '';
     clearTimeout(this.linger);
     this.client.close();
     this.conversation.reset();
@@ -191,6 +207,7 @@ export class Call extends EventTarget {
     client.addEventListener('event', (event) => this.onServerEvent(detailOf(event)));
     devices.addEventListener('batch', (event) => this.onBatch(detailOf(event)));
     devices.addEventListener('played', (event) => this.onPlayed(detailOf(event)));
+    devices.addEventListener('remote', (event) => this.onRemoteLevel(detailOf(event).level));
     devices.addEventListener('sound', (event) => {
       this.emit(detailOf(event) ? 'solved' : 'problem', { code: 'sound-suspended' });
     });
@@ -228,6 +245,7 @@ export class Call extends EventTarget {
    * @param {boolean} resumed
    */
   onOpen(resumed) {
+    this.conversation.isRemote = this.client.usesTracks;
     this.settings.apply(resumed);
     const cut = this.cutByLoss.splice(0);
     if (resumed) {
@@ -241,6 +259,7 @@ export class Call extends EventTarget {
     this.wasLost = false;
     this.uplink.flush();
     this.sendUnsent();
+    if (this.sampleUrl) void this.playSample(this.sampleUrl);
   }
 
   /**
@@ -271,6 +290,7 @@ export class Call extends EventTarget {
     if (event.type === 'response.output_audio.delta') this.onAudio(event);
     else if (event.type === 'error') this.onError(event.error);
     else this.conversation.handle(event);
+    if (this.client.usesTracks) this.onRemoteEvent(event);
     const change = CHANGES[event.type];
     if (change) this.update(change);
     if (event.type === 'input_audio_buffer.speech_started') void this.silence();
@@ -291,6 +311,41 @@ export class Call extends EventTarget {
     this.conversation.addAudio(itemId, (samples.length * 1000) / WIRE_RATE_HZ);
     if (!this.pushToTalk.held) this.devices.play(itemId, samples);
     this.emit('audio', { itemId, samples });
+  }
+
+  /**
+   * @private
+   * @param {RealtimeEvent} event of a call by WebRTC
+   */
+  onRemoteEvent(event) {
+    const heard = this.remote.take(event, performance.now());
+    if (heard) this.onRemoteHeard(heard, 0);
+    // The server knows to the word what was heard of it.
+    if (event.type === 'conversation.item.truncated')
+      this.client.send({ type: 'conversation.item.retrieve', item_id: event.item_id });
+  }
+
+  /**
+   * @private
+   * @param {number} level of the remote stream
+   */
+  onRemoteLevel(level) {
+    const now = performance.now();
+    if (now - this.remoteAtMs < REMOTE_EVERY_MS) return;
+    this.remoteAtMs = now;
+    const heard = this.remote.progress(now);
+    if (heard) this.onRemoteHeard(heard, level);
+  }
+
+  /**
+   * @private
+   * @param {import('../webrtc/remote-replies.js').Heard} heard
+   * @param {number} level
+   */
+  onRemoteHeard({ itemId, playedMs, state }, level) {
+    const finished = state !== 'playing';
+    if (state === 'cut') this.conversation.cut(itemId, playedMs);
+    this.onPlayed({ itemId, playedMs, level, finished });
   }
 
   /**
@@ -363,6 +418,8 @@ export class Call extends EventTarget {
   /** @private */
   forget() {
     this.uplink.forget();
+    this.remote.reset();
+    if (this.client.status.state !== 'open') this.devices.playRemote(null);
     const thinking = this.unsent.length > 0;
     this.is = { ...this.is, hearing: this.pushToTalk.held, thinking, responding: false };
   }
@@ -382,7 +439,10 @@ export class Call extends EventTarget {
    */
   update(change) {
     this.is = { ...this.is, ...change };
-    const phase = phaseOf(this.is, this.client.status.state, this.devices);
+    const { hasMicrophone } = this.devices;
+    const speaking = this.devices.speaking || this.remote.isPlaying;
+    const { state } = this.client.status;
+    const phase = phaseOf(this.is, state, { speaking, hasMicrophone });
     if (phase === this.phase) return;
     this.phase = phase;
     this.emit('phase', phase);

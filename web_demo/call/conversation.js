@@ -24,6 +24,8 @@ import { HeardText } from './heard-text.js';
  * @property {number} heardMs
  * @property {'live' | 'done' | 'cut'} state
  * @property {boolean} measured the latency of its turn was received
+ * @property {boolean} isSpoken
+ * @property {number | null} heardChars of a cut reply, where the server has said it
  *
  * @typedef {import('./realtime-client.js').RealtimeEvent} RealtimeEvent
  * @typedef {import('../ui/turn-bar.js').Turn} Turn
@@ -47,6 +49,8 @@ export class Conversation extends EventTarget {
     this.waiting = [];
     /** Without a loudspeaker a reply counts as heard when its text is shown. */
     this.silent = false;
+    /** Spoken replies are played by the server (WebRTC): it says when one was heard to its end. */
+    this.isRemote = false;
   }
 
   /** @param {RealtimeEvent} event */
@@ -151,9 +155,11 @@ export class Conversation extends EventTarget {
   /**
    * @param {string} itemId
    * @param {string} delta
+   * @param {boolean} [isSpoken]
    */
-  agentText(itemId, delta) {
+  agentText(itemId, delta, isSpoken = false) {
     const reply = this.replyFor(itemId);
+    reply.isSpoken ||= isSpoken;
     reply.words.addText(delta);
     this.showReply(itemId, reply);
   }
@@ -170,6 +176,8 @@ export class Conversation extends EventTarget {
       heardMs: 0,
       state: 'live',
       measured: false,
+      isSpoken: false,
+      heardChars: null,
     });
     this.replies.set(itemId, reply);
     for (const old of [...this.replies.keys()].slice(0, -MAX_REPLIES)) this.replies.delete(old);
@@ -180,11 +188,25 @@ export class Conversation extends EventTarget {
   responseDone(event) {
     for (const item of event.response.output ?? []) {
       const reply = this.replies.get(item.id);
-      if (event.response.status === 'completed') reply?.words.complete();
+      const isHeardLater = this.isRemote && !this.silent && reply?.isSpoken;
+      if (event.response.status === 'completed' && !isHeardLater) reply?.words.complete();
       if (!reply || reply.state !== 'live') continue;
       if (event.response.status === 'cancelled') this.cut(item.id);
+      else if (isHeardLater) continue;
       else if (this.silent || reply.words.audioMs === 0) this.played(item.id, 0, true);
     }
+  }
+
+  /**
+   * Show what the server's history has of a reply that was interrupted.
+   * @param {string} itemId
+   * @param {string} heardText its beginning
+   */
+  heardExactly(itemId, heardText) {
+    const reply = this.replies.get(itemId);
+    if (reply?.state !== 'cut' || !reply.words.text.startsWith(heardText)) return;
+    reply.heardChars = heardText.length;
+    this.showReply(itemId, reply);
   }
 
   /** @param {Turn} turn */
@@ -244,12 +266,12 @@ export class Conversation extends EventTarget {
    * @param {string} itemId
    * @param {Reply} reply
    */
-  showReply(itemId, { words, state, heardMs }) {
+  showReply(itemId, { words, state, heardMs, heardChars }) {
     const { text } = words;
     if (!text) return;
     if (state === 'done') words.complete();
     const allHeard = state === 'done' || (this.silent && state === 'live');
-    const sureChars = allHeard ? text.length : words.charsAt(heardMs);
+    const sureChars = allHeard ? text.length : (heardChars ?? words.charsAt(heardMs));
     this.emit('message', { itemId, role: 'agent', text, sureChars, state });
   }
 
@@ -279,7 +301,12 @@ const HANDLERS = {
   'response.output_item.added': (c, { item }) => {
     if (item.type === 'message') c.replyFor(item.id);
   },
-  'response.output_audio_transcript.delta': (c, event) => c.agentText(event.item_id, event.delta),
+  'conversation.item.retrieved': (c, { item }) => {
+    const { transcript } = item.content?.[0] ?? {};
+    if (item.role === 'assistant' && transcript !== undefined) c.heardExactly(item.id, transcript);
+  },
+  'response.output_audio_transcript.delta': (c, event) =>
+    c.agentText(event.item_id, event.delta, true),
   'response.output_text.delta': (c, event) => c.agentText(event.item_id, event.delta),
   'response.done': (c, event) => c.responseDone(event),
   'halfsec.resumed': (c, event) => c.resumed(event.items),

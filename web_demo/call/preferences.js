@@ -10,6 +10,9 @@
  *   caller's turn is detected: by the end-of-turn model, with one of four eagernesses; by silence;
  *   by releasing push-to-talk
  *
+ * @typedef {'auto' | 'websocket' | 'webrtc'} Connection of the next call; `auto`: by the line, see
+ *   `webrtc/connection-choice.js`
+ *
  * @typedef {object} Preferences
  * @property {string} agent empty: the agent in the page's address, or the server's default
  * @property {string} voice empty: the agent's own
@@ -21,6 +24,7 @@
  * @property {boolean} echoCancellation
  * @property {boolean} noiseSuppression
  * @property {boolean} autoGainControl
+ * @property {Connection} connection
  *
  * @typedef {keyof Preferences} Preference
  */
@@ -29,6 +33,9 @@ const STORED_AS = 'halfsec.settings';
 
 /** @type {readonly TurnTaking[]} */
 export const TURN_TAKING = ['auto', 'low', 'medium', 'high', 'silence', 'hold'];
+
+/** @type {readonly Connection[]} */
+export const CONNECTIONS = ['auto', 'websocket', 'webrtc'];
 
 /** Limit of the server: longer instructions could not be prefilled in time. */
 export const MAX_INSTRUCTIONS_CHARS = 65_536;
@@ -51,6 +58,7 @@ export const DEFAULTS = Object.freeze({
   echoCancellation: true,
   noiseSuppression: true,
   autoGainControl: true,
+  connection: 'auto',
 });
 
 /**
@@ -77,6 +85,7 @@ export function parse(text) {
 export function isValid(name, value) {
   if (!Object.hasOwn(DEFAULTS, name)) return false;
   if (name === 'turns') return TURN_TAKING.some((way) => way === value);
+  if (name === 'connection') return CONNECTIONS.some((each) => each === value);
   if (name === 'silenceMs') {
     const { least, most } = SILENCE_MS;
     return Number.isInteger(value) && Number(value) >= least && Number(value) <= most;

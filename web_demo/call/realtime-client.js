@@ -7,7 +7,8 @@
  * other server it is a plain client.
  *
  * Events: `status` (detail: Status) on every change, `event` (detail: the server's event) for each
- * frame.
+ * frame, `fallback` (detail: {reason}) when a call could not be connected by the alternative to a
+ * WebSocket, and is connected by that.
  *
  * A lost connection is tried again with growing pauses until `close`. With a server that speaks
  * `halfsec.v1` the call waits for that, a minute as a rule: the next `open` is then `resumed`, the
@@ -49,6 +50,20 @@ import { ResendBuffer, resumptionOrder } from './resend-buffer.js';
  * @property {boolean} [wasOpen] in state `waiting`: there was a session, now lost
  * @property {boolean} [resumable] in state `waiting`: the server may have kept the call
  * @property {boolean} [resumed] in state `open`: the previous call continues
+ *
+ * @typedef {object} Socket the part of a WebSocket that is used here
+ * @property {number} readyState
+ * @property {string} protocol
+ * @property {number} bufferedAmount
+ * @property {((message: any) => void) | null} onmessage
+ * @property {((end: any) => void) | null} onclose
+ * @property {(text: string) => void} send
+ * @property {(code?: number) => void} close
+ *
+ * @typedef {object} Alternative a connection whose audio goes by tracks beside the events: WebRTC.
+ *   One that is not open after `TRACKS_TIMEOUT_MS`, or is refused, is followed by a WebSocket
+ * @property {() => boolean} isWanted asked before each connection that resumes no call
+ * @property {(url: string, secret: string | null) => Socket} open
  */
 
 export const SUBPROTOCOLS = ['realtime', 'halfsec.v1'];
@@ -72,6 +87,19 @@ const MAX_RETRY_MS = 10_000;
  * Timeout for the first event: a server that accepts the socket but sends nothing counts as gone.
  */
 const HANDSHAKE_TIMEOUT_MS = 10_000;
+
+/**
+ * The same for an alternative to a WebSocket: where UDP is closed nothing comes at all. Checks of
+ * addresses take a fraction of a second, a relay or a lost handshake one or two, both more on a line
+ * that loses packets.
+ */
+const TRACKS_TIMEOUT_MS = 8_000;
+
+/**
+ * Delay of a commit where audio goes by tracks: what is on its way beside the events comes before,
+ * a frame of 20 ms and the packets of 60 ms that reorder.
+ */
+const TAIL_MS = 120;
 
 /**
  * Close codes after which the client does not reconnect: normal closure, policy violation, and a
@@ -114,6 +142,7 @@ export class RealtimeClient extends EventTarget {
    * @param {typeof WebSocket} [options.WebSocket] another implementation (Node, tests)
    * @param {() => Promise<string | null>} [options.getSecret] called before each connection for the
    *   key or client secret; null for none. A rejection counts as a failed attempt
+   * @param {Alternative} [options.alternative]
    */
   constructor(url, options = {}) {
     super();
@@ -125,9 +154,13 @@ export class RealtimeClient extends EventTarget {
     this.WebSocket = options.WebSocket ?? globalThis.WebSocket;
     /** @private */
     this.getSecret = options.getSecret;
+    /** @private */
+    this.alternative = options.alternative;
+    /** Audio goes by tracks beside the events, and not in them: the server plays and truncates. */
+    this.usesTracks = false;
     /** @private Counts connections that were begun or ended. */
     this.attempt = 0;
-    /** @private @type {WebSocket | null} */
+    /** @private @type {Socket | null} */
     this.socket = null;
     /** @private @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined;
@@ -151,6 +184,8 @@ export class RealtimeClient extends EventTarget {
     this.session = null;
     /** @private @type {ReturnType<typeof setTimeout> | undefined} */
     this.probe = undefined;
+    /** @private @type {ReturnType<typeof setTimeout> | undefined} */
+    this.tail = undefined;
   }
 
   /** True when the server selected `halfsec.v1`. */
@@ -158,14 +193,27 @@ export class RealtimeClient extends EventTarget {
     return this.socket?.protocol === 'halfsec.v1';
   }
 
+  /** True when audio goes by tracks in the connection that is open or next. */
+  get willUseTracks() {
+    const { state } = this.status;
+    if (state === 'open' || state === 'connecting') return this.usesTracks;
+    return !this.token && (this.alternative?.isWanted() ?? false);
+  }
+
   /** Open the session; skips the pause when a reconnection is pending. */
   connect() {
     if (this.status.state === 'open' || this.status.state === 'connecting') return;
+    this.usesTracks = this.willUseTracks;
+    this.begin();
+  }
+
+  /** @private */
+  begin() {
     clearTimeout(this.timer);
     this.attempt += 1;
     this.setStatus({ state: 'connecting' });
     if (this.getSecret) void this.openWithSecret(this.getSecret, this.attempt);
-    else this.open(this.protocols);
+    else this.open(null);
   }
 
   /**
@@ -177,7 +225,7 @@ export class RealtimeClient extends EventTarget {
     try {
       const secret = await getSecret();
       if (this.attempt !== attempt) return;
-      this.open(secret === null ? this.protocols : [...this.protocols, KEY_PROTOCOL + secret]);
+      this.open(secret);
     } catch (error) {
       if (this.attempt === attempt) this.ended(1006, String(error), false);
     }
@@ -185,23 +233,44 @@ export class RealtimeClient extends EventTarget {
 
   /**
    * @private
-   * @param {string[]} protocols
+   * @param {string | null} secret
    */
-  open(protocols) {
-    const url = new URL(this.url);
-    if (this.token) url.searchParams.set('resume', this.token);
-    const socket = new this.WebSocket(url.href, protocols);
+  open(secret) {
+    const socket = this.usesTracks ? this.openTracks(secret) : this.openWebSocket(secret);
     this.socket = socket;
-    this.timer = setTimeout(() => this.lost(socket, 1006, 'no answer'), HANDSHAKE_TIMEOUT_MS);
+    const limitMs = this.usesTracks ? TRACKS_TIMEOUT_MS : HANDSHAKE_TIMEOUT_MS;
+    this.timer = setTimeout(() => this.lost(socket, 1006, 'no answer'), limitMs);
     socket.onmessage = ({ data }) => {
       if (this.socket === socket) this.receive(data);
     };
     socket.onclose = ({ code, reason }) => this.lost(socket, code, reason);
   }
 
+  /**
+   * @private
+   * @param {string | null} secret
+   * @returns {Socket}
+   */
+  openTracks(secret) {
+    return /** @type {Alternative} */ (this.alternative).open(this.url, secret);
+  }
+
+  /**
+   * @private
+   * @param {string | null} secret
+   * @returns {Socket}
+   */
+  openWebSocket(secret) {
+    const url = new URL(this.url);
+    if (this.token) url.searchParams.set('resume', this.token);
+    const keys = secret === null ? [] : [KEY_PROTOCOL + secret];
+    return new this.WebSocket(url.href, [...this.protocols, ...keys]);
+  }
+
   /** End the session without reconnecting. */
   close() {
     clearTimeout(this.timer);
+    clearTimeout(this.tail);
     this.attempt += 1;
     const socket = this.socket;
     this.socket = null;
@@ -233,6 +302,7 @@ export class RealtimeClient extends EventTarget {
    * @returns {boolean} false when it was dropped
    */
   appendAudio(pcm) {
+    if (this.usesTracks) return this.status.state === 'open'; // it is sent beside the events
     if (this.socket && this.socket.bufferedAmount > MAX_BUFFERED_BYTES) {
       this.droppedMs += pcm.length / 24;
       const now = performance.now();
@@ -263,12 +333,18 @@ export class RealtimeClient extends EventTarget {
    * detection.
    */
   commitAudio() {
-    this.send({ type: 'input_audio_buffer.commit' });
-    this.send({ type: 'response.create' });
+    const commit = () => {
+      this.send({ type: 'input_audio_buffer.commit' });
+      this.send({ type: 'response.create' });
+    };
+    clearTimeout(this.tail);
+    if (this.usesTracks) this.tail = setTimeout(commit, TAIL_MS);
+    else commit();
   }
 
   /** Discard the audio appended since the last utterance. */
   clearAudio() {
+    clearTimeout(this.tail);
     this.send({ type: 'input_audio_buffer.clear' });
   }
 
@@ -299,12 +375,19 @@ export class RealtimeClient extends EventTarget {
     this.send({ type: 'response.cancel' });
   }
 
+  /** Stop the reply that the server plays, where audio goes by tracks; its history is cut there. */
+  clearOutput() {
+    if (this.usesTracks) this.send({ type: 'output_audio_buffer.clear' });
+  }
+
   /**
-   * Truncate a reply in the server's history to the part that was heard.
+   * Truncate a reply in the server's history to the part that was heard. Where audio goes by tracks
+   * the server does that.
    * @param {string} itemId
    * @param {number} heardMs
    */
   truncate(itemId, heardMs) {
+    if (this.usesTracks) return;
     this.send({
       type: 'conversation.item.truncate',
       item_id: itemId,
@@ -383,7 +466,7 @@ export class RealtimeClient extends EventTarget {
 
   /**
    * @private
-   * @param {WebSocket} socket
+   * @param {Socket} socket
    * @param {number} code
    * @param {string} reason
    */
@@ -391,10 +474,23 @@ export class RealtimeClient extends EventTarget {
     if (this.socket !== socket) return;
     clearTimeout(this.timer);
     clearTimeout(this.probe);
+    clearTimeout(this.tail);
     const wasOpen = this.status.state === 'open';
     this.socket = null;
     socket.close(COMES_BACK);
-    this.ended(code, reason, wasOpen);
+    if (this.usesTracks && !wasOpen) this.fallBack(reason);
+    else this.ended(code, reason, wasOpen);
+  }
+
+  /**
+   * @private
+   * @param {string} reason
+   */
+  fallBack(reason) {
+    const { attempt } = this;
+    this.usesTracks = false;
+    this.dispatchEvent(new CustomEvent('fallback', { detail: { reason } }));
+    if (this.attempt === attempt) this.begin(); // unless a listener has ended the call
   }
 
   /**

@@ -6,6 +6,9 @@
  * releasing sends `input_audio_buffer.commit` and `response.create`, and the server transcribes and
  * answers at once. An accidental press is withdrawn by `input_audio_buffer.clear`.
  *
+ * Over WebRTC the audio is a track and not sent here; push-to-talk switches it (`webrtc/`). The
+ * server hears silence while nothing comes, so what it has kept is cleared now and then.
+ *
  * Events: `slow` when the socket's buffer is full, `taken` and `yielded` (detail: true when there
  * is speech to answer) when push-to-talk is pressed and released.
  */
@@ -18,6 +21,9 @@ import { PushToTalk } from './push-to-talk.js';
  * at once, and look like a slow connection.
  */
 const MAX_EARLY_BATCHES = 60;
+
+/** Interval of clearing: the server refuses audio after ten minutes without a commit. */
+const CLEAR_EVERY_MS = 60_000;
 
 export class Uplink extends EventTarget {
   /** @param {import('./realtime-client.js').RealtimeClient} client */
@@ -35,6 +41,8 @@ export class Uplink extends EventTarget {
     this.early = [];
     /** @private What is early is a whole turn. */
     this.isEarlyTurn = false;
+    /** @private Time since the server's audio was committed or cleared. */
+    this.idleMs = 0;
   }
 
   /**
@@ -42,11 +50,13 @@ export class Uplink extends EventTarget {
    * @param {boolean} canWait keep it while the socket opens
    */
   add(pcm, canWait) {
-    const { state } = this.client.status;
-    this.pushToTalk.batch((pcm.length * 1000) / WIRE_RATE_HZ, () => {
+    const { status: { state }, usesTracks } = this.client;
+    const ms = (pcm.length * 1000) / WIRE_RATE_HZ;
+    this.pushToTalk.batch(ms, () => {
       if (state === 'open') this.send(pcm);
-      else if (state === 'connecting' && canWait) this.early.push(pcm);
+      else if (state === 'connecting' && canWait && !usesTracks) this.early.push(pcm);
     });
+    if (usesTracks && this.pushToTalk.enabled) this.keepEmpty(ms);
     this.early.splice(0, this.early.length - MAX_EARLY_BATCHES);
   }
 
@@ -61,6 +71,17 @@ export class Uplink extends EventTarget {
   forget() {
     this.early = [];
     this.isEarlyTurn = false;
+  }
+
+  /**
+   * @private
+   * @param {number} ms passed
+   */
+  keepEmpty(ms) {
+    this.idleMs = this.pushToTalk.held ? 0 : this.idleMs + ms;
+    if (this.idleMs < CLEAR_EVERY_MS) return;
+    this.idleMs = 0;
+    this.client.clearAudio();
   }
 
   /** @private */

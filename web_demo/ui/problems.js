@@ -168,6 +168,13 @@ export const PROBLEMS = {
     label: 'Close',
     mild: true,
   },
+  'webrtc-failed': {
+    title: 'This call goes by WebSocket',
+    text: 'WebRTC could not be connected.',
+    action: 'dismiss',
+    label: 'Close',
+    mild: true,
+  },
   'setting-refused': {
     title: 'The server did not take a setting',
     text: 'The call goes on without it.',

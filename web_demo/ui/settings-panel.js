@@ -28,6 +28,13 @@ const TURN_WAYS = [
   ['hold', 'When you let go (push to talk)'],
 ];
 
+/** @type {readonly [string, string][]} */
+const CONNECTION_WAYS = [
+  ['auto', 'Automatic'],
+  ['websocket', 'WebSocket'],
+  ['webrtc', 'WebRTC'],
+];
+
 const OWN_VOICE = 'The agent’s own';
 const SYSTEMS_CHOICE = 'As the system chooses';
 
@@ -109,6 +116,7 @@ export class SettingsPanel {
         fields.noiseSuppression,
         fields.autoGainControl,
       ),
+      group('Connection', fields.connection),
       foot,
     );
     dialog.addEventListener('click', (event) => {
@@ -204,6 +212,13 @@ function makeFields(canChooseSpeaker) {
     ),
     noiseSuppression: switchField('noiseSuppression', 'Noise suppression', ''),
     autoGainControl: switchField('autoGainControl', 'Automatic gain', ''),
+    connection: selectField(
+      'connection',
+      'Connection',
+      'From the next call on. WebRTC suits networks that lose packets; it does not resume a call that ' +
+        'broke, and shows no latency. Automatic: WebSocket, and WebRTC once the line has proved lossy.',
+      CONNECTION_WAYS,
+    ),
   };
 }
 

@@ -13,12 +13,13 @@ import json
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import uvicorn
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -27,7 +28,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from agent.http.static_files import Pages
+from agent.webrtc.offer import read_offer
 from benchmarks.callers.browser import RECORDER_WORKLET
+from tests.support.browser.fake_peer_call import FakePeerCall
 
 WEB_DEMO = Path(__file__).resolve().parents[3] / "web_demo"
 POLICY = "default-src 'self'"
@@ -40,8 +43,12 @@ WAIT_S = 20.0
 """Timeout in s. Only a deadlock lasts that long; a slow machine does not."""
 
 Event = dict[str, Any]
+
+NO_WEBRTC: Event = {"code": "webrtc_not_installed", "message": "Calls by WebRTC need the extra."}
 Pcm = npt.NDArray[np.int16]
 Script = Callable[["FakeCall"], Awaitable[None]]
+PeerScript = Callable[["FakePeerCall"], Awaitable[None]]
+Caller = TypeVar("Caller")
 
 
 class FakeCall:
@@ -195,6 +202,14 @@ class FakeServer:
         self.refusal: tuple[int, Event, dict[str, str]] | None = None
         """Status, error and headers of the answer to a request for the reason; None: there is no
         answer."""
+        self.num_offers = 0
+        """Calls by WebRTC that were asked for."""
+        self.peer_script: PeerScript | None = None
+        """Script of calls by WebRTC; None: they are refused."""
+        self.peer_calls: list[FakePeerCall] = []
+        """Those that were connected."""
+        self.hung_up: list[str] = []
+        """Paths of calls that the page gave up."""
         self.models: list[Event] = []
         self.session: Event = {}
         """Fields of a new session, beside its id and type."""
@@ -242,6 +257,8 @@ class FakeServer:
         self._thread.start()
 
     def stop(self) -> None:
+        for call in self.peer_calls:
+            call.end()
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join(WAIT_S)
@@ -263,6 +280,22 @@ class FakeServer:
             status, error, headers = self.refusal or (404, {}, {})
             return JSONResponse({"error": error}, status, headers)
 
+        async def calls(request: Request) -> Response:
+            offer = (await request.body()).decode()
+            assert "m=audio" in offer
+            self.num_offers += 1
+            if self.peer_script is None:
+                return JSONResponse({"error": NO_WEBRTC}, status_code=501)
+            call = FakePeerCall(self._changed)
+            answer = await call.peer.answer(read_offer(offer))
+            location = {"Location": f"/v1/realtime/calls/rtc_{self.num_offers}"}
+            carry = BackgroundTask(self._peer_call, call, self.peer_script)
+            return Response(answer, 201, location, "application/sdp", carry)
+
+        async def hang_up(request: Request) -> Response:
+            self.hung_up.append(request.url.path)
+            return Response(status_code=200)
+
         async def trace(request: Request) -> Response:
             self.trace_keys.append(request.headers.get("authorization"))
             text = self.traces.get(request.path_params["session"])
@@ -272,6 +305,8 @@ class FakeServer:
             Route("/readyz", readyz),
             Route("/v1/models", models),
             Route("/v1/realtime", why),
+            Route("/v1/realtime/calls", calls, methods=["POST"]),
+            Route("/v1/realtime/calls/{call}/hangup", hang_up, methods=["POST"]),
             Route("/v1/sessions/{session}/trace", trace),
             Route("/recorder-worklet.js", recorder),
             WebSocketRoute("/v1/realtime", self._realtime),
@@ -298,6 +333,20 @@ class FakeServer:
         async with _running(self.script, call, self.script_errors):
             await call.receive_all()
 
+    async def _peer_call(self, call: FakePeerCall, script: PeerScript) -> None:
+        try:
+            assert await call.peer.wait_connected()
+            with self._changed:
+                self.peer_calls.append(call)
+                self._changed.notify_all()
+            session = {"id": "sess_rtc", "type": "realtime", **self.session}
+            await call.send("session.created", session=session)
+            async with _running(script, call, self.script_errors):
+                await call.peer.closed.wait()
+                call.changed()
+        finally:
+            await call.peer.close()
+
 
 async def _listen_only(call: FakeCall) -> None:
     """The script of a server that never says a word."""
@@ -305,7 +354,7 @@ async def _listen_only(call: FakeCall) -> None:
 
 @contextlib.asynccontextmanager
 async def _running(
-    script: Script, call: FakeCall, errors: list[BaseException]
+    script: Callable[[Caller], Awaitable[None]], call: Caller, errors: list[BaseException]
 ) -> AsyncIterator[None]:
     async def run() -> None:
         try:

@@ -83,6 +83,17 @@ def browser(launch: Launch, spoken_question: Path) -> Browser:
     return launch(AUTOPLAY, FAKE_DEVICE, ALLOW, capture)
 
 
+@pytest.fixture(scope="module")
+def talking_browser(launch: Launch, tmp_path_factory: pytest.TempPathFactory) -> Browser:
+    """Browser whose microphone asks the sample question every ten seconds."""
+    pcm, rate_hz = soundfile.read(SAMPLE, dtype="float32")
+    speech = soxr.resample(pcm, rate_hz, 48_000)
+    path: Path = tmp_path_factory.mktemp("microphone") / "question.wav"
+    sound = np.concatenate([np.zeros(48_000 * 2), speech, np.zeros(48_000 * 6)])
+    soundfile.write(path, sound, 48_000, subtype="PCM_16")
+    return launch(AUTOPLAY, FAKE_DEVICE, ALLOW, f"--use-file-for-fake-audio-capture={path}")
+
+
 @pytest.fixture
 def server() -> Iterator[FakeServer]:
     fake = FakeServer()
