@@ -149,7 +149,7 @@ SHOWN_BY: Final[dict[str, str]] = {
     ),
     "the same while other calls are in progress": (
         "agent/stages/test_speech_input.py::"
-        "test_beside_another_call_a_fast_sender_is_told_and_makes_no_partials"
+        "test_beside_another_call_a_fast_sender_is_told_and_has_few_passes"
     ),
     "audio without a commit": (
         "asr/test_stream_buffer.py::test_a_full_buffer_says_what_to_do_and_goes_on_after_it"

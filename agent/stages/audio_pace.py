@@ -4,8 +4,9 @@ A client may send a recording as fast as it likes, and alone it is heard as fast
 runs. Beside other callers each second of it costs them a share of every stage behind the detector:
 recognizer passes, previews, turns. So then a call's audio is taken from a bucket that fills with
 time. What does not fit waits in the call's own queue (`call_audio.py`), and in the end with its
-client. Meanwhile the call has no partial transcripts: each is a pass over all that was said since
-the last pause, and who sends faster than people speak does not talk by them.
+client. Meanwhile the call has few and short recognizer passes (`SLOWED_EFFORT` in
+`speech_input.py`), and no partial transcripts: who sends faster than people speak does not talk by
+them, and others wait for each pass that has begun.
 """
 
 import asyncio

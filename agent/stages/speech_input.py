@@ -45,6 +45,10 @@ TAIL_AFTER_S: Final = 8.0
 """Undecoded audio from which the older part of an utterance is settled, where the last pass must be
 short: what is left then fits the recognizer's least window."""
 
+SLOWED_EFFORT: Final = Effort(decodes_tail=True, skips_partials=True, pauses_later=True)
+"""That of a caller whose audio comes faster than beside others it is taken: few passes, and short
+ones. Whoever else waits for the recognizer does so for one of them."""
+
 MAX_BOUNDS: Final = 64
 """Utterances whose first and last samples are kept. Nothing asks for older ones."""
 
@@ -77,7 +81,11 @@ class SpeechInput:
         self._settle_after_s = listening.settle_after_s
         self._queue = AudioQueue()
         self._pace = pace or AudioPace(clock)
+        self._endpointing = listening.endpointing
+        self._effort = FULL_EFFORT
+        self._is_slowed = False
         self._was_slowed = False
+        """The client was told."""
         self._last_audio_ns = clock.now_ns()
         self._group: asyncio.TaskGroup | None = None
         self._receiver: Callable[[SpeechResult], None] | None = None
@@ -113,8 +121,7 @@ class SpeechInput:
                 while True:
                     batch = await self._queue.take()
                     try:
-                        waited = await pace.take(_duration_s(batch), self._tell_slowed)
-                        self._jobs.is_slowed = waited
+                        self._slow(await pace.take(_duration_s(batch), self._tell_slowed))
                         await self._listen(batch)
                     finally:
                         self._last_audio_ns = self._clock.now_ns()
@@ -166,7 +173,19 @@ class SpeechInput:
 
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
         """Use the client's turn detection from the next frame on, with this effort."""
-        config = endpointing_for(detection, self._pause_ms)
+        self._endpointing = endpointing_for(detection, self._pause_ms)
+        self._effort = effort
+        self._configure()
+
+    def _slow(self, is_slowed: bool) -> None:
+        """Spend less on a caller whose audio waits, to the benefit of the others."""
+        if is_slowed != self._is_slowed:
+            self._is_slowed = is_slowed
+            self._configure()
+
+    def _configure(self) -> None:
+        effort = SLOWED_EFFORT if self._is_slowed else self._effort
+        config = self._endpointing
         if config is not None and effort.pauses_sooner:
             config = replace(config, pause_ms=min(config.pause_ms, SOONER_PAUSE_MS))
         settle_after_s = TAIL_AFTER_S if effort.decodes_tail else self._settle_after_s

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 
 import tts
+from agent.errors import StageError
 from agent.session.ports.playback import HeardWord
 from agent.session.ports.stage_ports import APOLOGY, Speech
 from tts.resample import StreamResampler
@@ -74,17 +75,29 @@ class VoiceStage:
     async def speak(
         self, piece: tts.SpeakablePiece, rate_hz: int, speed: float = 1.0
     ) -> AsyncGenerator[Speech, None]:
-        """Speak a piece. Raises StageError. The first piece of a reply goes before later pieces of
-        other replies, whose callers have audio to hear."""
+        """Speak a piece. The first of a reply goes before later ones of others, whose callers have
+        audio to hear.
+
+        A voice that fails before there is any speech is rebuilt, and speaks the piece then. Raises
+        StageError where it fails again, or later.
+        """
 
         def start(voice: tts.Voice) -> Iterator[Speech]:
             return _converted(voice.synthesize(piece, speed), rate_hz)
 
         priority = NORMAL if piece.index else URGENT
-        speeches = self.thread.iterate(start, timeout_s=VOICE_TIMEOUT_S, priority=priority)
-        async with aclosing(speeches):
-            async for speech in speeches:
-                yield speech
+        for is_last in (False, True):
+            restarts, has_begun = self.thread.restarts, False
+            speeches = self.thread.iterate(start, timeout_s=VOICE_TIMEOUT_S, priority=priority)
+            try:
+                async with aclosing(speeches):
+                    async for speech in speeches:
+                        has_begun = True
+                        yield speech
+                return
+            except StageError:
+                if is_last or has_begun or self.thread.restarts == restarts:
+                    raise
 
 
 class VoiceStream:

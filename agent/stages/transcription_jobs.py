@@ -149,6 +149,17 @@ class LocalDecoder:
         """Nothing: the thread has an owner of its own."""
 
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
+        """See `JobDecoder`. Where the recognizer fails at a final pass, it is rebuilt and has that
+        pass again: the caller need not say it again."""
+        restarts = self._recognizer.restarts
+        try:
+            return await self._decode_once(job, priority)
+        except StageError:
+            if priority != URGENT or self._recognizer.restarts == restarts:
+                raise
+        return await self._decode_once(job, priority)
+
+    async def _decode_once(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
         early, options = self._early, self._options
 
         def recognized(model: asr.Recognizer) -> asr.Hypothesis:
@@ -228,8 +239,6 @@ class TranscriptionJobs:
         self._committed: dict[int, asr.DecodeJob | None] = {}
         self.skips: frozenset[str] = frozenset()
         """Kinds of jobs that are not run."""
-        self.is_slowed = False
-        """The audio comes faster than it is taken: its partials would keep others waiting."""
 
     def committed(self, buffer: asr.CommittedBuffer) -> None:
         """Keep the job of an utterance that the client ended, for `final`."""
@@ -303,7 +312,7 @@ class TranscriptionJobs:
 
         An early pass goes before: if this is a pause, it has the words of the final.
         """
-        if job.kind in self.skips or (self.is_slowed and job.kind == "partial"):
+        if job.kind in self.skips:
             await self.notify_stream(partial(self._stream.fail, job))
             return
         try:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tts
+from agent.errors import StageError
 from agent.session.ports.stage_ports import APOLOGY
 from agent.stages.speech_output import VoiceStage, VoiceStream
 
@@ -109,3 +110,56 @@ async def test_first_audio_has_priority_over_later_audio() -> None:
     finally:
         await stage.thread.close()
     assert recited.said == ["under way", "first", "later"]
+
+
+class Failing:
+    """A voice that raises at these pieces, by number of all attempts, after so many chunks."""
+
+    name = "failing"
+    rate_hz = 24_000
+
+    def __init__(self, fails_at: dict[int, int]) -> None:
+        self.fails_at = fails_at
+        self.num_attempts = 0
+
+    def synthesize(
+        self, piece: tts.SpeakablePiece, speed: float = 1.0
+    ) -> Iterator[tts.SpeechChunk]:
+        self.num_attempts += 1
+        num_chunks = self.fails_at.get(self.num_attempts)
+        for index in range(2):
+            if index == num_chunks:
+                raise RuntimeError("out of order")
+            pcm = np.full(240, index, np.int16)
+            yield tts.SpeechChunk(pcm, 24_000, piece.span, (), is_last=index == 1)
+
+    def warm(self) -> None:
+        """Nothing to warm."""
+
+
+async def spoken(voice: Failing) -> tuple[list[int], int]:
+    """Chunks that came of a piece, until an error or the end, and the restarts of the stage."""
+    stage = VoiceStage("failing", lambda: voice)
+    await stage.thread.start()
+    piece = tts.SpeakablePiece("Hello.", (0, 6), 0)
+    chunks = []
+    try:
+        async for speech in VoiceStream(stage, 24_000).speak(piece):
+            chunks.append(int(speech.pcm[0]))  # noqa: PERF401 - those before an error count
+    except StageError:
+        chunks.append(-1)
+    finally:
+        await stage.thread.close()
+    return chunks, stage.thread.restarts
+
+
+async def test_a_voice_that_fails_at_once_is_rebuilt_and_speaks_the_piece() -> None:
+    assert await spoken(Failing({1: 0})) == ([0, 1], 1)
+
+
+async def test_a_voice_that_fails_twice_is_an_error() -> None:
+    assert await spoken(Failing({1: 0, 2: 0})) == ([-1], 2)
+
+
+async def test_speech_that_was_sent_is_not_said_again() -> None:
+    assert await spoken(Failing({1: 1})) == ([0, -1], 1)

@@ -84,6 +84,8 @@ class Call:
             self.paused.set()
         elif isinstance(heard.event, ev.TranscriptReady):
             self.finals.put_nowait(heard.event.text)
+        elif isinstance(heard.event, ev.TranscriptFailed):
+            self.finals.put_nowait("failed")
         elif heard.language:
             self.found.add(heard.language)
 
@@ -134,6 +136,45 @@ async def test_a_final_takes_over_the_words_of_a_pass_that_is_still_being_made()
         model.may_go_on.set()
         assert await made.final() == "pass 1"
         assert model.begun == [False]
+
+
+class Broken(Recognizer):
+    """Raises in its first passes."""
+
+    def __init__(self, num_failures: int) -> None:
+        super().__init__()
+        self.may_go_on.set()
+        self._num_failures = num_failures
+
+    def transcribe(self, pcm: npt.NDArray[np.float32], *, fallback: bool) -> asr.Hypothesis:
+        found = super().transcribe(pcm, fallback=fallback)
+        if len(self.begun) <= self._num_failures:
+            raise RuntimeError("out of order")
+        return found
+
+
+NO_EARLY = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80), partial_interval_ms=0)
+
+
+@pytest.mark.parametrize(("num_failures", "heard"), [(0, "pass 1"), (1, "pass 2"), (2, "failed")])
+async def test_a_final_whose_recognizer_fails_is_recognized_by_the_next_one(
+    num_failures: int, heard: str
+) -> None:
+    model = Broken(num_failures)
+    async with call(model, NO_EARLY) as made:
+        await made.hear(said(0.512), quiet(0.16))
+        assert await made.final() == heard
+        assert len(model.begun) == min(2, num_failures + 1)
+
+
+async def test_a_partial_whose_recognizer_fails_is_not_made_again() -> None:
+    model = Broken(9)
+    async with call(model) as made:
+        await made.hear(said(0.512), quiet(0.064))  # no pause yet
+        async with asyncio.timeout(PATIENCE_S):
+            while made.hearing._stream._pending is not None or not model.begun:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert len(model.begun) == 1
 
 
 async def test_continued_speech_is_transcribed_again() -> None:
