@@ -38,7 +38,8 @@ PROFILE: Final = LanguageProfile(
         }),
         requests=words(
             "who when where why how which whose huh hello hi bye goodbye help please again repeat "
-            "cancel quit exit next skip back more less enough never don't can't louder quieter "
+            "cancel quit exit next skip back more less enough never don't can't louder quieter end "
+            "undo call now mute pause off out home phone under "
             "slower faster operator agent human question quiet silence shut monday tuesday "
             "wednesday thursday friday saturday sunday today tomorrow tonight one two three four "
             "five six seven eight nine ten eleven twelve"

@@ -24,6 +24,10 @@ BURST_S: Final = 5.0
 """Audio that is taken at once. Lower, and the jitter of a bad network, which comes in bursts,
 delays the audio. Higher: so many seconds of work that others wait for come at once."""
 
+RECENT_NS: Final = 5_000_000_000
+"""Time without audio after which a call is no other for this purpose: its client is lost, mute, or
+types."""
+
 CHECK_S: Final = 0.25
 """Longest sleep before the others are counted again."""
 
@@ -37,16 +41,23 @@ class AudioPace:
 
     def join(self) -> "CallPace":
         """Pace of a new call, until its `leave`."""
-        call = CallPace(self._clock, lambda: len(self._calls) > 1, self._calls.discard)
+        call = CallPace(self._clock, self._has_others, self._calls.discard)
         self._calls.add(call)
         return call
+
+    def _has_others(self, call: "CallPace") -> bool:
+        since_ns = self._clock.now_ns() - RECENT_NS
+        return any(each is not call and each.taken_ns >= since_ns for each in self._calls)
 
 
 class CallPace:
     """Pace of one call. Belongs to one event loop."""
 
     def __init__(
-        self, clock: Clock, has_others: Callable[[], bool], leave: Callable[["CallPace"], None]
+        self,
+        clock: Clock,
+        has_others: Callable[["CallPace"], bool],
+        leave: Callable[["CallPace"], None],
     ) -> None:
         self._clock = clock
         self._has_others = has_others
@@ -54,6 +65,8 @@ class CallPace:
         self._room_s = BURST_S
         """Audio that may be taken at once; negative where a batch was larger than that."""
         self._filled_ns = clock.now_ns()
+        self.taken_ns = self._filled_ns
+        """When audio was taken last, or waited to be; the call's beginning before that."""
 
     def leave(self) -> None:
         """The call is over. Does nothing the second time."""
@@ -63,10 +76,10 @@ class CallPace:
         """Wait until this much audio may be processed, and count it. Returns True where that took
         a wait; `on_wait` is called before it."""
         self._fill()
-        waits = self._room_s <= 0 and self._has_others()
+        waits = self._room_s <= 0 and self._has_others(self)
         if waits:
             on_wait()
-            while self._room_s <= 0 and self._has_others():
+            while self._room_s <= 0 and self._has_others(self):
                 await asyncio.sleep(min(-self._room_s / FASTEST + 0.001, CHECK_S))
                 self._fill()
         self._room_s = max(self._room_s, 0.0) - audio_s
@@ -75,4 +88,4 @@ class CallPace:
     def _fill(self) -> None:
         now_ns = self._clock.now_ns()
         self._room_s = min(BURST_S, self._room_s + (now_ns - self._filled_ns) / 1e9 * FASTEST)
-        self._filled_ns = now_ns
+        self._filled_ns = self.taken_ns = now_ns

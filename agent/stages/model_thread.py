@@ -261,6 +261,16 @@ class ModelThread(Generic[Model]):
         return self._inbox.qsize()
 
     @property
+    def num_hung(self) -> int:
+        """Threads that were abandoned in a hang and have not ended."""
+        return sum(each.is_alive() for each in self._hung)
+
+    @property
+    def may_retry(self) -> bool:
+        """True where a job that failed may be tried once more: one more hang loses nothing."""
+        return self.num_hung < MAX_HUNG
+
+    @property
     def broken(self) -> Exception | None:
         """Error of the last attempt to build the model; None once it is built. A StageLostError
         stays."""

@@ -58,6 +58,8 @@ class VoiceStage:
         """Speech of the apologies and the openers, by text."""
         self.converted: dict[tuple[str, int], Speech] = {}
         """Openers at the output rates that were requested (two at most), by text and Hz."""
+        self._poison = ""
+        """Text that the voice failed at, and failed at again."""
         self._texts = tuple(dict.fromkeys((*apologies, *openers)))
 
     async def start(self) -> None:
@@ -78,8 +80,8 @@ class VoiceStage:
         """Speak a piece. The first of a reply goes before later ones of others, whose callers have
         audio to hear.
 
-        A voice that fails before there is any speech is rebuilt, and speaks the piece then. Raises
-        StageError where it fails again, or later.
+        A voice that fails before there is any speech is rebuilt, and speaks the piece then; not a
+        text that it failed at twice. Raises StageError where it fails again, or later.
         """
 
         def start(voice: tts.Voice) -> Iterator[Speech]:
@@ -96,7 +98,12 @@ class VoiceStage:
                         yield speech
                 return
             except StageError:
-                if is_last or has_begun or self.thread.restarts == restarts:
+                is_rebuilt = self.thread.restarts > restarts
+                if is_last and not has_begun:
+                    self._poison = piece.text
+                if is_last or has_begun or not is_rebuilt or not self.thread.may_retry:
+                    raise
+                if piece.text == self._poison:
                     raise
 
 

@@ -112,6 +112,8 @@ class LocalDecoder:
         self._early = asr.FinalReuse()
         """Touched on the recognizer's thread only."""
         self._options = asr.AS_LOADED
+        self._is_poisoned = False
+        """The last final pass failed, and failed again."""
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -150,17 +152,32 @@ class LocalDecoder:
 
     async def decode(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
         """See `JobDecoder`. Where the recognizer fails at a final pass, it is rebuilt and has that
-        pass again: the caller need not say it again."""
-        restarts = self._recognizer.restarts
+        pass again: the caller need not say it again. Not where that was in vain the last time: the
+        recognizer is rebuilt for all calls, and this one may have what breaks it."""
+        thread, early, options = self._recognizer, self._early, self._options
+        decode = partial(self._decode_once, thread, early, options, job, priority)
+        restarts = thread.restarts
         try:
-            return await self._decode_once(job, priority)
+            hypothesis = await decode()
+            self._is_poisoned = self._is_poisoned and priority != URGENT
+            return hypothesis
         except StageError:
-            if priority != URGENT or self._recognizer.restarts == restarts:
+            is_rebuilt = thread.restarts > restarts
+            if priority != URGENT or not is_rebuilt or not thread.may_retry or self._is_poisoned:
                 raise
-        return await self._decode_once(job, priority)
+        self._is_poisoned = True
+        hypothesis = await decode()
+        self._is_poisoned = False
+        return hypothesis
 
-    async def _decode_once(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
-        early, options = self._early, self._options
+    async def _decode_once(
+        self,
+        thread: ModelThread[asr.Recognizer],
+        early: asr.FinalReuse,
+        options: asr.TranscriptionOptions,
+        job: asr.DecodeJob,
+        priority: int,
+    ) -> asr.Hypothesis | None:
 
         def recognized(model: asr.Recognizer) -> asr.Hypothesis:
             fitting = _options_for(model, options)

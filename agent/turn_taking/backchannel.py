@@ -50,6 +50,11 @@ INTERRUPTIONS: Final = ENGLISH.turn_words.interruptions
 another one with the next 200 ms of audio."""
 
 
+_HUMS: Final = frozenset({"", "m"})
+"""Keys of sounds without a word: "oh", "mm". Any other single consonant is that of many words:
+"see" and "Sue", "okay" and "Kay"."""
+
+
 _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _SENTENCE_END: Final = re.compile(r"[.?!]+(?=\s|$)")
 
@@ -126,7 +131,10 @@ def _is_brief(words: list[str], known: TurnWords, voice_ms: int) -> bool:
     """True for a voice so short that it is a backchannel, although its words are none."""
     if any(word in known.interruptions or word in known.requests for word in words):
         return False
-    if voice_ms <= SOUNDS_ALIKE_MS and sound_key(words) in _keys_of(known.backchannels):
+    key = sound_key(words)
+    is_telling = len(key) > 1 or key in _HUMS
+    longest_ms = SOUNDS_ALIKE_MS if is_telling else BRIEF_WORD_MS
+    if voice_ms <= longest_ms and key in _keys_of(known.backchannels):
         return True
     if sound_key(words[:1])[:2] in _beginnings_of(known.interruptions):
         return False

@@ -35,6 +35,7 @@ from .thresholds import (
     OVERLAP_WITHOUT_WORDS_NS,
     RESUME_AFTER_BACKCHANNEL_MS,
     RESUME_AFTER_BRIEF_MS,
+    SAID_AGAIN_NS,
     SPEAKING_DEADLINE_NS,
     STALL_GRACE_NS,
 )
@@ -65,14 +66,25 @@ def decide_overlap(s: TurnState, over: Overlap, now_ns: int) -> list[Command]:
     """Settle an overlap at a pause whose words are known: interruption, or resume the response."""
     assert s.text is not None
     said = meaning(s.text, over.heard, over.left, s.rules.words, _voice_ms(s, over))
-    if said == "words":
+    if said == "words" or (said == "brief" and _is_said_again(s, now_ns)):
         return [*stop(s), *decide(s, now_ns)]
     after_ms = RESUME_AFTER_BRIEF_MS if said == "brief" else RESUME_AFTER_BACKCHANNEL_MS
     missing_ms = after_ms - s.silence_ms
     if missing_ms > 0:
         s.pause_deadline_ns = now_ns + missing_ms * 1_000_000 + STALL_GRACE_NS
         return []
+    if said == "brief":
+        s.last_brief = s.text, now_ns
     return resume_overlapped(s, now_ns)
+
+
+def _is_said_again(s: TurnState, now_ns: int) -> bool:
+    """True if the words were taken for a backchannel just before: who says them again means
+    them."""
+    if s.last_brief is None:
+        return False
+    text, at_ns = s.last_brief
+    return text == s.text and now_ns - at_ns < SAID_AGAIN_NS
 
 
 def _voice_ms(s: TurnState, over: Overlap) -> int | None:
@@ -130,6 +142,9 @@ def on_deadline(s: TurnState, now_ns: int) -> list[Command]:
     over = s.overlap
     assert over is not None
     is_pausing = s.caller is Caller.PAUSING  # a final transcript is due, with its own deadline
+    is_weighed = over.words is not None and s.rules.weighs_length and not is_pausing
+    if is_weighed and _takes_floor(s, over, over.words or "", now_ns):  # by now
+        return stop(s)
     is_early = now_ns < over.began_ns + MAX_HOLD_NS and over.words is not None
     if is_pausing or is_early:
         over.deadline_ns = now_ns + OVERLAP_RECHECK_NS
@@ -169,12 +184,15 @@ def _on_words_heard(s: TurnState, event: ev.WordsHeard, now_ns: int) -> list[Com
     if over is None or not s.is_current(event.utterance):
         return s.stale()
     over.words = event.text
+    return stop(s) if _takes_floor(s, over, event.text, now_ns) else []
+
+
+def _takes_floor(s: TurnState, over: Overlap, text: str, now_ns: int) -> bool:
     voice_ms = _voice_ms(s, over)
     if voice_ms is None and s.rules.weighs_length:
         # The onset event comes about as long after the onset as the partial pass takes.
         voice_ms = (now_ns - over.began_ns) // 1_000_000
-    takes = takes_floor(event.text, over.heard, over.left, s.rules.words, voice_ms)
-    return stop(s) if takes else []
+    return takes_floor(text, over.heard, over.left, s.rules.words, voice_ms)
 
 
 HANDLERS: Final[Handlers] = {ev.ReplyStands: _on_reply_stands, ev.WordsHeard: _on_words_heard}

@@ -64,6 +64,8 @@ class TurnState:
     message_end: tuple[str, float] | None = None
     """Newest words of the utterance that the language model has read, and its log-probability that
     they end a message."""
+    last_brief: tuple[str, int] | None = None
+    """Newest words that were taken for a backchannel by their length, and when (ns)."""
     own_pauses: PauseHistory = field(default_factory=PauseHistory)
     """This caller's pauses inside turns."""
     caller_has_spoken: bool = False

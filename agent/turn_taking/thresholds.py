@@ -130,6 +130,10 @@ RESUME_AFTER_BRIEF_MS: Final = 600
 may be the first of something ("Well ..."). Set, not fitted. Lower talks over what follows; higher
 is a hole in the response after a misheard "mm-hmm"."""
 
+SAID_AGAIN_NS: Final = 10_000_000_000
+"""Time in which the same short word counts as meant, the second time: "Home." that was taken for a
+sound. Lower ignores who waits a sentence; higher stops for two "mm-hmm" that are misheard alike."""
+
 FLOOR_AFTER_MS: Final = 480
 """Voice over the agent from which a partial transcript may stop the response, unless it begins with
 a word that interrupts and goes on: what is over by then is judged by its final words, 230 ms after

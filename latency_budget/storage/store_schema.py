@@ -139,7 +139,9 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         "CREATE INDEX webhook_messages_due ON webhook_messages (endpoint, due_unix_ns)",
     ),
     (
-        # They were the session's, those of its first turn, though a handoff changes the agent.
+        # They were the session's, those of its first turn, though a handoff changes the agent. Its
+        # columns stay, empty: servers of the version before write them until they have drained,
+        # and SQLite drops columns from 3.35 on only.
         "ALTER TABLE turns ADD COLUMN agent TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE turns ADD COLUMN fingerprint TEXT NOT NULL DEFAULT ''",
         """
@@ -147,8 +149,6 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
             (SELECT agent, fingerprint FROM sessions WHERE sessions.id = turns.session)
             WHERE session IN (SELECT id FROM sessions)
         """,
-        "ALTER TABLE sessions DROP COLUMN agent",
-        "ALTER TABLE sessions DROP COLUMN fingerprint",
     ),
 )
 
@@ -221,7 +221,7 @@ def insert(connection: StoreConnection, stored: StoredTurn) -> None:
     """Add a turn. The caller commits."""
     entry, record = stored.entry, stored.entry.record
     connection.execute(
-        "INSERT INTO sessions (id, first_turn_unix_ns) VALUES (?, ?) ON CONFLICT DO NOTHING",
+        "INSERT INTO sessions VALUES (?, '', '', ?) ON CONFLICT DO NOTHING",
         (entry.session, stored.at_unix_ns),
     )
     values: dict[str, Any] = {

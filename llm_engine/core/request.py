@@ -174,11 +174,19 @@ class ActiveRequest:
             has_begun=self.num_chosen > 0,
             is_preview=self.is_preview,
             is_background=self.request.is_background,
-            due_ns=self.played_until_ns if self.num_chosen else self.request.deadline_ns,
+            due_ns=self._due_ns(),
             last_served=self.last_served,
             num_computed=self.num_computed,
             first_due_ns=self._first_due_ns(),
         )
+
+    def _due_ns(self) -> int | None:
+        """See `ScheduleInput.due_ns`. A reply that was preempted before there was audio of it has
+        its prompt's deadline again."""
+        is_lost = self.num_chosen > 0 and self.num_missing > 1
+        if not self.num_chosen or (is_lost and self.played_until_ns is None):
+            return self.request.deadline_ns
+        return self.played_until_ns
 
     def _first_due_ns(self) -> int | None:
         is_begun = 0 < self.num_chosen <= _FIRST_TOKENS and self.played_until_ns is None

@@ -163,3 +163,20 @@ async def test_a_voice_that_fails_twice_is_an_error() -> None:
 
 async def test_speech_that_was_sent_is_not_said_again() -> None:
     assert await spoken(Failing({1: 1})) == ([0, -1], 1)
+
+
+async def test_a_text_that_a_voice_failed_at_twice_is_not_tried_twice_again() -> None:
+    """It would rebuild the voice of all calls each time."""
+    voice = Failing(dict.fromkeys(range(1, 9), 0))
+    stage = VoiceStage("failing", lambda: voice)
+    await stage.thread.start()
+    attempts = []
+    try:
+        for text in ("Hello.", "Hello.", "Good morning."):
+            with pytest.raises(StageError):
+                async for _ in stage.speak(tts.SpeakablePiece(text, (0, len(text)), 0), 24_000):
+                    pass
+            attempts.append(voice.num_attempts)
+    finally:
+        await stage.thread.close()
+    assert attempts == [2, 3, 5]

@@ -167,6 +167,19 @@ async def test_a_final_whose_recognizer_fails_is_recognized_by_the_next_one(
         assert len(model.begun) == min(2, num_failures + 1)
 
 
+async def test_a_call_whose_retry_was_in_vain_has_none_until_one_succeeds() -> None:
+    """The recognizer is rebuilt for all calls."""
+    model = Broken(3)
+    async with call(model, NO_EARLY) as made:
+        passes = []
+        for _ in range(3):
+            await made.hear(said(0.512), quiet(0.16))
+            passes.append((await made.final(), len(model.begun)))
+            made.hearing.close(made.hearing.utterance)
+            await made.hear(quiet(1))
+        assert passes == [("failed", 2), ("failed", 3), ("pass 4", 4)]
+
+
 async def test_a_partial_whose_recognizer_fails_is_not_made_again() -> None:
     model = Broken(9)
     async with call(model) as made:

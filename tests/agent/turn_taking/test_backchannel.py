@@ -6,6 +6,9 @@ from hypothesis import strategies as st
 
 import languages
 from agent.turn_taking.backchannel import BACKCHANNELS, asks, meaning, takes_floor
+from agent.turn_taking.barge_in import _is_said_again
+from agent.turn_taking.end_of_turn import TurnRules
+from agent.turn_taking.state import TurnState
 from agent.turn_taking.thresholds import (
     BRIEF_MS,
     BRIEF_WORD_MS,
@@ -104,7 +107,7 @@ def test_any_text_has_a_meaning(text: str, heard: str, left: str) -> None:
     ("text", "longest_ms"),
     [
         ("Mama.", SOUNDS_ALIKE_MS), ("MUM.", SOUNDS_ALIKE_MS), ("Write.", SOUNDS_ALIKE_MS),
-        ("Share.", SOUNDS_ALIKE_MS), ("IZ", SOUNDS_ALIKE_MS), ("Eh.", SOUNDS_ALIKE_MS),
+        ("Share.", SOUNDS_ALIKE_MS), ("IZ", BRIEF_WORD_MS), ("Eh.", SOUNDS_ALIKE_MS),
         ("Shimmer", BRIEF_WORD_MS), ("Daphne.", BRIEF_WORD_MS), ("You do.", BRIEF_MS),
         ("I've heard.", BRIEF_MS),
     ],
@@ -173,3 +176,28 @@ def test_what_sounds_alike_has_one_key(text: str, same_as: str) -> None:
 )
 def test_what_sounds_different_has_another(text: str, other: str) -> None:
     assert sound_key(text.split()) != sound_key(other.split())
+
+
+@pytest.mark.parametrize(
+    "text", ["End.", "Undo.", "Call.", "Now!", "Get out.", "Home.", "Phone.", "Sue.", "House."]
+)
+def test_short_commands_and_names_are_no_backchannels(text: str) -> None:
+    """Their consonants are those of "indeed", "cool", "I know", "got it", "mm", "I see"."""
+    assert meaning(text, "Your parcel", " is on its way.", voice_ms=600) == "words"
+
+
+@pytest.mark.parametrize("text", ["Mama.", "Oh.", "Write.", "Cull."])
+def test_what_sounds_like_a_backchannel_still_is_one(text: str) -> None:
+    assert meaning(text, "Your parcel", " is on its way.", voice_ms=600) in ("brief", "listening")
+
+
+@pytest.mark.parametrize(
+    ("before", "after_s", "means_it"),
+    [("Bonnet.", 3, True), ("Bonnet.", 11, False), ("Wednesday.", 3, False), (None, 3, False)],
+)
+def test_who_says_a_short_word_again_means_it(
+    before: str | None, after_s: int, means_it: bool
+) -> None:
+    state = TurnState(TurnRules(), text="Bonnet.")
+    state.last_brief = None if before is None else (before, 1_000)
+    assert _is_said_again(state, 1_000 + after_s * 1_000_000_000) == means_it
