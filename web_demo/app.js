@@ -287,6 +287,7 @@ on(call, 'renewed', () => {
 on(call.uplink, 'slow', () => choice.note('dropped', performance.now()));
 on(client, 'fallback', ({ reason }) => {
   choice.failed();
+  call.devices.playRemote(null); // what the failed try had begun to play
   notice.show('webrtc-failed', reason);
 });
 on(call.conversation, 'message', (message) => {

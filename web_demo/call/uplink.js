@@ -110,7 +110,8 @@ export class Uplink extends EventTarget {
    * @param {Int16Array} pcm
    */
   send(pcm) {
+    const { droppedMs } = this.client;
     if (this.client.appendAudio(pcm)) this.sentMs += (pcm.length * 1000) / WIRE_RATE_HZ;
-    else this.dispatchEvent(new Event('slow'));
+    else if (this.client.droppedMs > droppedMs) this.dispatchEvent(new Event('slow'));
   }
 }

@@ -16,7 +16,8 @@
 
 /**
  * @typedef {'gap' | 'dropped' | 'broken'} Trouble of a WebSocket: playback ran dry within a reply;
- *   20 ms of the microphone were dropped because the socket's buffer was full; the connection broke
+ *   audio of the microphone was dropped because the socket's buffer was full, which counts once a
+ *   second; the connection broke
  *
  * @typedef {import('../call/preferences.js').Connection} Connection
  */
@@ -29,12 +30,17 @@ export const LOSSY = 3;
 
 export const WITHIN_MS = 60_000;
 
+/** Audio dropped within this time is one trouble: a single stall drops many batches of 20 ms. */
+export const ONE_STALL_MS = 1000;
+
 export class ConnectionChoice {
   constructor() {
     /** @private @type {{atMs: number, weight: number}[]} */
     this.troubles = [];
     /** The line has proved lossy. */
     this.isLossy = false;
+    /** @private */
+    this.droppedAtMs = -Infinity;
     /** @private WebRTC could not be connected in this call. */
     this.hasFailed = false;
     /** @private WebRTC could not be connected since the page was loaded. */
@@ -49,6 +55,11 @@ export class ConnectionChoice {
    */
   note(trouble, nowMs, count = 1) {
     if (count <= 0 || this.isLossy) return;
+    if (trouble === 'dropped') {
+      const isSameStall = nowMs - this.droppedAtMs < ONE_STALL_MS;
+      this.droppedAtMs = nowMs;
+      if (isSameStall) return;
+    }
     this.troubles.push({ atMs: nowMs, weight: WEIGHTS[trouble] * count });
     this.troubles = this.troubles.filter(({ atMs }) => nowMs - atMs < WITHIN_MS);
     this.isLossy = this.troubles.reduce((sum, { weight }) => sum + weight, 0) >= LOSSY;

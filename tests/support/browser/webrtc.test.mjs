@@ -7,7 +7,12 @@ import { Conversation } from '../../../web_demo/call/conversation.js';
 import { PreferenceStore } from '../../../web_demo/call/preferences.js';
 import { RealtimeClient } from '../../../web_demo/call/realtime-client.js';
 import { Uplink } from '../../../web_demo/call/uplink.js';
-import { ConnectionChoice, LOSSY, WITHIN_MS } from '../../../web_demo/webrtc/connection-choice.js';
+import {
+  ConnectionChoice,
+  LOSSY,
+  ONE_STALL_MS,
+  WITHIN_MS,
+} from '../../../web_demo/webrtc/connection-choice.js';
 import { callsUrl, PeerSocket } from '../../../web_demo/webrtc/peer-socket.js';
 import { RemoteReplies } from '../../../web_demo/webrtc/remote-replies.js';
 
@@ -19,7 +24,7 @@ test('the line is lossy after enough troubles in a minute, however they add up',
     [['gap', 0], ['gap', 1], ['gap', 2]],
     [['broken', 0], ['gap', WITHIN_MS - 1]],
     [['broken', 0], ['broken', 1]],
-    [['dropped', 0], ['dropped', 20], ['dropped', 40]],
+    [['dropped', 0], ['dropped', ONE_STALL_MS], ['dropped', 2 * ONE_STALL_MS]],
   ];
   for (const troubles of lossy) {
     const choice = new ConnectionChoice();
@@ -32,6 +37,12 @@ test('the line is lossy after enough troubles in a minute, however they add up',
     assert.ok(choice.usesWebRtc('auto'), 'also in later calls');
     assert.ok(!choice.usesWebRtc('websocket'));
   }
+});
+
+test('one stall of the network is one trouble, however many batches it drops', () => {
+  const choice = new ConnectionChoice();
+  for (let i = 0; i < 200; i += 1) choice.note('dropped', 20 * i);
+  assert.ok(!choice.usesWebRtc('auto'));
 });
 
 test('troubles far apart are those of any line', () => {
