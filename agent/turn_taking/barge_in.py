@@ -90,9 +90,9 @@ def _is_said_again(s: TurnState, now_ns: int) -> bool:
 def _voice_ms(s: TurnState, over: Overlap) -> int | None:
     """Length of the utterance, from its first voiced sample to its last; None: not to be weighed,
     or not known."""
-    if not s.rules.weighs_length or over.end is None:
+    if not s.rules.weighs_length or over.end is None or over.end <= over.onset:
         return None
-    return max(0, round(ms_from_samples(over.end - over.onset)))
+    return round(ms_from_samples(over.end - over.onset))
 
 
 def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,10 @@ from tts.text_chunker import SpeakablePiece
 
 SAMPLES_PER_CHAR = 1200
 """50 ms at 24 kHz: a word of five letters takes a quarter of a second."""
+
+
+SPOKEN_SAMPLES: Final = 14_400
+"""Length of an utterance, at 16 kHz: a shorter one over the agent may be a sound of listening."""
 
 
 @dataclass(frozen=True)
@@ -299,7 +304,7 @@ class FakeEars(_DeafEars):
         number = self.utterance
         self.words[number] = text
         self.hear(ev.SpeechStarted(number, 1600 * number))
-        self.hear(ev.SpeechPaused(number, 1600 * number + 800))
+        self.hear(ev.SpeechPaused(number, 1600 * number + SPOKEN_SAMPLES))
         self.hear(ev.SilenceGrew(number, 5000))
 
     def pause(self, text: str) -> None:
@@ -311,11 +316,11 @@ class FakeEars(_DeafEars):
             self._pauses = self.utterance = self.utterance + 1
             self.hear(ev.SpeechStarted(self.utterance, 1600 * self.utterance))
         self.words[self.utterance] = text
-        self.hear(ev.SpeechPaused(self.utterance, 1600 * self.utterance + 800))
+        self.hear(ev.SpeechPaused(self.utterance, 1600 * self.utterance + SPOKEN_SAMPLES))
 
     def resume(self) -> None:
         """The pause was none."""
-        self.hear(ev.SpeechResumed(self.utterance, 1600 * self.utterance + 1600))
+        self.hear(ev.SpeechResumed(self.utterance, 1600 * self.utterance + SPOKEN_SAMPLES + 1600))
 
     def fall_silent(self) -> None:
         """The pause was the end of the turn."""
