@@ -20,6 +20,7 @@ from agent.http.endpoints.metrics import Metrics
 from agent.observability.spans import Finished, FinishedCall
 from agent.observability.trace_export import MAX_BATCH, MAX_WAITING, TraceExporter
 from agent.stages.registry import Stages
+from agent.stages.transcription_jobs import LanguageFinding
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.turn import SessionId
 from tests.support.service.otlp_collector import (
@@ -188,6 +189,7 @@ class Working:
 
     status = "ready"
     remote_llm = None
+    language_finding = LanguageFinding()
 
     def remote_problems(self) -> dict[str, str]:
         return {}

@@ -37,6 +37,7 @@ PATH: Final = {
 """`stage_ports` has the recording of a call that is not recorded."""
 
 BESIDE: Final = {
+    "agent/stages/audio_pace.py",
     "agent/http/hardening/leaky_bucket.py",
     "agent/realtime/send_queue.py",
     "latency_budget/account/clock.py",

@@ -106,7 +106,9 @@ def test_the_question_counts_once_it_is_asked_and_until_the_agent_goes_on() -> N
 
 
 def test_a_long_reply_is_recorded_by_its_end() -> None:
-    reply = "It is a long way, and there are many more words to it than that. " * 6 + "Is it far?"
+    ways = ("long", "steep", "stony", "narrow", "lonely", "winding")
+    told = (f"It is a {way} way, and there are many more words to it than that. " for way in ways)
+    reply = "".join(told) + "Is it far?"
 
     async def test(clock: ManualClock) -> None:
         async with call_with(reply, clock=clock, ahead=False) as call:

@@ -73,10 +73,10 @@ async def test_words_are_computed_while_the_caller_still_speaks(
         await call.until(say.ReplyEnded)
         call.chat.warmed.clear()
         call.ears.hear(ev.SpeechStarted(2, 0))
-        call.ears.hear(partial(2, "And where"))
+        call.ears.hear(partial(2, "No, and where"))
         await call.chat.warmed.wait()
     previews = [text for kind, text in call.chat.calls if kind == "preview"]
-    assert previews == ["", "What", "What time", "And where"]
+    assert previews == ["", "What", "What time", "No, and where"]
 
 
 async def test_no_prefill_when_disabled_in_the_settings() -> None:

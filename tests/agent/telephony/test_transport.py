@@ -171,7 +171,7 @@ def test_a_call_ends_at_its_limit(tmp_path: Path) -> None:
 
 def test_a_caller_who_is_told_of_the_limit(tmp_path: Path) -> None:
     settings = f"{QUIET}limit_s = 100\nlimit_notice = 'Soon over.'\n"
-    tale = "Once upon a time " + 200 * "there was a king "
+    tale = "Once upon a time " + "".join(f"there was king {number} " for number in range(200))
 
     async def main(clock: ManualClock) -> None:
         scene = TelephonyHarness(clock, tmp_path, tale, settings=settings)

@@ -192,7 +192,8 @@ def test_the_carrier_may_take_a_transferred_call_off_by_itself(tmp_path: Path) -
 
 
 def test_a_long_farewell_is_heard_to_its_end(tmp_path: Path) -> None:
-    said = 10 * "Thank you very much for your call, and goodbye. "
+    names = ("Anna", "Ben", "Clara", "David", "Emma", "Frank", "Greta", "Henry", "Ida", "Jack")
+    said = "".join(f"{name} thanks you very much for your call, and goodbye. " for name in names)
     _, carrier = hold(tmp_path, asks, calling(said.strip(), "hang_up"))
     assert carrier.closed == (1000, "the agent hung up")
     assert seconds(carrier) > 60
