@@ -162,7 +162,10 @@ async def test_a_recognizer(live: LiveServer, hearing: Fault, how: str) -> None:
     async with call_to(live.url) as call:
         hearing.strike(how)
         await call.say("vm-nobodyavail")  # one pause: a pass that nobody overtakes
-        await check_apology(call)
+        if how == "hangs":  # once: the next recognizer has the pass again
+            assert (await call.response())["status"] == "completed"
+        else:
+            await check_apology(call)
         hearing.mend()
         await check_next_turn(call)
     assert live.stages.recognizer.restarts > before

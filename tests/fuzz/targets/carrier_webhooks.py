@@ -23,6 +23,7 @@ from agent.telephony.carriers.table import CARRIERS
 from agent.telephony.carriers.webhook import (
     Answer,
     SignatureError,
+    Signed,
     WebhookError,
     WebhookRequest,
 )
@@ -78,7 +79,7 @@ def examine(data: bytes) -> None:
         request.method, request.url, {**request.headers, **headers}, request.body, NOW
     )
     try:
-        assert isinstance(webhook.check(request, secret), bytes)
+        assert isinstance(webhook.check(request, secret), Signed)
     except (SignatureError, WebhookError) as error:
         _check_words(error)
         assert sign is None or isinstance(error, WebhookError), error
