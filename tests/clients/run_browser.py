@@ -10,9 +10,7 @@ from playwright.sync_api import Browser
 from tests.clients.peers import CACHE, MissingTool, build
 from tests.support.service.live import LiveServer
 from tests.support.service.live_call import overlap
-from tests.web.test_webrtc import ANSWER_MS, QUESTION, talking_browser
-
-__all__ = ["talking_browser"]
+from tests.web.test_webrtc import ANSWER_MS, QUESTION
 
 pytest_plugins = ["tests.support.browser.fixtures", "tests.support.service.live_fixtures"]
 pytestmark = pytest.mark.timeout(1200)  # an environment is built in it
