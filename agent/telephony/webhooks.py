@@ -100,7 +100,7 @@ class _Authenticated:
 
     @property
     def report(self) -> bytes | None:
-        """The same of a status."""
+        """Digest of a report of a call's status; None for an unsigned one."""
         return None if self.signed is None else self._digest(" status", self.signed.content)
 
     def sending(self, endpoint: _Endpoint) -> bytes | None:

@@ -19,7 +19,7 @@ def database_at(place: Place) -> StoreDatabase:
 
 
 def installed_database_at(place: Place) -> StoreDatabase:
-    """The same for commands and queries. Raises StoreError with what to install."""
+    """The database of a command or query. Raises StoreError with what to install."""
     try:
         return database_at(place)
     except ModuleNotFoundError as error:
