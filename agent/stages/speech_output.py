@@ -98,12 +98,10 @@ class VoiceStage:
                         yield speech
                 return
             except StageError:
-                is_rebuilt = self.thread.restarts > restarts
                 if is_last and not has_begun:
                     self._poison = piece.text
-                if is_last or has_begun or not is_rebuilt or not self.thread.may_retry:
-                    raise
-                if piece.text == self._poison:
+                is_rebuilt = self.thread.restarts > restarts and self.thread.may_retry
+                if is_last or has_begun or not is_rebuilt or piece.text == self._poison:
                     raise
 
 

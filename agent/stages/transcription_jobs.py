@@ -178,14 +178,13 @@ class LocalDecoder:
         job: asr.DecodeJob,
         priority: int,
     ) -> asr.Hypothesis | None:
-
         def recognized(model: asr.Recognizer) -> asr.Hypothesis:
             fitting = _options_for(model, options)
             if fitting == asr.AS_LOADED:
                 return early.recognize(model, job)
             return early.recognize(_WithOptions(model, fitting), job)
 
-        hypothesis = await self._recognizer.call(
+        hypothesis = await thread.call(
             recognized,
             timeout_s=DECODE_TIMEOUT_S + DECODE_TIMEOUT_PER_S * len(job.pcm) / asr.RATE_HZ,
             priority=priority,

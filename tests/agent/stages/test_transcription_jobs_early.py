@@ -14,7 +14,7 @@ import asr
 from agent.errors import ClientError
 from agent.session.api.settings import SemanticVad
 from agent.session.ports.stage_ports import SpeechResult
-from agent.stages.model_thread import ModelThread
+from agent.stages.model_thread import URGENT, ModelThread
 from agent.stages.speech_input import SpeechInput, endpointing_for
 from agent.stages.transcription_jobs import LocalDecoder
 from agent.turn_taking import events as ev
@@ -165,6 +165,33 @@ async def test_a_final_whose_recognizer_fails_is_recognized_by_the_next_one(
         await made.hear(said(0.512), quiet(0.16))
         assert await made.final() == heard
         assert len(model.begun) == min(2, num_failures + 1)
+
+
+async def test_a_retry_is_made_by_the_recognizer_that_failed_whatever_the_language_is_by_then() -> (
+    None
+):
+    first, second = Broken(1), Broken(0)
+    threads: list[ModelThread[Any]] = [
+        ModelThread("asr", lambda: first),
+        ModelThread("asr", lambda: second),
+    ]
+    for thread in threads:
+        await thread.start()
+    decoder = LocalDecoder(threads[0], lambda language: threads[language == "de"])
+    job = asr.DecodeJob("final", 1, 1, 0, np.zeros(RATE_HZ, np.float32))
+    first.may_go_on.clear()
+    try:
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+            decoding = group.create_task(decoder.decode(job, URGENT))
+            await asyncio.to_thread(first.is_begun.wait, PATIENCE_S)
+            decoder.set_options(asr.TranscriptionOptions("de"))
+            first.may_go_on.set()
+        hypothesis = decoding.result()
+    finally:
+        for thread in threads:
+            await thread.close()
+    assert hypothesis is not None
+    assert (hypothesis.text, len(second.begun)) == ("pass 2", 0)
 
 
 async def test_a_call_whose_retry_was_in_vain_has_none_until_one_succeeds() -> None:
