@@ -10,7 +10,6 @@ from typing import Final
 CLOSE_NORMAL: Final = 1000
 CLOSE_NOT_UTF8: Final = 1007
 CLOSE_POLICY: Final = 1008
-CLOSE_TOO_BIG: Final = 1009
 CLOSE_INTERNAL: Final = 1011
 CLOSE_DRAINING: Final = 1012
 """Service restart: stock clients reconnect on it."""

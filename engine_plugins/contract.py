@@ -46,7 +46,7 @@ def run_checks(checks: Iterable[tuple[str, Callable[[], None]]]) -> Iterator[Che
             check()
         except BrokenPromiseError as error:
             yield CheckResult(name, str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             yield CheckResult(name, said(error))
         else:
             yield CheckResult(name)

@@ -36,17 +36,18 @@ DRAWN: Final = 20
 
 
 def main(
-    argv: Sequence[str] | None = None, default_place: Callable[[], Place] | None = None
+    argv: Sequence[str] | None = None,
+    default_place: Callable[[str | None], Place] | None = None,
 ) -> int:
     """Run the command. Returns the exit status: 0; 1 where a gate was missed; 2 with one line on
-    stderr where there is nothing to report. `default_place` says which store is read where nothing
-    is named."""
+    stderr where there is nothing to report. `default_place` returns the store that is read
+    where nothing is named, by the settings file that --config names."""
     options = _parser(needs_source=default_place is None).parse_args(argv)
     try:
         gate = () if options.gate is None else read_gate(options.gate)
         wanted = _filter(options)
         if options.source is None and default_place is not None:
-            source = _default_source(default_place(), wanted)
+            source = _default_source(default_place(options.config), wanted)
         else:
             source = read_source(options.source, wanted)
         other = None if options.compare is None else read_source(options.compare, wanted)
@@ -89,6 +90,7 @@ def _parser(*, needs_source: bool) -> argparse.ArgumentParser:
     else:
         shown = f"{kinds}; default: the store of the settings (latency_budget.store)"
         parser.add_argument("source", nargs="?", help=shown)
+        parser.add_argument("--config", metavar="FILE", help="settings file (halfsec.toml)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "--html",

@@ -126,11 +126,21 @@ def _memory_limits(cgroup: Path, proc: Path) -> Iterator[tuple[int, int]]:
 def resident_mb(pid: int) -> float | None:
     """Resident memory of a process in MB; None where the platform does not report it, or the
     process has ended."""
+    return _status_mb(pid, "VmRSS:")
+
+
+def anonymous_mb(pid: int) -> float | None:
+    """Resident memory of a process that no file backs, in MB; None as in `resident_mb`. Pages of
+    mapped weights come and go as the system likes, and are not in it."""
+    return _status_mb(pid, "RssAnon:")
+
+
+def _status_mb(pid: int, name: str) -> float | None:
     try:
         status = (_PROC / str(pid) / "status").read_text()
     except OSError:
         return None
-    sizes = [line.split()[1] for line in status.splitlines() if line.startswith("VmRSS:")]
+    sizes = [line.split()[1] for line in status.splitlines() if line.startswith(name)]
     return int(sizes[0]) / 1024 if sizes else None
 
 

@@ -246,6 +246,9 @@ class EngineConfig:
     4 bits; None: on a CPU rounded to the nearest, on a GPU a text of the engine's own."""
     kv_precision: Precision = Precision.BFLOAT16
     """Precision of keys and values on a GPU: bfloat16, or fp8 for half the memory."""
+    megakernel: bool = False
+    """Run all layers of a decode step in one kernel, on one GPU of compute capability 9.0 or newer
+    with a model that it serves (`llm_engine/cuda/megakernel`)."""
     num_gpus: int = 1
     """GPUs among which the model is divided (CUDA backend)."""
     draft_model: Path | None = None

@@ -180,7 +180,6 @@ function tryingAgain() {
 /** @param {Status} status */
 function showConnection(status) {
   if (status.state === 'waiting') {
-    noteLoss(status);
     const problem = status.resumable ? 'connection-broke' : problemOfClose(status.code);
     // A rejection looks like a server that is gone until the reason was fetched.
     const isSure = status.wasOpen || problem !== 'server-gone';
@@ -284,6 +283,7 @@ on(call, 'renewed', () => {
   if (!transcript.isEmpty) transcript.addDivider('New connection: the agent starts afresh');
   transcript.beginAnew();
 });
+on(client, 'status', noteLoss);
 on(call.uplink, 'slow', () => choice.note('dropped', performance.now()));
 on(client, 'fallback', ({ reason }) => {
   choice.failed();

@@ -18,6 +18,9 @@ endpoint that hangs delays its own messages only.
   was checked: a name server that changes its mind in between gains nothing. No proxy is used.
 - At the end of the process messages stay where they are. A claim that was not settled is due again
   after CLAIM_S.
+- Messages that the store can't hold, because its tables are those of a newer program (a fleet is
+  updated server by server), wait in memory (`_UnstoredMessages`) and are sent from there by the
+  same rules. What is left of them at the end of the process is lost, and logged.
 
 The signature is that of Standard Webhooks 1.0 (https://www.standardwebhooks.com): two lines of the
 standard library. The package `standardwebhooks` would do the same, and is the tests' judge instead.
@@ -29,6 +32,7 @@ import logging
 import os
 import random
 import socket
+import sqlite3
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -38,16 +42,20 @@ import httpx
 
 from agent.config.webhooks import WebhookSettings, is_public, secret_of
 from latency_budget.account.clock import Clock, unix_ns
-from latency_budget.storage.background_writer import BackgroundWriter
+from latency_budget.storage.background_writer import BackgroundWriter, BoundedQueue
 from latency_budget.storage.call_documents import (
     ClaimedMessage,
+    EndedCall,
+    WebhookMessage,
     claim,
     num_queued,
     postpone,
+    queue_message,
     remove,
 )
 from latency_budget.storage.database import Place, StoreConnection
 from latency_budget.storage.open_database import database_at
+from latency_budget.storage.store_schema import MigrationError, NewerStoreError, statements_from
 
 LOOK_EVERY_S: Final = 1.0
 """Interval in s between looks for due messages: some 50 us of a SQLite file each."""
@@ -71,6 +79,17 @@ not met by all that waited at once."""
 RECONNECT_S: Final = 60
 """Longest use of a connection to the store, in s: a file that was damaged is renamed, and a
 connection to it would see no message any more."""
+
+MAX_UNSTORED_CHARS: Final = 16 << 20
+"""Characters of the messages of one endpoint that wait in memory: some thousand calls. One more is
+dropped and logged."""
+
+MAX_UNSTORED_TRIED: Final = 100
+"""Of those, messages that are tried in turn; the others wait behind them. It bounds the copies that
+the table has beside the queue."""
+
+MAX_ERROR_CHARS: Final = 200
+"""Shown of an error. One about a head that can't be read quotes it, with its 100 kB."""
 
 GONE: Final = 410
 
@@ -179,6 +198,49 @@ def addresses_of(host: str, port: int) -> Iterable[str]:
     return dict.fromkeys(str(address[0]) for *_, address in found)
 
 
+class _UnstoredMessages:
+    """Messages of one endpoint that the store can't hold, in memory: a bounded queue, and a table
+    like the store's with those that are being tried. `put` is for any thread, the rest for one."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
+        self._queue = BoundedQueue[tuple[WebhookMessage, int]](MAX_UNSTORED_CHARS)
+        self._table: sqlite3.Connection | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue) + self._num_tried()
+
+    def put(self, message: WebhookMessage, created_unix_ns: int) -> bool:
+        """Add a message. Returns False where there is no room."""
+        return self._queue.put((message, created_unix_ns), len(message.body))
+
+    def table(self) -> StoreConnection | None:
+        """Connection to the table with the messages to try; None while there never were any."""
+        if self._table is None and self._queue:
+            self._table = sqlite3.connect(":memory:", isolation_level=None)
+            for statement in statements_from(0):
+                self._table.execute(statement)
+        if self._table is not None:
+            taken = self._queue.oldest(MAX_UNSTORED_TRIED - self._num_tried())
+            for message, created_ns in taken:
+                queue_message(self._table, message, created_ns)
+            self._queue.drop_oldest(len(taken))
+        return self._table
+
+    def close(self) -> None:
+        """Drop all messages, and log how many were not sent."""
+        if num_lost := len(self):
+            _log.error(
+                "webhooks.%s: %d messages that the store can't hold were not sent",
+                self._endpoint, num_lost,
+            )  # fmt: skip
+        if self._table is not None:
+            self._table.close()
+
+    def _num_tried(self) -> int:
+        return 0 if self._table is None else num_queued(self._table, self._endpoint)
+
+
 class _Endpoint:
     """One endpoint with its thread. The figures may be read from any thread."""
 
@@ -202,6 +264,9 @@ class _Endpoint:
         self._settings = settings
         self._secret = secret
         self._database = database_at(place)
+        self._unstored = _UnstoredMessages(name)
+        self._store_problem: str | None = None
+        self._endpoint_problem: str | None = None
         self._connection: StoreConnection | None = None
         self._connected_ns = 0
         self._clock = clock
@@ -212,41 +277,71 @@ class _Endpoint:
             f"webhook-{name}",
             self._pass,
             recovered=f"webhooks.{name} takes messages again",
-            on_end=self._disconnect,
+            on_end=self._end,
         )
+
+    def add_unstored(self, message: WebhookMessage, created_unix_ns: int) -> bool:
+        """Send a message that the store can't hold. Any thread. Returns False where it is too late,
+        or too many wait."""
+        if self.writer.is_abandoned or not self._unstored.put(message, created_unix_ns):
+            return False
+        self.writer.wake()
+        return True
 
     def _pass(self, is_closing: bool) -> float | None:
         """Send what is due, until an attempt fails. Returns the pause before the next pass."""
+        num_unstored = len(self._unstored)
         try:
-            while not (is_closing or self.writer.is_abandoned):
-                connection = self._connected()
-                now_ns = self._wall_ns()
-                message = claim(connection, self._name, now_ns, now_ns + CLAIM_S * _NS)
-                if message is None:
-                    self.num_waiting = num_queued(connection, self._name)
-                    if not self.num_waiting:
-                        self.writer.report(None)
-                    return LOOK_EVERY_S
-                if not self._deliver(connection, message):
-                    self.num_waiting = num_queued(connection, self._name)
-                    return FAILED_PAUSE_S
+            num_stored, pause_s = self._send_due(self._connected(), num_unstored, is_closing)
+            self._store_problem = None
         except Exception as error:
-            if not self._database.is_from_driver(error):
+            is_refused = isinstance(error, NewerStoreError | MigrationError)
+            if not (is_refused or self._database.is_from_driver(error)):
                 raise
             self._disconnect()
             reason = self._database.explain(error)
-            self.writer.report(f"webhooks.{self._name}: its queue can't be read: {reason}")
-        return None if is_closing else LOOK_EVERY_S
+            self._store_problem = f"webhooks.{self._name}: its queue can't be read: {reason}"
+            num_stored, pause_s = 0, LOOK_EVERY_S
+        table = self._unstored.table()
+        if table is not None:
+            _, unstored_pause_s = self._send_due(table, num_stored, is_closing)
+            pause_s = max(pause_s, unstored_pause_s)
+        self.num_waiting = num_stored + len(self._unstored)
+        if not self.num_waiting:
+            self._endpoint_problem = None
+        self._report()
+        return None if is_closing else pause_s
+
+    def _send_due(
+        self, connection: StoreConnection, num_elsewhere: int, is_closing: bool
+    ) -> tuple[int, float]:
+        """Send what is due of one queue, until an attempt fails. Returns what waits there, and the
+        pause before the next pass. `num_elsewhere`: messages that wait in the other queue. Raises
+        errors of the driver."""
+        pause_s = LOOK_EVERY_S
+        while not (is_closing or self.writer.is_abandoned):
+            now_ns = self._wall_ns()
+            message = claim(connection, self._name, now_ns, now_ns + CLAIM_S * _NS)
+            if message is None:
+                break
+            if not self._deliver(connection, message):
+                pause_s = FAILED_PAUSE_S
+                break
+        num_waiting = num_queued(connection, self._name)
+        self.num_waiting = num_waiting + num_elsewhere
+        return num_waiting, pause_s
 
     def _deliver(self, connection: StoreConnection, message: ClaimedMessage) -> bool:
         """Make one attempt and settle the message. False: it failed."""
         problem, is_final = self._attempt(message)
         if problem is None:
             remove(connection, message.row)
-            self.writer.report(None)
+            self._endpoint_problem = None
+            self._report()
             self.num_delivered += 1
             return True
-        self.writer.report(f"webhooks.{self._name}: the endpoint {problem}")
+        self._endpoint_problem = f"webhooks.{self._name}: the endpoint {problem}"
+        self._report()
         self.num_failures += 1
         now_ns = self._wall_ns()
         age_h = (now_ns - message.created_unix_ns) / (3600 * _NS)
@@ -261,6 +356,9 @@ class _Endpoint:
             pause_s = pause_before(message.num_attempts + 1) * random.uniform(1, 1.2)
             postpone(connection, message.row, now_ns + int(pause_s * _NS))
         return False
+
+    def _report(self) -> None:
+        self.writer.report(self._store_problem or self._endpoint_problem)
 
     def _attempt(self, message: ClaimedMessage) -> tuple[str | None, bool]:
         """Send a message. Returns what is wrong, as the predicate of a sentence, and whether it
@@ -291,7 +389,8 @@ class _Endpoint:
         except ForbiddenAddressError:
             return "has an address inside the network, which allow_private is off for", False
         except (httpcore.NetworkError, httpcore.ProtocolError, OSError) as error:
-            return f"can't be reached: {error or type(error).__name__}", False
+            why = str(error)[:MAX_ERROR_CHARS] or type(error).__name__
+            return f"can't be reached: {why}", False
         if 200 <= status < 300:
             return None, False
         return f"answered {status}", status == GONE
@@ -307,6 +406,10 @@ class _Endpoint:
             self._connection = self._database.connect()
             self._connected_ns = now_ns
         return self._connection
+
+    def _end(self) -> None:
+        self._disconnect()
+        self._unstored.close()
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -360,6 +463,16 @@ class CallWebhooks:
         """Begin to send. Once."""
         for each in self.endpoints.values():
             each.writer.start()
+
+    def send_unstored(self, ended: EndedCall) -> None:
+        """Send the messages of a call that the store can't hold, from memory. Returns at once."""
+        for message in ended.messages:
+            endpoint = self.endpoints.get(message.endpoint)
+            if endpoint is None or not endpoint.add_unstored(message, ended.ended_unix_ns):
+                _log.error(
+                    "webhooks.%s: %s was dropped: the store can't hold it, nor the memory",
+                    message.endpoint, message.message_id,
+                )  # fmt: skip
 
     def wake(self) -> None:
         """Look for due messages now."""

@@ -6,7 +6,8 @@ for. So it is done when the models are loaded. A call that begins meanwhile take
 (`llm_engine.core`), and reads on from there together with this.
 
 Calls by telephone with tools of the line, and those of an agent whose MCP servers connect later,
-have another prompt from the tools on.
+have another prompt from the tools on. With a language model on another server, what a smaller model
+reads in front of the caller's words is computed instead.
 """
 
 import logging
@@ -30,12 +31,15 @@ async def prefill_first_prompt(stages: Stages, tools: ServerTools, calls: CallRe
     """Wait for the models, and have the own language model read what each call of the default agent
     begins with. An optimization: where it fails, that is logged, and the first call finds out."""
     await stages.wait_started()
-    if stages.status != "ready" or stages.remote_llm is not None or calls.admitted:
+    if stages.status != "ready" or calls.admitted:
         return
     start = session_start(tools.loaded.config, ANYONE, None)
     assert isinstance(start, SessionStart)  # there always is a default agent
     try:
-        await _prefill(start, stages, tools)
+        if stages.remote_llm is not None:
+            await stages.prefill_scoring_prompt()
+        else:
+            await _prefill(start, stages, tools)
     except StageError as error:
         _log.warning("the first prompt was not read ahead: %s", error.message)
     except Exception:

@@ -32,12 +32,12 @@ import numpy.typing as npt
 
 from agent.session.ports.playback import Outgoing, Playback
 from agent.session.ports.stage_ports import RecordingPort
-from latency_budget.account.clock import Clock, unix_ns
+from latency_budget.account.clock import NS_PER_S, Clock, unix_ns
 from latency_budget.storage.background_writer import BackgroundWriter, BoundedQueue
 from latency_budget.storage.private_files import make_private_folder, open_private
 from latency_budget.storage.retention import NS_PER_DAY, oldest_kept_ns
 
-from .recording_timeline import NS_PER_S, CallTimeline
+from .recording_timeline import CallTimeline
 
 WRITE_EVERY_S: Final = 0.5
 

@@ -28,6 +28,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from latency_budget.account.clock import NS_PER_S
 from tts.resample import StreamResampler
 
 HOLD_NS: Final = 3_000_000_000
@@ -39,8 +40,6 @@ LOOK_AHEAD_NS: Final = 1_000_000_000
 
 GAP_NS: Final = 300_000_000
 """Shorter pauses of the stream are jitter, or a microphone that runs a little slow."""
-
-NS_PER_S: Final = 1_000_000_000
 
 Int16 = npt.NDArray[np.int16]
 

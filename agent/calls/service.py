@@ -282,7 +282,7 @@ class CallService:
         reserved one.
         """
         if self._stages.status != "ready":
-            return BROKEN if self._stages.status == "broken" else WARMING
+            return WARMING if self._stages.status == "warming" else BROKEN
         waiting = self._calls.waiting
         kept = 0 if may_be_due else len(self.tokens)
         of_key = self._num_lacking_of_key(principal, kept and self.tokens.num_of(principal.key_id))
@@ -436,6 +436,8 @@ class CallService:
         own = config.agent
         tools = await self._tools_of(held, transport, call.agent, settings)
         settings = await with_spoken_voice(self._stages.prepare_language, settings)
+        # Raises for a voice that this server lacks.
+        self._stages.open_voice(settings.voice, settings.output_rate_hz)
         stages = SessionStages(
             ears=await self._stages.new_ears(settings.turn_detection),
             open_chat=self._stages.open_chat,

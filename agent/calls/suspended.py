@@ -11,7 +11,7 @@ GiveWay = Callable[[str | None, int], bool]
 """`WaitingCalls.give_way`, or `can_give_way` for who only wants to know."""
 
 
-class Waiting(Protocol):
+class SuspendedCall(Protocol):
     """A call, as far as its waiting can be ended."""
 
     def give_up(self, why: str) -> None:
@@ -24,7 +24,7 @@ class WaitingCalls:
     loop only."""
 
     def __init__(self) -> None:
-        self._key_ids: dict[Waiting, str] = {}
+        self._key_ids: dict[SuspendedCall, str] = {}
         """Key ids of the suspended calls, in the order in which they lost their client."""
         self.num_lost = 0
         """Calls that began to wait, since the start."""
@@ -34,12 +34,12 @@ class WaitingCalls:
     def __len__(self) -> int:
         return len(self._key_ids)
 
-    def begin(self, call: Waiting, key_id: str) -> None:
+    def begin(self, call: SuspendedCall, key_id: str) -> None:
         """`key_id`: whose call it is."""
         self._key_ids[call] = key_id
         self.num_lost += 1
 
-    def end(self, call: Waiting) -> None:
+    def end(self, call: SuspendedCall) -> None:
         self._key_ids.pop(call, None)
 
     def give_way(self, key_id: str | None = None, number: int = 1) -> bool:
@@ -56,7 +56,7 @@ class WaitingCalls:
         """True if `give_way` would make room."""
         return len(self._of(key_id)) >= number
 
-    def _of(self, key_id: str | None) -> list[Waiting]:
+    def _of(self, key_id: str | None) -> list[SuspendedCall]:
         return [call for call, owner in self._key_ids.items() if key_id in (None, owner)]
 
     def end_all(self, why: str) -> None:

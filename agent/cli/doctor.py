@@ -26,6 +26,7 @@ from agent.server.startup_checks.preflight import (
     INSTALL_OTEL,
     OTEL_PACKAGES,
     check_store,
+    check_webhooks,
     fetch_command,
     gpu_problem,
     missing_exports,
@@ -34,7 +35,8 @@ from agent.server.startup_checks.preflight import (
     shortfalls,
     torch_problem,
 )
-from agent.server.startup_checks.tools import server_problems
+from agent.server.startup_checks.telephony import telephony_problems
+from agent.server.startup_checks.tools import check_client_tools, server_problems
 from agent.stages.model_store.catalogue import (
     ModelStore,
     ModelStoreError,
@@ -128,6 +130,8 @@ def examine(config: Config) -> Iterator[Section]:
     yield Section("Turn store", (_turn_store(config),))
     yield Section("State of calls", (_state_store(config),))
     yield Section("Access", tuple(_access(config)))
+    if config.webrtc.turn_url:
+        yield Section("TURN server", (_turn_server(config),))
     yield Section("Models", tuple(_models(config)))
     if config.llm_engine.remote is not None:
         yield Section("Model server", (_model_server(config),))
@@ -135,6 +139,10 @@ def examine(config: Config) -> Iterator[Section]:
         yield Section("Recognition server", (_recognition_server(config),))
     if remote_models(config, "tts"):
         yield Section("Speech server", tuple(_speech_servers(config)))
+    if problems := tuple(_telephony(config)):
+        yield Section("Telephony", problems)
+    if config.webhooks:
+        yield Section("Webhooks", (_webhooks(config),))
     yield Section("Tools", tuple(_tools(config)))
     yield Section("Port", (_port(config),))
     yield Section(f"Settings (fingerprint {config.fingerprint()})", tuple(_settings(config)))
@@ -311,6 +319,19 @@ def _tls(config: Config) -> Finding:
     return Finding("TLS", f"{certificate.cert}, SHA-256 {certificate.fingerprint()}", "ok")
 
 
+def _turn_server(config: Config) -> Finding:
+    """The relay of calls by WebRTC, and whether there is a password for it. Contacts nothing."""
+    settings, name = config.webrtc, "webrtc.turn_url"
+    variable = settings.turn_password_env
+    if os.environ.get(variable):
+        return Finding(name, f"{settings.turn_url} ({variable} is set)", "ok")
+    remedy = (
+        f"set {variable} to the password, where the server is started too, or name another one in "
+        "webrtc.turn_password_env; calls are tried without a relay where the password is refused"
+    )
+    return Finding(name, f"{settings.turn_url} ({variable} is not set)", "note", remedy)
+
+
 def _models(config: Config) -> Iterator[Finding]:
     try:
         store = ModelStore()
@@ -403,7 +424,7 @@ def _recognition_server(config: Config) -> Finding:
 def _speech_servers(config: Config) -> Iterator[Finding]:
     """The servers of voices. Has each say a word."""
     from agent.stages.remote.api_server import server_options
-    from agent.stages.remote.server_error import ServerError
+    from agent.stages.remote.remote_error import RemoteError
     from agent.stages.remote.speech_server import PROBE_TEXT, SpeechServer
 
     settings = config.tts
@@ -413,7 +434,7 @@ def _speech_servers(config: Config) -> Iterator[Finding]:
         try:
             async for _ in server.speak(PROBE_TEXT, is_last_resort=True):
                 pass
-        except ServerError:
+        except RemoteError:
             return server.problem or "it does not speak this text"
         finally:
             await server.close()
@@ -433,8 +454,27 @@ def _speech_servers(config: Config) -> Iterator[Finding]:
             yield Finding(voice.name, f"at {voice.url}: {problem}", "note", remedy)
 
 
+def _telephony(config: Config) -> Iterator[Finding]:
+    """Settings that do not fit together; what carriers see, `doctor_telephony` says."""
+    for key, problem in telephony_problems(config):
+        yield Finding(key, problem, "WRONG")
+
+
+def _webhooks(config: Config) -> Finding:
+    """The secrets of the endpoints. Contacts nothing."""
+    try:
+        check_webhooks(config)
+    except ConfigError as error:
+        return Finding(error.key or "webhooks", error.message, "WRONG")
+    return Finding("secrets", f"of {', '.join(config.webhooks)}", "ok")
+
+
 def _tools(config: Config) -> Iterator[Finding]:
-    """Tools of the server. Executes their files; calls no MCP server."""
+    """Tools of the client, and of the server. Executes the files of these; calls no MCP server."""
+    try:
+        check_client_tools(config)
+    except ConfigError as error:
+        yield Finding(error.key or "tools", error.message, "WRONG")
     if not any(profile.server_tools for profile in config.agents.values()):
         yield Finding("server_tools", "none: agents.NAME.server_tools is empty")
         return

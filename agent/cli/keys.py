@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import Final
 
 from agent.calls.state_store.load import open_state_store
 from agent.calls.state_store.store import StateStoreError
-from agent.config.sources import read_config
+from agent.config.sources import read_config, read_settings_file
 from agent.errors import HalfsecError
 from agent.http.auth.fleet_access import FleetAccess
 from agent.http.auth.keys import Key, KeyFile, keys_path
@@ -39,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="names and limits of all keys")
     revoke = actions.add_parser("revoke", help="take a key away, and end its calls")
     revoke.add_argument("name", help="its name, or its id")
+    revoke.add_argument(
+        "--config",
+        metavar="FILE",
+        help="settings file (halfsec.toml): agent.state_store there names the other servers",
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -49,11 +55,14 @@ def main(options: argparse.Namespace) -> int:
     if options.action == "revoke":
         named = [key for key in file.read() if options.name in (key.name, key.token_id)]
         left = file.revoke(options.name)
-        if (problem := asyncio.run(_revoke_elsewhere(key.key_id for key in named))) is not None:
-            print(f"Revoked on this machine only: {problem}.", file=sys.stderr)
+        try:
+            where = asyncio.run(_revoke_elsewhere((key.key_id for key in named), options.config))
+        except HalfsecError as error:
+            print(f"Revoked on this machine only: {error.message}", file=sys.stderr)
             print("Revoke it on the other machines too.", file=sys.stderr)
             return 1
         print(f"Revoked. A server that runs takes notice within seconds. Keys left: {left}.")
+        print(where)
         if not left:
             print(
                 "With access.require_key = auto the server stays closed. To open it to this "
@@ -66,21 +75,29 @@ def main(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _revoke_elsewhere(key_ids: Iterable[str]) -> str | None:
-    """Tell the other servers of the fleet. Returns the problem; None where there is none."""
-    try:
-        store = open_state_store(read_config(), SystemClock())
-    except HalfsecError as error:
-        return f"the settings can't be read, so other servers are not known ({error.message})"
+async def _revoke_elsewhere(key_ids: Iterable[str], path: str | None) -> str:
+    """Revoke keys on the other servers of the fleet, which the settings file `path`, or the one
+    that is found without, names. Returns what was done, a sentence. Raises HalfsecError where the
+    others are not known or could not be told."""
+    text, file_name = read_settings_file(path, os.environ)
+    config = read_config(path=path)
+    store = open_state_store(config, SystemClock())
     try:
         if store.is_shared:
             for key_id in key_ids:
                 await FleetAccess(store).revoke(key_id)
+            origin = config.origins["agent.state_store"]
+            return f"So do the servers that share agent.state_store ({origin})."
     except StateStoreError as error:
-        return str(error)
+        raise HalfsecError(f"{error}.") from None
     finally:
         await store.close()
-    return None
+    if text:
+        return f"No other server was told: {file_name} names no Redis as agent.state_store."
+    return (
+        f"No other server was told: there is no {file_name} in this directory; --config FILE names "
+        "the one of the server."
+    )
 
 
 def _add(file: KeyFile, options: argparse.Namespace) -> int:

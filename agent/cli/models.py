@@ -21,7 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("list", help="what there is and what is present (the default)")
     fetch = actions.add_parser("fetch", help="download what is missing")
     fetch.add_argument(
-        "names", nargs="*", metavar="NAME", help="names or Hugging Face ids; none: what is needed"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="names or Hugging Face ids; none: what the settings need, and with the embedded "
+        "presets the smallest models",
     )
     fetch.add_argument(
         "--models-from", type=Path, metavar="DIR", help="look for files and wheels here first"

@@ -15,6 +15,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return report(argv, _store_of_settings)
 
 
-def _store_of_settings() -> Place:
-    store = read_config().latency_budget.store
+def _store_of_settings(path: str | None) -> Place:
+    store = read_config(path=path).latency_budget.store
     return store if isinstance(store, PostgresUrl) else turn_store_path()

@@ -76,5 +76,6 @@ def input_encoding(session: Mapping[str, Any], before: AudioEncoding) -> AudioEn
     """The input format of these session fields; `before` where they have none."""
     wanted = session
     for name in ("audio", "input", "format"):
-        wanted = wanted.get(name) or {}
+        inner = wanted.get(name)
+        wanted = inner if isinstance(inner, Mapping) else {}
     return ENCODINGS.get(str(wanted.get("type")), before)

@@ -20,6 +20,7 @@ dropped, and everything else waits.
 
 import asyncio
 import contextlib
+import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -42,6 +43,9 @@ from .tools import ClientTools
 
 RETRY_S: Final = 1.0
 """Pause between attempts at a server that does not listen yet, or sends no Retry-After."""
+
+MAX_ANSWER_BYTES: Final = 1 << 20
+"""Longest answer of `/readyz` that is read. It has some hundred bytes."""
 
 
 class Call:
@@ -254,14 +258,28 @@ async def wait_ready(
     async with httpx.AsyncClient(transport=transport, timeout=5.0, trust_env=False) as http:
         while True:
             try:
-                answer = await http.get(url)
-                if answer.status_code == 200:
-                    return dict(answer.json())
-                last = f"HTTP {answer.status_code}: {answer.text[:300]}"
-            except (httpx.TransportError, ValueError, TypeError) as error:
+                status, body = await _fetched(http, url)
+                if status == 200:
+                    return dict(json.loads(body))
+                last = f"HTTP {status}: {body.decode(errors='replace')[:300]}"
+            except (httpx.HTTPError, ValueError, TypeError, RecursionError) as error:
                 last = f"{type(error).__name__}: {error}"
             if clock.now_ns() >= deadline_ns:
                 raise ConnectError(
                     f"{url} was not ready within {timeout_s:g} s. Its last answer: {last}"
                 )
             await asyncio.sleep(poll_s)
+
+
+async def _fetched(http: httpx.AsyncClient, url: str) -> tuple[int, bytes]:
+    """Status and body of an answer. Raises httpx.HTTPError, and ValueError for one that is too long
+    or compressed, which would have any length."""
+    async with http.stream("GET", url, headers={"accept-encoding": "identity"}) as answer:
+        if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise ValueError("the answer is compressed")
+        body = bytearray()
+        async for piece in answer.aiter_bytes():
+            body += piece
+            if len(body) > MAX_ANSWER_BYTES:
+                raise ValueError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+        return answer.status_code, bytes(body)

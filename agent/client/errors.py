@@ -102,7 +102,7 @@ def _path_hint(address: str) -> str:
 def _error_message(body: bytes) -> str:
     try:
         message = json.loads(body)["error"]["message"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
     return str(message)
 

@@ -2,13 +2,14 @@
 
 Only what a client acts on becomes an event: the structural events of the protocol (item added, part
 added) are ignored, and so is every unknown type, because servers add new ones.
-Every event carries `at_ns`, the client's own clock when its frame arrived.
+Every event carries `at_ns`, the client's own clock when its frame arrived. An event that the server
+has, too (`agent/session/api/server_events.py`), has the same name here: it is that one, received.
 """
 
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -288,6 +289,13 @@ ClientEvent = (
     | Closed
 )
 
+_UNREADABLE: Final = (
+    *(KeyError, TypeError, ValueError, AttributeError, IndexError),
+    RecursionError,  # a hundred thousand brackets
+)
+
+_T = TypeVar("_T")
+
 _TRANSCRIPTION: Final = "conversation.item.input_audio_transcription."
 
 
@@ -308,7 +316,7 @@ class EventReader:
             if kind.startswith("halfsec."):
                 return _read_extension(kind, event, at_ns)
             return _read_rest(kind, event, at_ns)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except _UNREADABLE as error:
             message = f"The server sent a frame that can't be read: {error!r}"
             return ServerError(message, "invalid_frame", None, None, at_ns)
 
@@ -360,7 +368,10 @@ def _read_call(response_id: str, item: dict[str, Any], at_ns: int) -> FunctionCa
     if item.get("type") != "function_call" or item.get("status") != "completed":
         return None
     ids = response_id, item["id"], item["call_id"]
-    return FunctionCall(*ids, item["name"], item["arguments"], at_ns)
+    event = FunctionCall(*ids, item["name"], item["arguments"], at_ns)
+    for each in (*ids, event.name, event.arguments):
+        _typed(each, str)
+    return event
 
 
 def _texts(item: dict[str, Any]) -> list[str]:
@@ -371,7 +382,7 @@ def _texts(item: dict[str, Any]) -> list[str]:
 def _read_rest(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent | None:
     match kind:
         case "session.created" | "session.updated":
-            return SessionUpdated(event["session"], at_ns)
+            return SessionUpdated(_typed(event["session"], dict), at_ns)
         case "input_audio_buffer.speech_started":
             return SpeechStarted(event["item_id"], event["audio_start_ms"], at_ns)
         case "input_audio_buffer.speech_stopped":
@@ -401,10 +412,12 @@ def _read_extension(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent
             stable_chars = event["stable_chars"]
             return PartialTranscript(event["item_id"], event["text"], stable_chars, at_ns)
         case "halfsec.session":
-            return ResumeToken(event["resume_token"], event["resume_s"], at_ns)
+            token = _typed(event["resume_token"], str)
+            if not token.isascii():  # it becomes a part of an address
+                raise ValueError("the token is not ASCII")
+            return ResumeToken(token, _typed(event["resume_s"], int), at_ns)
         case "halfsec.resumed":
-            items, num_items = event["items"], event["num_items"]
-            return Resumed(items, num_items, event["received"], event["will_answer"], at_ns)
+            return _read_resumed(event, at_ns)
         case "halfsec.turn":
             return TurnReport(event["turn"], at_ns, event.get("response_id", ""))
         case "halfsec.context":
@@ -413,6 +426,31 @@ def _read_extension(kind: str, event: dict[str, Any], at_ns: int) -> ClientEvent
         case "halfsec.waiting":
             return Waiting(event["stage"], event["waited_ms"], at_ns)
     return None
+
+
+def _read_resumed(event: dict[str, Any], at_ns: int) -> Resumed:
+    items: list[dict[str, Any]] = _typed(event["items"], list)
+    for item in items:
+        _typed(item, dict)
+        names = _READ_OF_ITEM.get(_typed(item["type"], str), ())
+        for name in names:
+            _typed(item[name], str)
+    counts = _typed(event["num_items"], int), _typed(event["received"], int)
+    return Resumed(items, *counts, _typed(event["will_answer"], bool), at_ns)
+
+
+_READ_OF_ITEM: Final = {
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id",),
+}
+"""Fields of items from which this client goes on with its tools."""
+
+
+def _typed(value: object, kind: type[_T]) -> _T:
+    """The value, if JSON has it as this type; true and false are no numbers. Raises TypeError."""
+    if isinstance(value, kind) and type(value) is kind:
+        return value
+    raise TypeError(f"{type(value).__name__} where {kind.__name__} is due")
 
 
 def _read_error(error: dict[str, Any], at_ns: int) -> ServerError:

@@ -27,6 +27,21 @@ _HEAD: Final = """\
 # line, as --set SECTION.KEY=VALUE."""
 
 
+NOT_SET: Final = "Not set. An example:"
+"""Line above the example of a setting that is not set: TOML has no word for that."""
+
+_EXAMPLES: Final[dict[str, str | int]] = {
+    "trace_dir": "traces",
+    "record_dir": "recordings",
+    "voice": "hibari",
+    "language": "de",
+    "pace_ms": 700,
+    "budget_ms": 800,
+    "timeout_s": 5,
+}
+"""Values of these settings, by key."""
+
+
 def settings_file(config: Config) -> str:
     """The text of a settings file with the values of `config`, commented out."""
     parts = [_HEAD.format(preset=config.agent.preset)]
@@ -83,7 +98,7 @@ def _rule(kind: Any) -> str:
 
 def _assignment(key: str, value: Any) -> list[str]:
     if value is None:
-        return [f"{key} =   (not set)"]
+        return [NOT_SET, f"{key} = {_toml(_EXAMPLES[key])}"]
     if isinstance(value, tuple) and value and is_dataclass(value[0]):
         return [f"{key} = [", *(f"  {_toml(item)}," for item in value), "]"]
     return [f"{key} = {_toml(value)}"]

@@ -15,7 +15,7 @@ nearest known key.
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final, get_type_hints
@@ -28,6 +28,7 @@ from .auto_preset import AUTO, PresetChoice
 from .presets import DEFAULT_PRESET, PRESETS, REMOTE_PRESET
 from .remote_models import RemoteSection, is_remote, parse_remote, shown_model
 from .schema import (
+    ASR_TYPES_OF_CPU,
     CHOSEN,
     DEFAULT_AGENT,
     DTYPES_OF_DEVICE,
@@ -73,11 +74,17 @@ _NOT_SETTINGS: Final = (
     "HALFSEC_CHROMIUM",
 )
 
+_COMPOSE_PASSWORDS: Final = ("HALFSEC_DB_PASSWORD", "HALFSEC_REDIS_PASSWORD")
+"""Variables of deploy/compose/compose.yml, which are in the shell of who starts it."""
+
 _KUBERNETES_LINK: Final = re.compile(
-    r"HALFSEC_(SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?=.*|PORT(_[A-Z0-9_]+)?=(tcp|udp)://.*"
-    r"|PORT_[0-9]+_(TCP|UDP)_(PROTO|PORT|ADDR)=.*)"
+    r"HALFSEC_(?![^=]*__)([A-Z0-9_]+_)?("
+    r"SERVICE_HOST=[0-9A-Fa-f.:]+|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+"
+    r"|PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*"
+    r"|PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO=(tcp|udp|sctp)|PORT=[0-9]+|ADDR=[0-9A-Fa-f.:]+))"
 )
-"""Variables that Kubernetes sets in every pod beside a service called "halfsec"."""
+"""Variables that Kubernetes sets in every pod beside a service called "halfsec" or "halfsec-...",
+with the values it gives them. "__" would make a setting of the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +207,11 @@ def _from_environment(
 ) -> Iterator[_Assignment]:
     if env.get("PORT"):
         yield _Assignment("agent", "port", env["PORT"], "environment variable PORT", is_text=True)
-    named = {a.section.lower(): a.section for a in from_file if "." in a.section}
+    named = {a.section for a in from_file if "." in a.section}
     for variable, value in sorted(env.items()):
         if not variable.startswith("HALFSEC_") or variable in _NOT_SETTINGS:
+            continue
+        if variable in _COMPOSE_PASSWORDS:
             continue
         parts = variable.removeprefix("HALFSEC_").lower().split("__")
         origin = f"environment variable {variable}"
@@ -210,8 +219,30 @@ def _from_environment(
             continue
         if len(parts) == 1:
             raise ConfigError(f"Unknown {origin}.{_variable_hint(parts[0])}", key=variable)
-        section = ".".join(parts[:-1])
-        yield _Assignment(named.get(section, section), parts[-1], value, origin, is_text=True)
+        section = _meant_section(".".join(parts[:-1]), named, origin)
+        yield _Assignment(section, parts[-1], value, origin, is_text=True)
+
+
+def _meant_section(section: str, named: Collection[str], origin: str) -> str:
+    """The section that a variable names. A variable has no small letters, "-" or "."; it means the
+    agent, MCP server or endpoint of the file that is written alike but for these. Raises
+    ConfigError where there are several."""
+    if "." not in section:
+        return section
+    alike = [each for each in named if each.lower() == section] or [
+        each for each in named if _as_in_variables(each) == _as_in_variables(section)
+    ]
+    if len(alike) > 1:
+        raise ConfigError(
+            f"{origin[0].upper()}{origin[1:]} could mean {' and '.join(sorted(alike))}: set it in "
+            "the settings file, or rename one of them.",
+            key=section,
+        )
+    return alike[0] if alike else section
+
+
+def _as_in_variables(section: str) -> str:
+    return section.lower().replace("-", "_").replace(".", "_")
 
 
 def _from_dotted(dotted: str, value: object) -> _Assignment:
@@ -280,6 +311,13 @@ def _build(assignments: list[_Assignment]) -> Config:
             'telephony.on_machine is "message", but telephony.machine_message is empty.',
             key="telephony.machine_message",
         )
+    if telephony.record != "no" and not sections["agent"].record_dir:
+        raise ConfigError(
+            f'telephony.record is "{telephony.record}" ({origins["telephony.record"]}), but '
+            "agent.record_dir is not set: nothing would be recorded. Name a directory there, or "
+            "leave telephony.record out.",
+            key="telephony.record",
+        )
     webrtc = sections["webrtc"]
     if bool(webrtc.min_port) != bool(webrtc.max_port) or webrtc.min_port > webrtc.max_port:
         raise ConfigError(
@@ -288,7 +326,8 @@ def _build(assignments: list[_Assignment]) -> Config:
             key="webrtc.max_port",
         )
     profiles = _profiles(agents, origins)
-    _check_languages(sections["agent"].language, sections["asr"].model, profiles, origins)
+    _check_compute_type(sections["asr"], origins)
+    _check_languages(sections["agent"].language, sections["asr"], profiles, origins)
     _check_remote_voices(sections["tts"], profiles, origins)
     _check_handoffs(profiles, origins)
     _refuse_keyless(telephony, profiles)
@@ -344,14 +383,16 @@ def _check_state_store(value: str, origins: Mapping[str, str]) -> None:
 
 
 def _check_languages(
-    own: str, recognizer: str, profiles: Mapping[str, AgentProfile], origins: Mapping[str, str]
+    own: str, asr: AsrSettings, profiles: Mapping[str, AgentProfile], origins: Mapping[str, str]
 ) -> None:
     """Raise ConfigError for a language that no recognizer knows, and for "auto" where the
     recognizer is not Whisper in this process."""
+    recognizer = asr.model
+    finds = not (is_remote(recognizer) or is_plugin(recognizer))
     spoken = {f"agents.{name}.language": profile.language for name, profile in profiles.items()}
-    for key, language in {"agent.language": own, **spoken}.items():
+    loaded = {"asr.language": asr.language} if finds else {}  # others may know more
+    for key, language in {**loaded, "agent.language": own, **spoken}.items():
         is_found = language == languages.AUTO
-        finds = not (is_remote(recognizer) or is_plugin(recognizer))
         if not language or (is_found and finds) or languages.is_known(language):
             continue
         what = (
@@ -364,6 +405,22 @@ def _check_languages(
             f"{key} ({origins.get(key, 'default')}): {what}. Complete: "
             f"{languages.complete_names()}. With recognition and a voice only: the other codes of "
             'Whisper, like "pt" or "it".',
+            key=key,
+        )
+
+
+def _check_compute_type(settings: AsrSettings, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for a number format that the recognizer's device does not compute in. A
+    plug-in decides for itself."""
+    model = settings.local_model
+    if settings.device != "cpu" or not model or is_plugin(model):
+        return
+    if settings.compute_type not in ASR_TYPES_OF_CPU:
+        key = "asr.compute_type"
+        raise ConfigError(
+            f'{key} is "{settings.compute_type}" ({origins.get(key, "default")}), and asr.device '
+            f'"cpu" computes in {", ".join(ASR_TYPES_OF_CPU)}: choose one of these, or asr.device '
+            '"cuda".',
             key=key,
         )
 

@@ -39,7 +39,10 @@ GPU_DTYPES: Final = ("bfloat16", "fp8")
 DTYPES_OF_DEVICE: Final = {"cpu": ("int8", "int4", "float32"), "cuda": (*GPU_DTYPES, "int4")}
 """Values of `llm_engine.dtype` that `llm_engine.device` computes in."""
 
-FOR_GPUS: Final = ("head_dtype", "kv_dtype", "calibration", "gpus")
+ASR_TYPES_OF_CPU: Final = ("int8", "int8_float32", "float32")
+"""Values of `asr.compute_type` that a processor computes in (as CTranslate2 says)."""
+
+FOR_GPUS: Final = ("head_dtype", "kv_dtype", "calibration", "gpus", "megakernel")
 """Settings of `[llm_engine]` without effect on a processor; `calibration` has one with int4."""
 
 PaceMs = Annotated[int, Between(0, MAX_PACE_MS)]
@@ -47,6 +50,14 @@ BudgetMs = Annotated[int, Between(MIN_BUDGET_MS, MAX_BUDGET_MS)]
 Threads = Annotated[int, Between(1, 256)]
 KeyVariable = Annotated[
     str, Matching("([A-Za-z_][A-Za-z0-9_]{0,99})?", "the name of an environment variable")
+]
+
+WebOrigin = Annotated[
+    str,
+    Matching(
+        r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@*]+/?",
+        'web origins like https://voice.example.com, "null", or "*"',
+    ),
 ]
 
 Condensing = Literal["summary", "quotes", "off"]
@@ -86,8 +97,10 @@ class ServiceSettings:
     the extra `redis`. Each fleet on one Redis needs a prefix of its own."""
     drain_s: Annotated[int, Between(0, 3600)] = 30
     """Seconds for which calls may go on after SIGTERM."""
-    allowed_origins: tuple[str, ...] = ()
-    """Web origins besides the server's own whose pages may connect; "*" admits all."""
+    allowed_origins: tuple[WebOrigin, ...] = ()
+    """Web origins besides the server's own whose pages may connect, a list like
+    ["https://voice.example.com"], as browsers send them: without a path. "null": pages without an
+    origin, such as files. "*" admits all."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names of the server besides localhost and `host`: behind a reverse proxy, or by name in
     a network. "*": all, which admits any web page that a caller visits."""
@@ -168,7 +181,7 @@ class AsrSettings:
     compute_type: Literal[
         "int8", "int8_float32", "int8_bfloat16", "int8_float16", "float32", "bfloat16", "float16"
     ] = "int8"
-    """Number format of the recognizer. float16 and int8_float16 are for a GPU."""
+    """Number format of the recognizer. Those of 16 bits (float16, bfloat16) are for a GPU."""
     language: Annotated[str, Matching("[a-z]{2,3}", 'a language code like "en"')] = "en"
     """Language that the recognizer is loaded with, and that of the calls unless `agent.language` or
     an agent says otherwise."""
@@ -277,12 +290,16 @@ class LlmSettings:
     halfsec's own is taken."""
     kv_dtype: Literal["bfloat16", "fp8"] = "bfloat16"
     """On a GPU: number format of the KV cache. fp8 takes half the memory, and rounds."""
+    megakernel: bool = False
+    """On one GPU of compute capability 9.0 or newer: run all layers of a decode step in one kernel
+    (experimental). One call is quicker, eight at once are slower."""
     gpus: Annotated[int, Between(1, 64)] = 1
     """Number of NVIDIA GPUs that share the model (tensor parallel). It must divide the number of
     heads."""
     small_model: str = ""
     """A smaller model, named like `model`, which generates a call's replies while those of `model`
-    come too late. It takes memory of its own. Empty: none."""
+    come too late. With a model of another server or package it also answers where that one fails,
+    and says how likely the caller's message is over. It takes memory of its own. Empty: none."""
     draft_model: str = ""
     """A smaller model with the same vocabulary for speculative decoding, named like `model`.
     Replies are the same, and come sooner where its drafts are accepted. Empty: none."""
@@ -434,7 +451,8 @@ class AgentProfile:
     preset: str | None = None
     """Preset whose prompt this agent inherits. The models are the server's."""
     tools: tuple[dict[str, Any], ...] = ()
-    """Functions that the client runs, in the form of OpenAI's `tools`."""
+    """Functions that the client runs, in the form of the Realtime API's `tools`, a list like
+    [{ type = "function", name = "lamp", parameters = { type = "object" } }]."""
     server_tools: tuple[str, ...] = ()
     """Functions that the server runs, a list like ["weather.py", "package.module", "mcp:NAME"]:
     Python functions marked with `@tool` of `agent.tools`, and tools of `[mcp.NAME]`. In telephone

@@ -60,11 +60,18 @@ def reread_config(
 
 def read_settings_file(path: str | None, env: Mapping[str, str]) -> tuple[str, str]:
     """Text and name of the settings file, as `read_config` finds it; no text where there is none.
-    Raises ConfigError for a file that was named and can't be read."""
+    Raises ConfigError for a file that was named and can't be read, and for a directory that can't
+    be searched."""
     named = path or env.get("HALFSEC_CONFIG")
     file = Path(named or FILE_NAME)
-    if not named and not file.exists():
-        return "", FILE_NAME
+    try:
+        if not named and not file.exists():
+            return "", FILE_NAME
+    except OSError as error:  # a directory that this user may not enter
+        raise ConfigError(
+            f"Can't look for {FILE_NAME} in this directory: {error.strerror}. Change to another "
+            "one, or name the file: --config FILE, or HALFSEC_CONFIG."
+        ) from None
     try:
         return file.read_text(encoding="utf-8"), str(file)
     except OSError as error:

@@ -23,6 +23,19 @@ _URL: Final = re.compile(r"[!-~]+")
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 """Addresses that a gateway translates to the IPv4 address in their last 32 bits (RFC 6052)."""
 
+_GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""All IPv6 addresses of the internet but those of `_NAT64`. Outside are, among others, site-local
+addresses (fec0::/10), IPv4-compatible ones (::/96), NAT64 with a local prefix (64:ff9b:1::/48) and
+SRv6 segments (5f00::/16), which `is_global` of Python 3.11 takes for public."""
+
+_NOT_PUBLIC: Final = (
+    # IETF protocol assignments. Two of them IANA has as globally reachable, 192.0.0.9 and .10: the
+    # anycast addresses of the nearest PCP and TURN servers, which are those of one's own network.
+    ipaddress.IPv4Network("192.0.0.0/24"),
+    ipaddress.IPv6Network("3fff::/20"),  # documentation (RFC 9637)
+)
+"""Other addresses that `is_global` of Python 3.11 takes for public."""
+
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
@@ -55,8 +68,10 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)
         if inner is not None:
             return is_public(str(inner))
-        if ip.teredo is not None:
+        if ip.teredo is not None or ip not in _GLOBAL_UNICAST:
             return False
+    if any(ip in network for network in _NOT_PUBLIC):
+        return False
     return ip.is_global and not ip.is_multicast
 
 

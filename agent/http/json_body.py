@@ -3,18 +3,25 @@ client disconnects.
 
 A JSON body is refused before it costs much: it must call itself JSON (a web page elsewhere can make
 a browser send anything else without asking), come within seconds, and fit, by itself and with all
-others that are being held. Work for a client that has disconnected is cancelled at once, not at its
-next write.
+others that are being held.
+
+Of those, a client may hold no more bytes than are free (the rule of `openai/concurrency_limit.py`):
+alone it has half of them, and another client's body always finds room. Without that, sixteen bodies
+that stopped before their last byte had everybody's refused.
+
+Work for a client that has disconnected is cancelled at once, not at its next write.
 """
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, Never, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
-from agent.codec.json_frame import MAX_MARKS, num_marks
+from agent.codec.json_frame import MAX_MARKS, num_marks, read_float
 from agent.stages.stall_timeout import first_of, stall_timeout
 from llm_engine.errors import RequestError
 
@@ -73,8 +80,12 @@ class JsonBodies:
     """Reader of JSON bodies that accounts for the bytes they hold together. One instance for all
     endpoints; for one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, client_of: Callable[[Scope], str]) -> None:
+        """`client_of`: the client that a request is counted for."""
+        self._client_of = client_of
         self._held_bytes = 0
+        self._held_of: Counter[str] = Counter()
+        """Bytes by client, for those that hold some."""
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[object]:
@@ -85,19 +96,25 @@ class JsonBodies:
         kind = request.headers.get("content-type", "")
         if kind.partition(";")[0].strip().lower() != "application/json":
             raise RefusedError(415, "body", "must have Content-Type: application/json")
-        num_held = 0
+        client, num_held = self._client_of(request.scope), 0
 
         def hold(piece: bytes) -> None:
             nonlocal num_held
             num_held += len(piece)
             self._held_bytes += len(piece)
-            if self._held_bytes > MAX_HELD_BYTES:
+            self._held_of[client] += len(piece)
+            num_free = MAX_HELD_BYTES - self._held_bytes
+            if num_free < 0:
                 raise RefusedError(503, "body", "has no room beside others; try again shortly")
+            if self._held_of[client] > num_free:
+                problem = "has no room beside yours; what is free is for others; try again shortly"
+                raise RefusedError(503, "body", problem)
 
         try:
             yield _parsed(await read_body(request, MAX_BODY_BYTES, BODY_TIMEOUT_S, hold))
         finally:
             self._held_bytes -= num_held
+            self._held_of -= Counter({client: num_held})  # which forgets those at zero
 
 
 def _parsed(received: bytes) -> object:
@@ -106,11 +123,13 @@ def _parsed(received: bytes) -> object:
         problem = f"has {marks} brackets and commas; at most {MAX_MARKS} are taken"
         raise RequestError("body", problem)
     try:
-        body: object = json.loads(received)
+        body: object = json.loads(received, parse_float=read_float)
     except RecursionError:
         raise RequestError("body", "is nested too deeply") from None
-    except ValueError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise RequestError("body", f"is not JSON: {error}") from None
+    except ValueError as error:  # or an integer of thousands of digits
+        raise RequestError("body", f"has a number that can't be read: {error}") from None
     return body
 
 

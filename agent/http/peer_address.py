@@ -1,4 +1,5 @@
-"""Peer addresses: normalisation for per-peer limits, and the networks of trusted proxies."""
+"""Peer addresses: normalisation for per-peer limits, and the networks of trusted proxies and
+Asterisks."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -13,6 +14,12 @@ MAX_CHARS: Final = 64
 PROXIES_ONLY: Final = (
     'Give addresses or networks of your proxies, as ["192.0.2.7", "10.0.0.0/24"]; who is not a '
     "proxy must not be among them, because it could claim any address."
+)
+
+AUDIOSOCKET_ALLOW: Final = "telephony.audiosocket_allow"
+ASTERISK_ONLY: Final = (
+    'Give addresses or networks of your Asterisks, as ["192.0.2.7", "10.0.0.0/24"]; callers '
+    "from there need no key."
 )
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -40,6 +47,11 @@ def networks_of(
         return tuple(ipaddress.ip_network(each) for each in given)
     except ValueError as error:
         raise ConfigError(f"{key}: {error}. {advice}", key=key) from None
+
+
+def asterisk_networks(given: Sequence[str]) -> tuple[Network, ...]:
+    """Parse `telephony.audiosocket_allow`. Raises ConfigError."""
+    return networks_of(given, AUDIOSOCKET_ALLOW, ASTERISK_ONLY)
 
 
 def is_within(address: str, networks: Sequence[Network]) -> bool:

@@ -178,17 +178,17 @@ class TurnRecorder:
         if heard.onset_ns is not None:
             self._onset_ns = heard.onset_ns
         if heard.paused_ns is not None:
-            self.guessed(MarkName.SPEECH_PAUSED, heard.paused_ns)
+            self.mark_next_turn(MarkName.SPEECH_PAUSED, heard.paused_ns)
         if heard.decode_ns is not None:
             start_ns, end_ns = heard.decode_ns
-            self.guessed(MarkName.ASR_START, start_ns)
-            self.guessed(MarkName.ASR_FINAL, end_ns)
+            self.mark_next_turn(MarkName.ASR_START, start_ns)
+            self.mark_next_turn(MarkName.ASR_FINAL, end_ns)
         if heard.last_voiced_ns is not None:
             spoken_ns, received_ns = heard.last_voiced_ns
-            self.guessed(MarkName.CALLER_LAST_VOICED, spoken_ns)
-            self.guessed(MarkName.AUDIO_RECEIVED, received_ns)
+            self.mark_next_turn(MarkName.CALLER_LAST_VOICED, spoken_ns)
+            self.mark_next_turn(MarkName.AUDIO_RECEIVED, received_ns)
 
-    def guessed(self, name: MarkName, at_ns: int, tokens: tuple[int, int] = (0, 0)) -> None:
+    def mark_next_turn(self, name: MarkName, at_ns: int, tokens: tuple[int, int] = (0, 0)) -> None:
         """Add a mark to the turn to come, which may never begin: a mark of the caller's speech, or
         of preemptive generation. `tokens` as for `mark`."""
         mark = Mark(_TO_COME, name, at_ns, *tokens)
@@ -199,7 +199,7 @@ class TurnRecorder:
 
     def reopened(self, turn: TurnId, now_ns: int) -> None:
         """Reopen a turn: the caller continues, and the next turn has its words and more."""
-        self.guessed(MarkName.REOPENED, now_ns)
+        self.mark_next_turn(MarkName.REOPENED, now_ns)
         self._caller_text = self._asked.get(turn, "")
 
     def utterance_dropped(self) -> None:

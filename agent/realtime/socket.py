@@ -16,8 +16,11 @@ more of the detector's thread than a caller who speaks. Beside other calls less 
 
 *Messages* are processed at `MESSAGES_PER_S`, after the first `MESSAGES_AT_ONCE`. Those that make
 other calls wait count more: a change of the session, or a reply, takes the event loop a millisecond
-and the model more; messages other than audio may be long to parse, to tokenize or to compile. After
-each message other calls have their turn.
+and the model more; what a message holds besides audio may be long to parse, to tokenize or to
+compile. After each message other calls have their turn.
+
+Both limits are those of the call: a socket that resumes it goes on with what the one before had
+used (`CallSocket.go_on`). At another server, which does not know that, a call begins anew.
 """
 
 import asyncio
@@ -79,8 +82,14 @@ three hundred at once, and ten a second from then on, which no caller reaches. T
 counted one each disturbed every call for seconds."""
 
 CHARS_PER_MESSAGE: Final = 512
-"""Characters of a message other than audio that count as another message. A hundred tools (70 kB)
-are checked by tokenizer and grammar in 0.1 s, and count 150."""
+"""Characters of a message besides its audio that count as another message. A hundred tools (70 kB)
+are checked by tokenizer and grammar in 0.1 s, and count 150. A message of audio has as many for the
+fields around it; carriers send 100 to 300."""
+
+CHARS_PER_SAMPLE: Final = 3
+"""Characters that a sample of audio accounts for: the longest encoding, 16 bits in base64, has 8/3.
+Where a client escapes every slash, silence in mu-law has as many; 16-bit audio that is nothing but
+slashes has 16/3, and in real time is still below the rate of messages."""
 
 LEAST_WAIT_S: Final = 0.05
 """Shortest wait in s: shorter ones are not worth a timer, and add up to one that is."""
@@ -89,7 +98,8 @@ _WORK: Final = (UpdateSession, CreateResponse, CancelResponse, CommitAudio, Clea
 
 
 class ClientPace:
-    """Pace of one client's messages and audio. Belongs to a connection and its one reader."""
+    """Pace of one client's messages and audio. Belongs to a connection and its one reader; what was
+    used of it passes to the next connection of the call."""
 
     def __init__(
         self,
@@ -111,6 +121,19 @@ class ClientPace:
             if isinstance(request, AppendAudio):
                 audio_s = len(request.pcm) / request.rate_hz
                 wait_s = max(wait_s, self._audio.add(audio_s, now_s))
+        await self._wait(wait_s)
+
+    def continue_from(self, before: "ClientPace") -> None:
+        """Go on with what was used of another pace, which is not used any more."""
+        self._audio, self._messages = before._audio, before._messages
+
+    async def resume(self) -> None:
+        """Wait while the client is over its limits: the wait of the connection before ended with
+        it. A resumption, which is answered with session and items, counts as a change of them."""
+        now_s = self._now_s()
+        await self._wait(max(self._messages.add(WORK, now_s), self._audio.add(0.0, now_s)))
+
+    async def _wait(self, wait_s: float) -> None:
         if wait_s > LEAST_WAIT_S:
             await self._pause(wait_s)
         else:
@@ -150,10 +173,10 @@ class ReceiveLimiter(ClientPace):
 
 def _cost(frame: str | bytes, requests: Sequence[Request]) -> float:
     """Cost of one frame, in messages."""
-    if any(isinstance(request, AppendAudio) for request in requests):
-        return 1.0
     work = WORK if any(isinstance(request, _WORK) for request in requests) else 1
-    return work + len(frame) / CHARS_PER_MESSAGE
+    num_samples = sum(len(each.pcm) for each in requests if isinstance(each, AppendAudio))
+    of_audio = CHARS_PER_MESSAGE + CHARS_PER_SAMPLE * num_samples if num_samples else 0
+    return work + max(0, len(frame) - of_audio) / CHARS_PER_MESSAGE
 
 
 class SocketEnd(Enum):
@@ -188,6 +211,7 @@ class CallSocket:
         self._is_slow = False
         self._is_idle = False
         self._limiter = ReceiveLimiter(websocket, settings, clock)
+        self._resumes = False
         self._released = asyncio.Event()
         self._last = errors.CLOSE_NORMAL, ""
 
@@ -207,6 +231,16 @@ class CallSocket:
     def forget(self) -> None:
         """Discard the frames that are queued."""
         self._send_queue.forget()
+
+    @property
+    def pace(self) -> ClientPace:
+        """Pace of the client."""
+        return self._limiter
+
+    def go_on(self, pace: ClientPace) -> None:
+        """Resume a call whose client had this pace. Before `carry`."""
+        self._limiter.continue_from(pace)
+        self._resumes = True
 
     async def carry(self, take: Take) -> SocketEnd:
         """Carry frames both ways, once. Those of the client one at a time: while a session is busy,
@@ -254,6 +288,10 @@ class CallSocket:
 
     async def _read(self, take: Take) -> int | None:
         """Returns the close code; None where it was stopped, or nothing came."""
+        if self._resumes and not self._is_stopped:
+            self._is_receiving = True  # stopping need not wait
+            await self._limiter.resume()
+            self._is_receiving = False
         while not self._is_stopped:
             await self._send_queue.room()
             if self._is_stopped:  # while there was no room

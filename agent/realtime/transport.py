@@ -4,8 +4,9 @@ Theory of operation: a session is independent of its connection. A call that can
 client offered `halfsec.v1`) sends its client a token at the beginning. When a socket breaks, or
 stops being read, the call goes on without one: audio for the client is dropped, no reply begins
 (`agent/turn_taking/connection_handlers.py`), model and conversation stay. A client that presents
-the token within `resume_s` gets the call. Its old socket may still be open on the server's side,
-because the network lost it silently: it is released then, and frames for it are dropped.
+the token within `resume_s` gets the call, with what it had used of its limits. Its old socket may
+still be open on the server's side, because the network lost it silently: it is released then, and
+frames for it are dropped.
 
 A new socket receives first: `session.updated` with the whole session; `halfsec.resumed` with the
 newest items, and how many of the client's frames were processed, so that the client knows which of
@@ -87,6 +88,9 @@ class RealtimeTransport:
         self.is_extended: Final = socket.is_extended
         self.tools: Final[Mapping[str, ServerTool]] = {}
         self._first = socket
+        self._pace: Final = socket.pace
+        """Pace of the client, on each of its sockets. A call of another server begins with a new
+        one."""
         self._calls = calls
         self._protocol = protocol
         self._resuming = resuming
@@ -256,7 +260,8 @@ class RealtimeTransport:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            self._given_up = "it did not come back"
+            if self._next is None:  # it may come back in the very pass of the loop
+                self._given_up = "it did not come back"
         finally:
             self._calls.waiting.end(self)
         if self._next is None:
@@ -268,6 +273,7 @@ class RealtimeTransport:
         """Continue with the next socket."""
         socket, self._next = self._next, None
         assert socket is not None
+        socket.go_on(self._pace)
         self._socket = socket
         will_answer = session.will_answer
         items = tuple(session.conversation)

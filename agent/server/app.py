@@ -23,6 +23,7 @@ from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile, keys_path
 from agent.http.auth.middleware import AuthMiddleware, open_paths
 from agent.http.auth.origin_check import HostCheck, OriginCheck
+from agent.http.auth.principal import client_of
 from agent.http.endpoints.client_secrets import SecretEndpoint
 from agent.http.endpoints.health_and_sessions import Endpoints
 from agent.http.endpoints.latency import LatencyEndpoints
@@ -106,7 +107,7 @@ def create_app(  # noqa: PLR0913
         stages, calls, access, tools, config.answering_model(), state_store, webhooks
     )
     check = partial(check_session, stages)
-    bodies = JsonBodies()
+    bodies = JsonBodies(client_of)
     secrets = SecretEndpoint(config, access.secrets, clock, check, access.publish_secret, bodies)
     visitors = OriginCheck(config.agent, config.telephony.public_host)
     call_service = CallService(config, stages, calls, clock, access, tools, state_store)

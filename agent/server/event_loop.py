@@ -1,4 +1,9 @@
-"""Event loop of the service, and its timeout of TLS handshakes."""
+"""Event loop of the service, and its timeout of TLS handshakes.
+
+uvloop looks names up on libuv's threads. Python's own loop does so on its default ones: there a
+resolver that does not answer holds up everything that runs on these, the look at the keys' file as
+well (3.5 s behind six requests that were given up, two cores of an AMD EPYC, 2026-11-27).
+"""
 
 import sys
 from typing import Any, Final

@@ -17,6 +17,7 @@ from agent.errors import ConfigError
 from agent.tools.server_tools import ServerTools
 
 from .startup_checks.telephony import check_telephony
+from .startup_checks.tools import check_client_tools
 
 NOT_HERE: Final = "The settings of this server can't be reloaded: they were not read by its process"
 
@@ -84,6 +85,7 @@ class Reloader:
         check_telephony(new)
         done = reload_config(self._started, self._current, new)
         check_telephony(done.config)
+        check_client_tools(done.config)
         use_tools = await self._tools.reload(done.config)
         await use_tools()
         for part in self._parts:

@@ -29,6 +29,7 @@ from agent.stages.model_store.catalogue import ModelStore, turn_store_path
 from agent.stages.registry import Stages
 from agent.tools.server_tools import ServerTools
 from latency_budget.account.clock import Clock
+from latency_budget.storage.database import Place
 from latency_budget.storage.store import TurnStore
 
 from .app import Application, create_app
@@ -111,14 +112,16 @@ def make_service(
     """
     state_store = open_state_store(config, clock)
     stages = stages or Stages(config, ModelStore(), clock)
-    store = _store(config.latency_budget, replica)
+    webhooks = _webhooks(config, clock)
+    store = _store(config.latency_budget, replica, webhooks)
+    if webhooks is not None:
+        webhooks.start()
     exporter = _exporter(config)
     access = Authenticator(
         config, KeyFile(keys_path()), clock, local_key=local_key, state_store=state_store
     )
     tools = ServerTools(config, clock)
     recorder = _recorder(config, clock)
-    webhooks = _webhooks(config, store, clock)
     app = create_app(
         config, stages, clock, store, exporter, access, tools, recorder, state_store, webhooks, read
     )
@@ -161,29 +164,39 @@ async def _trim(calls: CallRegistry) -> None:
             await asyncio.to_thread(trim_heap)
 
 
-def _store(settings: LatencySettings, replica: str) -> TurnStore | None:
-    """Started store of turns; None where turns are not stored."""
+def _store_place(settings: LatencySettings) -> Place | None:
+    """Place of the store of turns; None where turns are not stored."""
     if settings.store is False:
         return None
+    return turn_store_path() if settings.store is True else settings.store
+
+
+def _store(
+    settings: LatencySettings, replica: str, webhooks: "CallWebhooks | None"
+) -> TurnStore | None:
+    """Started store of turns; None where turns are not stored."""
+    place = _store_place(settings)
+    if place is None:
+        return None
     store = TurnStore(
-        turn_store_path() if settings.store is True else settings.store,
+        place,
         replica=settings.replica or replica,
         max_turns=settings.store_turns,
         max_days=settings.store_days,
+        on_unstored=None if webhooks is None else webhooks.send_unstored,
     )
     store.start()
     return store
 
 
-def _webhooks(config: Config, store: TurnStore | None, clock: Clock) -> "CallWebhooks | None":
-    """Started senders of the webhooks; None where there are no endpoints."""
-    if store is None or not config.webhooks:
+def _webhooks(config: Config, clock: Clock) -> "CallWebhooks | None":
+    """Senders of the webhooks, not started yet; None where there are no endpoints."""
+    place = _store_place(config.latency_budget)
+    if place is None or not config.webhooks:
         return None
     from agent.calls.call_webhooks import CallWebhooks
 
-    webhooks = CallWebhooks(config.webhooks, store.place, clock)
-    webhooks.start()
-    return webhooks
+    return CallWebhooks(config.webhooks, place, clock)
 
 
 def _recorder(config: Config, clock: Clock) -> Recorder | None:

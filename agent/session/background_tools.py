@@ -36,7 +36,7 @@ from agent.session.api.session_state import BackgroundResult, BackgroundState
 from agent.session.context.chat_context import ChatContext
 from agent.session.ports.stage_ports import ChatMessage, ToolsPort
 from agent.session.response.response import Reply
-from agent.session.response.task import LOST, TOO_LONG
+from agent.session.response.task import LOST, OUT_OF_BAND, TOO_LONG
 from agent.turn_taking import events as ev
 from agent.turn_taking.machine import TurnTaking
 from agent.turn_taking.thresholds import ANNOUNCE_AFTER_NS
@@ -60,7 +60,6 @@ RUNNING: Final = (
 )
 """First result of a tool in the background, for the model."""
 
-OUT_OF_BAND: Final = "Error: this tool can't be used outside of the conversation."
 OVER: Final = "Error: this was not started, because the call ends."
 
 _log = logging.getLogger(__name__)

@@ -239,7 +239,8 @@ class Session:
                 group.create_task(self._keep_time())
                 group.create_task(self._prefill.run())
                 group.create_task(self._condensing.run())
-                self._prefill.changed()
+                if not self.settings.transcribes_only:
+                    self._prefill.changed()
                 if self._taken_over is not None:
                     self.feed(self._taken_over)
                 elif self._profile.greeting and not self.settings.transcribes_only:
@@ -385,7 +386,7 @@ class Session:
         if self.will_answer:
             # The caller has waited for the network, not for the answer.
             self._log.utterance_dropped()
-            self._log.guessed(MarkName.ASKED, self._clock.now_ns())
+            self._log.mark_next_turn(MarkName.ASKED, self._clock.now_ns())
         self.feed(ev.ClientBack())
 
     def feed(self, event: ev.Event, request_id: str | None = None) -> None:
@@ -466,10 +467,15 @@ class Session:
 
     def _cancel_responses(self, request: ask.CancelResponse) -> None:
         """Cancel the response in progress. One that waits to begin has no id yet: a request without
-        one cancels it as well, and one with another's id cancels nothing."""
+        one cancels it as well, and one with another's id, or that of a response which is over,
+        cancels nothing."""
         run = self._responses.current
         named = request.response_id
-        if named is not None and (run is None or run.reply.response_id != named):
+        if named is not None and (
+            run is None
+            or run.reply.response_id != named
+            or (run.reply.ended and run.reply.held_at is None)
+        ):
             code = "response_cancel_not_active"
             self._complain(ClientError(REFUSALS[code], code=code), request.event_id)
             return
@@ -569,7 +575,7 @@ class Session:
 
     def _rules_of(self, settings: SessionSettings) -> TurnRules:
         options = self._options
-        has_openers = options.early_openers and bool(options.said_in(settings.language).openers)
+        has_openers = options.early_openers and bool(options.sentences(settings.language).openers)
         return rules_of(settings, options.idle, ducks=options.ducks, has_openers=has_openers)
 
     # --- handoffs ---
@@ -761,8 +767,8 @@ class Session:
                 self.feed(ev.WordsHeard(heard.utterance, text))
         if isinstance(heard.event, ev.SpeechStarted):
             is_overlap = self._machine.agent not in (Agent.IDLE, Agent.PREPARING)
-            self._budget_actions.speech_began(is_overlap=is_overlap)
-            self._log.guessed(MarkName.SPEECH_STARTED, self._clock.now_ns())
+            self._budget_actions.speech_began(self._machine.turn, is_overlap=is_overlap)
+            self._log.mark_next_turn(MarkName.SPEECH_STARTED, self._clock.now_ns())
         if heard.event is not None:
             self.feed(heard.event)
 
@@ -832,7 +838,7 @@ class Session:
         }
         self._notify(say.Extension("halfsec.context", fields))
         tokens = (done.num_tokens_before, done.num_tokens)
-        self._log.guessed(MarkName.LLM_CONDENSED, self._clock.now_ns(), tokens)
+        self._log.mark_next_turn(MarkName.LLM_CONDENSED, self._clock.now_ns(), tokens)
         if self._context.is_edited:
             self._prefill.changed()
 
@@ -890,7 +896,7 @@ class Session:
                     self._responses.prepare_preemptive(turn, self.settings, text)
             case cmd.DropGuess():
                 self._responses.discard_preemptive()
-                self._log.guessed(MarkName.DISCARDED, now_ns)
+                self._log.mark_next_turn(MarkName.DISCARDED, now_ns)
             case cmd.StartReply(turn, answer_after_ms):
                 self._start_response(turn, now_ns, answer_after_ms)
             case cmd.ReleaseOpener(turn):
@@ -925,7 +931,7 @@ class Session:
                 self._responses.cut(turn, None)
             # the call
             case cmd.PromptCaller():
-                self._script.next = self._options.said_in(self.settings.language).idle_prompt
+                self._script.next = self._options.sentences(self.settings.language).idle_prompt
             case cmd.HangUp():
                 raise SilentCallError
             case cmd.RefuseRequest(code):

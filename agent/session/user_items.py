@@ -82,10 +82,10 @@ class UserItems:
         """Add the item of an utterance that is over. `text` None: the words are not known yet."""
         self._ears.close(utterance)
         self._uncommitted = None
-        self._log.guessed(MarkName.ENDPOINT, now_ns)
+        self._log.mark_next_turn(MarkName.ENDPOINT, now_ns)
         item_id = self._item_of(utterance)
         if by_client:
-            self._log.guessed(MarkName.ASKED, now_ns)
+            self._log.mark_next_turn(MarkName.ASKED, now_ns)
         else:
             self._notify(say.SpeechStopped(item_id, self._end_ms(utterance)))
         self._add(item_id, self._context.open_item if utterance == self._continuing else None)
@@ -116,7 +116,7 @@ class UserItems:
         if self._continues(utterance):
             self._context.stays()
         message = "The recording could not be transcribed."
-        self._notify(say.TranscriptFailed(item_id, message))
+        self._notify(say.TranscriptionFailed(item_id, message))
 
     def drop(self, utterance: int, *, announced: bool, was_echo: bool) -> None:
         """Forget an utterance without words; the client gets its end if it got its beginning."""

@@ -7,6 +7,7 @@ history, so that the call goes on. In the same way a chat moves to a smaller mod
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
@@ -33,8 +34,9 @@ from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
 from llm_engine.chat import condensation
+from llm_engine.chat.call_reader import CallFilter
 from llm_engine.chat.token_history import HistoryTruncation
-from llm_engine.chat.tool_calls import CallingMessage, ToolUse
+from llm_engine.chat.tool_calls import NO_TOOLS, CallingMessage, Tool, ToolUse
 
 from .idle_threads import CHECK_S, IdleThreadsError, until_idle
 from .model_thread import ModelThread
@@ -46,7 +48,7 @@ from .tool_call_adapter import (
     calls_for_engine,
     for_engine,
     num_tool_rounds,
-    tool_use,
+    tool_use_off_loop,
 )
 
 LOAD_TIMEOUT_S: Final = 60.0
@@ -71,6 +73,8 @@ whether it still takes steps: it may owe none yet."""
 NUM_CONVINCING: Final = 2
 """Further ones, with that question in its queue. Fewer would do; the two together leave a caller
 1 s without an answer, of 2."""
+
+_log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -109,8 +113,12 @@ class EngineChat:
         """Messages since the last `reset` that engines before this one had left out."""
         self._collector: CallCollector | None = None
         """Of the last reply, where it could call tools."""
+        self._call_filter: CallFilter | None = None
+        """Of the last reply, where it could call none."""
         self._num_rounds = 0
         """Tool rounds since the caller's last words."""
+        self._has_calls = False
+        """The history has a call, or had one since the last `reset`."""
         self._tools: tuple[str, ...] = ()
         """Tool definitions in the model's prompt."""
         self._large, self._small = stage, small
@@ -149,8 +157,7 @@ class EngineChat:
         with as_stage_errors():
             conversation = await self._open()
             try:
-                # On a thread: reading large schemas takes a while.
-                use = await asyncio.to_thread(tool_use, tools)
+                use = await tool_use_off_loop(tools)
                 use = self._limits.limited(use, 0)
                 await conversation.check_tools(self._sampling, use)
             except llm_engine.RequestError as error:
@@ -169,6 +176,7 @@ class EngineChat:
             await (await self._open()).commit(message.text, message.role, calls)
         if message.role == "user":
             self._num_rounds = 0
+        self._has_calls = self._has_calls or bool(calls)
 
     async def take_back(self) -> None:
         with as_stage_errors():
@@ -180,11 +188,14 @@ class EngineChat:
             await (await self._open()).reset(history, summary)
         self._num_left_out = 0
         self._num_rounds = num_tool_rounds(history)
+        self._has_calls = any(message.calls for message in messages)
 
     async def truncate_reply(self, num_chars: int) -> None:
         with as_stage_errors():
             if num_chars > 0 and self._collector is not None:
                 num_chars += self._collector.num_hidden
+            if num_chars > 0 and self._call_filter is not None:
+                num_chars = self._call_filter.num_chars(num_chars)
             await (await self._open()).truncate_reply(num_chars)
 
     async def generate(
@@ -198,13 +209,64 @@ class EngineChat:
     ) -> AsyncGenerator[ReplyToken, None]:
         """See `ChatPort.generate`. Raises StageError where the engine fails or hangs."""
         conversation = await self._open()
-        assert self._engine is not None
-        use = None
-        if tools is not None:
-            use = self._limits.limited(tool_use(tools), self._num_rounds)
+        if tools is None:
+            replies = self._without_calls(conversation, turn, deadline_ns, max_tokens, on_mark)
+        else:
+            self._call_filter = None
+            with as_stage_errors():
+                use = self._limits.limited(await tool_use_off_loop(tools), self._num_rounds)
             if self._limits.grounds(use):
                 use = await self._grounded(use, conversation)
-        collector = None if use is None else CallCollector(self._engine.dialect, use)
+            replies = self._reply(conversation, turn, deadline_ns, max_tokens, on_mark, use)
+        async with aclosing(replies):
+            async for token in replies:
+                yield token
+
+    async def _without_calls(
+        self,
+        conversation: llm_engine.Conversation,
+        turn: TurnId,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+    ) -> AsyncGenerator[ReplyToken, None]:
+        """A reply without tools. Where the conversation has calls, a grammar keeps the model from
+        writing another one as its words; elsewhere they are dropped, and a reply of nothing else is
+        asked for again, once, by that grammar."""
+        spent = Usage()
+        for use in (NO_TOOLS,) if self._has_calls else (None, NO_TOOLS):
+            calls, has_words, is_over = CallFilter(), False, False
+            self._call_filter = calls
+            tokens = self._reply(conversation, turn, deadline_ns, max_tokens, on_mark, use)
+            async with aclosing(tokens):
+                async for token in tokens:
+                    is_over = token.finish_reason is not None
+                    text = calls.push(token.text) + (calls.flush() if is_over else "")
+                    has_words = has_words or bool(text.strip())
+                    self._has_calls = self._has_calls or calls.has_dropped
+                    used = spent.plus(token.usage)
+                    if is_over and use is None and calls.has_dropped and not has_words:
+                        spent = used
+                        break
+                    yield replace(token, text=text, usage=used)
+                else:
+                    return
+            _log.warning("a reply without tools was nothing but a call; it is asked for again")
+            with as_stage_errors():
+                await conversation.truncate_reply(0)
+
+    async def _reply(
+        self,
+        conversation: llm_engine.Conversation,
+        turn: TurnId,
+        deadline_ns: int,
+        max_tokens: int | None,
+        on_mark: OnMark,
+        use: ToolUse | None,
+    ) -> AsyncGenerator[ReplyToken, None]:
+        """Raises StageError."""
+        assert self._engine is not None
+        collector = CallCollector(self._engine.dialect, use) if use and use.shown else None
         self._collector = collector
         usage = Usage()
         num_ids = 0
@@ -228,6 +290,7 @@ class EngineChat:
                     text, calls = collector.push(text, is_last=chunk.finish_reason is not None)
                 if calls and not has_called:
                     self._num_rounds, has_called = self._num_rounds + 1, True
+                    self._has_calls = True
                 yield ReplyToken(text, usage, chunk.finish_reason, calls)
 
     async def _grounded(self, use: ToolUse, conversation: llm_engine.Conversation) -> ToolUse:
@@ -335,8 +398,10 @@ class EngineChat:
     async def _set_tools(
         self, conversation: llm_engine.Conversation, definitions: tuple[str, ...]
     ) -> None:
-        use = self._limits.limited(tool_use(Tools(definitions)), 0) if definitions else None
-        shown = use.shown if use else ()
+        shown: tuple[Tool, ...] = ()
+        if definitions:
+            use = await tool_use_off_loop(Tools(definitions))
+            shown = self._limits.limited(use, 0).shown
         with_examples = self._limits.with_examples or not shown
         await conversation.set_tools(shown, with_examples=with_examples)
 

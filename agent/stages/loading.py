@@ -104,6 +104,7 @@ class Loading:
             head_precision=llm_engine.Precision(head) if head else None,
             calibration=Path(settings.calibration).expanduser() if settings.calibration else None,
             kv_precision=llm_engine.Precision(settings.kv_dtype),
+            megakernel=settings.megakernel,
             num_gpus=num_gpus,
             thinks=settings.thinking,
             draft_model=draft,

@@ -14,6 +14,10 @@ from when it begins, so that a long queue restarts nothing, and it is the job's 
 take a minute is not ended by the deadline of another that waits for it. Where its caller was
 cancelled, the checks of the thread see to it.
 
+A generator of a model (`iterate`) lives on the owner thread as well: one that is broken off is
+closed there by a job that nobody waits for, and what is open when the thread ends, by the thread
+itself. Where the thread hangs for good, its generators stay open with it.
+
 Where a model only computes, a hang is seen long before the deadline: its threads sleep in the
 middle of a job (`idle_threads.py`). Callers then wait for one second and not for ten.
 
@@ -90,7 +94,15 @@ hangs."""
 THREAD_PREFIX: Final = "stage-"
 """Prefix of the owner threads' names."""
 
+_Inbox = queue.PriorityQueue[tuple[int, float, int, Any]]
+"""Jobs, or marks, behind their priority, their tag and their number."""
+
 _STOP: Final = object()
+_WAKE: Final = object()
+"""For a thread that was abandoned while it waited for a job."""
+_DONE: Final = object()
+"""In place of an item: there are no more."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -179,6 +191,43 @@ class _Job(Generic[Model, Answer]):
             loop.call_soon_threadsafe(notify)
 
 
+class _Items(Generic[Model, Answer]):
+    """A generator of a model. Its methods belong to the owner thread."""
+
+    __slots__ = ("_items", "_start", "is_over", "owner")
+
+    def __init__(self, start: Callable[[Model], Iterator[Answer]]) -> None:
+        self.owner: threading.Thread | None = None
+        """The thread that it runs on; None before that."""
+        self.is_over = False
+        """It has no more items, raised, or was closed."""
+        self._start = start
+        self._items: Iterator[Answer] = iter(())
+
+    def begin(self, model: Model) -> None:
+        self.owner, self._items = threading.current_thread(), self._start(model)
+
+    def following(self) -> Answer | object:
+        """Next item, or `_DONE`."""
+        item: Answer | object = _DONE
+        try:
+            item = next(self._items, _DONE)
+        finally:
+            self.is_over = item is _DONE
+        return item
+
+    def close(self) -> None:
+        """Close the generator. Logs what that raises: there is no caller any more."""
+        self.is_over = True
+        close = getattr(self._items, "close", None)
+        if close is None:  # an iterator without an end of its own
+            return
+        try:
+            close()
+        except BaseException as error:
+            _log.warning("a generator of a model can't be closed: %s", as_exception(error))
+
+
 @dataclass(slots=True)
 class _Watched:
     """A job that runs for longer than from one check to the next."""
@@ -228,11 +277,15 @@ class ModelThread(Generic[Model]):
         self._threads = ThreadGroup()
         """The newest thread, and those that its model has started."""
         self._order = itertools.count()
-        self._inbox: queue.PriorityQueue[tuple[int, float, int, Any]] = queue.PriorityQueue()
+        self._inbox = _Inbox()
+        """Jobs for the newest thread."""
         self._fair_orders: defaultdict[int, FairOrder] = defaultdict(FairOrder)
         """Order of the jobs of each priority."""
         self._generation = 0
         self._running: _Job[Model, Any] | None = None
+        self._open: list[_Items[Model, Any]] = []
+        """Generators that have begun and are not over, those of abandoned threads included. Each is
+        added and removed on its own thread."""
         self.model: Model | None = None
         """The model of the newest thread; None while it is built. Only for thread-safe queries and
         comparisons: all else goes through `call`."""
@@ -300,22 +353,14 @@ class ModelThread(Generic[Model]):
             self._spawn(None)  # a job waits: do not wait for the timer
         if self.waiting >= MAX_WAITING:
             raise StageError(self.name, f"The {self.name} stage is overloaded; try again.")
-        loop = self._loop
-        order = self._fair_orders[priority]
-        ticket = None if caller is None else order.queued(caller)
-        waiting: _Job[Model, Answer] = _Job(
+        waiting = self._enqueue(
+            self._loop,
             job,
-            loop.create_future(),
-            order,
-            ticket,
             timeout_s=timeout_s,
+            priority=priority,
+            caller=caller,
             is_awaited=priority < BACKGROUND,
         )
-        tag = 0.0 if ticket is None else ticket.tag
-        self._inbox.put((priority, tag, next(self._order), waiting))
-        self.peak_waiting = max(self.peak_waiting, self.waiting)
-        if self._next_check is None:
-            self._next_check = loop.call_later(CHECK_S, self._check)
         try:
             async with asyncio.timeout(timeout_s) as limit:
                 waiting.on_begun = limit.reschedule
@@ -344,21 +389,75 @@ class ModelThread(Generic[Model]):
         next item would come from the abandoned one, which may hang in another thread, and its
         failure would restart the new one.
         """
-        owner, items = await self.call(
-            lambda model: (model, start(model)), timeout_s=timeout_s, priority=priority
-        )
-        done = object()
+        items = _Items(start)
+
+        def begin(model: Model) -> None:
+            items.begin(model)
+            self._open.append(items)
 
         def following(model: Model) -> Answer | object:
-            if model is not owner:
+            if threading.current_thread() is not items.owner:
                 raise StageError(self.name, f"The {self.name} stage was restarted; try again.")
-            return next(items, done)
+            try:
+                return items.following()
+            finally:
+                if items.is_over:
+                    self._open.remove(items)
 
-        while True:
-            item = await self.call(following, timeout_s=timeout_s, priority=priority)
-            if item is done:
-                return
-            yield item  # type: ignore[misc]  # not `done`, so an Answer
+        try:
+            await self.call(begin, timeout_s=timeout_s, priority=priority)
+            while True:
+                item = await self.call(following, timeout_s=timeout_s, priority=priority)
+                if item is _DONE:
+                    return
+                yield item  # type: ignore[misc]  # not `_DONE`, so an Answer
+        finally:
+            if not items.is_over:
+                self._break_off(items, timeout_s=timeout_s, priority=priority)
+
+    def _break_off(self, items: _Items[Model, Any], *, timeout_s: float, priority: int) -> None:
+        """Have the owner thread close a generator, and don't wait for it."""
+        if self._loop is None:
+            return  # the thread closes it before it ends
+
+        def end(model: Model) -> None:
+            if threading.current_thread() is items.owner and not items.is_over:
+                self._open.remove(items)
+                items.close()
+            # Else it is over, or its own thread was abandoned, and closes it.
+
+        ending = self._enqueue(
+            self._loop, end, timeout_s=timeout_s, priority=priority, caller=None, is_awaited=False
+        )
+
+        def begun(due_s: float) -> None:
+            ending.answer.cancel()  # from here on the checks of the thread see to it
+
+        ending.on_begun = begun
+        ending.answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+
+    def _enqueue(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        job: Callable[[Model], Answer],
+        *,
+        timeout_s: float,
+        priority: int,
+        caller: Hashable | None,
+        is_awaited: bool,
+    ) -> _Job[Model, Answer]:
+        """Put a job into the queue, and check the thread while it is there. On the loop."""
+        order = self._fair_orders[priority]
+        ticket = None if caller is None else order.queued(caller)
+        waiting: _Job[Model, Answer] = _Job(
+            job, loop.create_future(), order, ticket, timeout_s=timeout_s, is_awaited=is_awaited
+        )
+        tag = 0.0 if ticket is None else ticket.tag
+        self._inbox.put((priority, tag, next(self._order), waiting))
+        self.peak_waiting = max(self.peak_waiting, self.waiting)
+        if self._next_check is None:
+            self._next_check = loop.call_later(CHECK_S, self._check)
+        return waiting
 
     async def close(self, timeout_s: float = 5.0) -> None:
         """End the thread after its queued jobs, and wait for that: native libraries do not survive
@@ -455,9 +554,10 @@ class ModelThread(Generic[Model]):
         self._generation += 1
         self.model = None
         self._building = True
+        self._renew_inbox()
         self._thread = threading.Thread(
             target=self._run,
-            args=(self._generation, built),
+            args=(self._generation, self._inbox, built),
             name=f"{THREAD_PREFIX}{self.name}",
             daemon=True,
         )
@@ -467,6 +567,15 @@ class ModelThread(Generic[Model]):
         if built is None and self._first_build_s is not None:
             limit_s = max(MIN_REBUILD_S, REBUILD_FACTOR * self._first_build_s)
             self._watch_build(self._generation, limit_s, NUM_TICKS)
+
+    def _renew_inbox(self) -> None:
+        """Give the jobs to the next thread, and wake the one before, which may wait for one: it
+        sees that it was abandoned, and ends with what it holds."""
+        before, self._inbox = self._inbox, _Inbox()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._inbox.put(before.get_nowait())
+        before.put((OFFLINE + 1, 0.0, next(self._order), _WAKE))
 
     def _watch_build(self, generation: int, limit_s: float, num_ticks: int) -> None:
         """Give the stage up if this build is not over after so many ticks. Ticks, because a stall
@@ -490,7 +599,7 @@ class ModelThread(Generic[Model]):
         _log.error("stage %s is lost: %s", self.name, error)
         self._fail_waiting(error)
 
-    def _run(self, generation: int, built: "asyncio.Future[None] | None") -> None:
+    def _run(self, generation: int, inbox: _Inbox, built: "asyncio.Future[None] | None") -> None:
         began_ns = SystemClock().now_ns()
         threads = ThreadGroup(name_thread(self.name))
         if generation == self._generation:
@@ -516,16 +625,28 @@ class ModelThread(Generic[Model]):
             self._failed_builds = 0
             self.model, self._broken, self._building = model, None, False
         self._resolve(built, answer=None)
+        is_stopped = self._work(model, generation, inbox)
+        for items in list(self._open):
+            if items.owner is threading.current_thread():
+                self._open.remove(items)
+                items.close()
+        if is_stopped:
+            self._dispose(model)
+
+    def _work(self, model: Model, generation: int, inbox: _Inbox) -> bool:
+        """Do the jobs of the queue. Returns True at its end, False where the thread was abandoned.
+        On the owner thread."""
         while generation == self._generation:
-            entry = self._inbox.get()
+            entry = inbox.get()
             if generation != self._generation:
-                self._inbox.put(entry)  # abandoned meanwhile: the new thread does it
-                return
+                if entry[3] is not _WAKE:
+                    self._inbox.put(entry)  # abandoned meanwhile: the new thread does it
+                return False
             if entry[3] is _STOP:
-                self._dispose(model)
-                return
+                return True
             self._do(entry[3], model, generation)
             del entry  # while the thread waits, it must not keep a call alive that is over
+        return False
 
     def _try_again(self, generation: int, error: Exception, took_s: float) -> None:
         """Have the loop start another thread after a wait. On the owner thread, which ends."""

@@ -21,6 +21,7 @@ import asr
 import languages
 import llm_engine
 import tts
+from agent.config.presets import DEFAULT_PRESET, PRESETS
 from agent.config.remote_models import is_remote, parse_remote, shown_model
 from agent.config.schema import Config, LlmSettings, voice_language
 from agent.errors import ClientError, HalfsecError
@@ -51,7 +52,7 @@ from latency_budget.account.clock import Clock
 
 from .audio_pace import AudioPace
 from .fault_injection import Rehearsal
-from .llm_chat import ChatFactory, chat_factory
+from .llm_chat import ChatFactory, EngineChat, chat_factory
 from .load_progress import Conversion
 from .loading import Loading
 from .model_thread import ModelThread, StageLostError
@@ -470,10 +471,29 @@ class Stages:
         small = None
         if (thread := self.small_llm) is not None:
             open_small = chat_factory(thread, clock, sampling, None, limits)
-            small = SmallModel(open_small, lambda: thread.model is not None)
+            small = SmallModel(
+                open_small, lambda: thread.model is not None, self._open_scoring_chat
+            )
         return remote_chat_factory(
             self.remote_llm, clock, sampling, settings.context, limits, settings.condense, small
         )
+
+    def _open_scoring_chat(self) -> EngineChat:
+        """A conversation of the smaller model that scores the words of calls whose replies come
+        from another server."""
+        assert self.small_llm is not None
+        prompt = _scoring_prompt(self._config.llm_engine.small_model)
+        return EngineChat(self.small_llm, self._clock, llm_engine.SamplingParams(), *prompt)
+
+    async def prefill_scoring_prompt(self) -> None:
+        """Have the smaller model read what it scores the caller's words behind, if it does."""
+        if self.remote_llm is None or self.small_llm is None:
+            return
+        chat = self._open_scoring_chat()
+        try:
+            await chat.preview("")
+        finally:
+            await chat.close()
 
     async def _start_llm(self, llm: ModelThread[llm_engine.Engine]) -> None:
         await llm.start()
@@ -534,6 +554,18 @@ def _remote_asr(config: Config) -> TranscriptionServer | None:
     return TranscriptionServer(
         settings.remote, options, settings.language, settings.remote_transport
     )
+
+
+def _scoring_prompt(model: str) -> tuple[str, tuple[ChatMessage, ...]]:
+    """Instructions and examples of the preset with this language model, or else of the default one:
+    the end-of-turn decision was fitted on what its models say behind them."""
+    named = (each for each in PRESETS.values() if each["llm_engine"]["model"] == model)
+    agent = next(named, PRESETS[DEFAULT_PRESET])["agents"]["default"]
+    examples: list[ChatMessage] = []
+    for each in agent.get("examples", ()):
+        examples += [ChatMessage("user", each["user"])]
+        examples += [ChatMessage("assistant", each["assistant"])]
+    return agent["instructions"], tuple(examples)
 
 
 def _kept(config: Config, language: str | None) -> tuple[list[str], list[str]]:

@@ -10,6 +10,7 @@ ago the last frame came.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -52,6 +53,15 @@ ones. Whoever else waits for the recognizer does so for one of them."""
 MAX_BOUNDS: Final = 64
 """Utterances whose first and last samples are kept. Nothing asks for older ones."""
 
+GAP_NS: Final = 1_000_000_000
+"""Time without audio that is a gap, as where a client mutes the microphone. Shorter: a network that
+stalls, and sends the audio afterwards, is taken for one. Longer: the agent's voice in a gap is
+compared with audio that came long after it."""
+
+MAX_PLAYED: Final = 64
+"""Frames of the agent's voice that wait for audio of the caller; the oldest go. The echo gate keeps
+50 levels, and a frame has one at least."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -83,6 +93,12 @@ class SpeechInput:
         self._pace = pace or AudioPace(clock)
         self._endpointing = listening.endpointing
         self._effort = FULL_EFFORT
+        self._num_changes = 0
+        """Changes of endpointing that were asked for."""
+        self._num_applied = 0
+        """Of these, the last that the stream has; written on the detector's thread."""
+        self._num_clearing = 0
+        """Of these, the last with which the stream forgets all audio before it."""
         self._is_slowed = False
         self._was_slowed = False
         """The client was told."""
@@ -102,9 +118,8 @@ class SpeechInput:
         """`received` at the last commit or clear."""
         self._is_refusing = False
         """The newest audio was refused for want of room, and the client has the error."""
-        self._played: list[Played] = []
-        """Levels of the agent's voice since audio was last processed. At most `lead_ms` ahead of
-        the caller's audio; a second of it is 31 numbers."""
+        self._played: deque[tuple[int, Played]] = deque(maxlen=MAX_PLAYED)
+        """The agent's voice since audio was last processed, each frame with its time (ns)."""
         self._newest: tuple[int, asyncio.Task[None]] | None = None
         """Utterance and task of the newest final pass."""
         self._bounds: dict[int, tuple[int, int]] = {}
@@ -127,6 +142,7 @@ class SpeechInput:
                         self._last_audio_ns = self._clock.now_ns()
                         await self._queue.done()
         finally:
+            self._group = None
             pace.leave()
 
     @property
@@ -136,8 +152,14 @@ class SpeechInput:
 
     async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
         """Take in audio from the caller, int16 mono. Waits while detection is behind."""
-        self._last_audio_ns = self._clock.now_ns()
+        now_ns = self._clock.now_ns()
+        is_gap = now_ns - max(self.last_audio_ns, self.resumed_ns) > GAP_NS
+        self._last_audio_ns = now_ns
         self.received += len(pcm) * asr.RATE_HZ / rate_hz
+        if is_gap:  # the gap has no samples, so what was played in it moves back
+            for _ in range(len(self._played)):
+                at_ns, (_, levels) = self._played.popleft()
+                self._played.append((at_ns, (self._sample_at(at_ns), levels)))
         self._arrivals.note(int(self.received), self._last_audio_ns)
         await self._queue.put((pcm, rate_hz))
 
@@ -166,16 +188,24 @@ class SpeechInput:
 
     def played(self, pcm: npt.NDArray[np.int16], rate_hz: int, at_ns: int) -> None:
         """Note the agent's voice, played from `at_ns` (monotonic) on."""
-        since_ns = at_ns - max(self._last_audio_ns, self.resumed_ns)
-        first_sample = int(self.received + since_ns * asr.RATE_HZ / 1e9)
         if self._group is not None:
-            self._played.append((first_sample, levels_of(pcm, rate_hz)))
+            played = self._sample_at(at_ns), levels_of(pcm, rate_hz)
+            self._played.append((at_ns, played))
+
+    def _sample_at(self, at_ns: int) -> int:
+        """Sample of the caller's audio that arrives at a time (monotonic), counted on from the
+        newest one."""
+        since_ns = at_ns - max(self._last_audio_ns, self.resumed_ns)
+        return int(self.received + since_ns * asr.RATE_HZ / 1e9)
 
     def set_detection(self, detection: TurnDetection | None, effort: Effort = FULL_EFFORT) -> None:
         """Use the client's turn detection from the next frame on, with this effort."""
+        was_manual = self._endpointing is None
         self._endpointing = endpointing_for(detection, self._pause_ms)
         self._effort = effort
         self._configure()
+        if was_manual and detection is not None and self._group is not None:
+            self._num_clearing = self._num_changes
 
     def _slow(self, is_slowed: bool) -> None:
         """Spend less on a caller whose audio waits, to the benefit of the others."""
@@ -193,7 +223,13 @@ class SpeechInput:
             config = replace(config, pause_ms=max(config.pause_ms, LATER_PAUSE_MS))
         skips = {"partial": effort.skips_partials, "early": effort.pauses_later}
         self._jobs.skips = frozenset(kind for kind, is_skipped in skips.items() if is_skipped)
-        configure = partial(self._stream.configure, config, settle_after_s)
+        self._num_changes += 1
+        number = self._num_changes
+
+        def configure() -> None:
+            self._stream.configure(config, settle_after_s)
+            self._num_applied = number
+
         self._spawn(self._jobs.notify_stream(configure))
 
     def set_transcription(self, options: asr.TranscriptionOptions) -> bool:
@@ -259,12 +295,17 @@ class SpeechInput:
 
     async def _listen(self, batch: Sequence[Audio]) -> None:
         outputs: list[asr.ListenerOutput] = []
-        played, self._played = self._played, []
+        played = [each for _, each in self._played]
+        self._played.clear()
+        num_applied = 0
+
+        def take_in(detector: asr.VoiceDetector) -> None:
+            nonlocal num_applied
+            num_applied = self._num_applied
+            self._guarded.take_in(detector, batch, outputs, played)
+
         try:
-            await self._detector.call(
-                lambda detector: self._guarded.take_in(detector, batch, outputs, played),
-                timeout_s=LISTEN_TIMEOUT_S,
-            )
+            await self._detector.call(take_in, timeout_s=LISTEN_TIMEOUT_S)
             self._is_refusing = False
         except ClientError as error:
             if not self._is_refusing:  # one error for all frames of a recording too long
@@ -273,8 +314,10 @@ class SpeechInput:
         except StageError as error:  # the rest of the batch is lost
             _log.warning("audio of a caller was lost: %s", error)
             self._guarded.abandon()
+        # What began in audio that the stream forgets meanwhile has no end.
+        is_forgotten = num_applied < self._num_clearing
         for output in outputs:
-            for event in output.events:
+            for event in () if is_forgotten else output.events:
                 self._emit_event(event)
             for job in output.jobs:
                 self._spawn(self._jobs.partial(job))

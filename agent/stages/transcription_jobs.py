@@ -179,10 +179,7 @@ class LocalDecoder:
         priority: int,
     ) -> asr.Hypothesis | None:
         def recognized(model: asr.Recognizer) -> asr.Hypothesis:
-            fitting = _options_for(model, options)
-            if fitting == asr.AS_LOADED:
-                return early.recognize(model, job)
-            return early.recognize(_WithOptions(model, fitting), job)
+            return early.recognize(_SessionRecognizer(model, _options_for(model, options)), job)
 
         hypothesis = await thread.call(
             recognized,
@@ -209,14 +206,25 @@ def _options_for(
 
 
 @dataclass(frozen=True, slots=True)
-class _WithOptions:
+class _SessionRecognizer:
     """A `Transcriber` with the language and the prompt of one session."""
 
     recognizer: asr.Recognizer
     options: asr.TranscriptionOptions
 
     def transcribe(self, pcm: asr.Pcm, *, fallback: bool = True) -> asr.Hypothesis:
-        return self.recognizer.transcribe(pcm, fallback=fallback, options=self.options)
+        """See `asr.Transcriber`. Raises ValueError for garbage: the session could not go on with
+        it, and the recognizer is built anew."""
+        if self.options == asr.AS_LOADED:
+            hypothesis = self.recognizer.transcribe(pcm, fallback=fallback)
+        else:
+            hypothesis = self.recognizer.transcribe(pcm, fallback=fallback, options=self.options)
+        if hypothesis.is_garbage:
+            raise ValueError(
+                f"the recognizer gave {hypothesis.text[:20]!r} with a log-probability of "
+                f"{hypothesis.avg_logprob}"
+            )
+        return hypothesis
 
 
 def finite_log_odds(model: asr.EndOfTurnModel, pcm: asr.Pcm) -> float:

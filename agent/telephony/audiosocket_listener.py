@@ -34,7 +34,7 @@ from agent.calls.stream_tokens import CallTokens
 from agent.config.schema import Config
 from agent.errors import CLOSE_NORMAL, CLOSE_TIMEOUT_S, ConfigError
 from agent.http.auth.principal import SCOPE_KEY, Principal
-from agent.http.peer_address import is_within, networks_of
+from agent.http.peer_address import AUDIOSOCKET_ALLOW, asterisk_networks, is_within
 from agent.telephony.carriers.audiosocket import (
     CARRIER,
     CLEAR,
@@ -49,12 +49,6 @@ from latency_budget.account.clock import Clock
 
 from .endpoint import PhoneSocket
 from .signatures import PhoneSignatures
-
-ALLOW: Final = "telephony.audiosocket_allow"
-ALLOW_ADVICE: Final = (
-    'Give addresses or networks of your Asterisks, as ["192.0.2.7", "10.0.0.0/24"]; callers '
-    "from there need no key."
-)
 
 READ_BYTES: Final = 4096
 """Largest read: a quarter of a second at 8 kHz."""
@@ -98,7 +92,7 @@ class AudioSockets:
     ) -> None:
         """Raises ConfigError."""
         settings = config.telephony
-        self._allowed = networks_of(settings.audiosocket_allow, ALLOW, ALLOW_ADVICE)
+        self._allowed = asterisk_networks(settings.audiosocket_allow)
         agent = settings.audiosocket_agent
         if agent and agent not in config.agents:
             raise ConfigError(
@@ -136,7 +130,7 @@ class AudioSockets:
 
     def _refusal(self, host: str) -> str | None:
         if not is_within(host, self._allowed):
-            return f"it is not in {ALLOW}"
+            return f"it is not in {AUDIOSOCKET_ALLOW}"
         return "too many connections" if self._num_open >= self._most else None
 
     def _log_refusal(self, host: str, why: str) -> None:

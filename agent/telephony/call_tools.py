@@ -65,8 +65,8 @@ class Receiver(Protocol):
     async def send_keys(self, keys: str) -> None: ...
 
 
-class HangUp:
-    """A `ServerTool`."""
+class HangUpTool:
+    """`ServerTool` by which the model ends its call, once its last words were heard."""
 
     name = "hang_up"
     definition = definition_of(name, _HANGS_UP, {"type": "object", "properties": {}})
@@ -166,7 +166,7 @@ class PressKeys:
 
 def phone_tools(receiver: Receiver, plan: CallPlan) -> Mapping[str, ServerTool]:
     """Tools of a call, by their names in `server_tools`. Without targets there is no `Transfer`."""
-    tools: list[ServerTool] = [HangUp(receiver), PressKeys(receiver)]
+    tools: list[ServerTool] = [HangUpTool(receiver), PressKeys(receiver)]
     if plan.transfers:
         tools.append(Transfer(receiver, plan))
     return {PHONE_PREFIX + tool.name: tool for tool in tools}

@@ -32,7 +32,12 @@ from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.media_stream import StreamError, StreamStarted
 from agent.telephony.carriers.phone_numbers import shown_number
 from agent.telephony.media.amd import AnsweringMachineDetector
-from agent.telephony.outbound.transfer import TransferFunction
+from agent.telephony.outbound.transfer import (
+    REFUSED,
+    TransferError,
+    TransferFunction,
+    TransferOrder,
+)
 from agent.tools.server_tool import one_line
 from latency_budget.account.clock import Clock
 
@@ -41,7 +46,7 @@ from .call_plan import planned
 from .media_session import HungUp, PhoneLine
 from .pending_streams import PendingStreams
 from .signatures import PhoneSignatures
-from .stream_auth import completed, offered_tokens, proven
+from .stream_auth import completed, may_transfer, offered_tokens, proven
 from .transport import STREAM_CLOSED, PhoneCall
 
 OPEN_S: Final = 5.0
@@ -49,11 +54,20 @@ OPEN_S: Final = 5.0
 once."""
 
 MAX_OPENING: Final = 64
-"""Most messages before that one. Carriers send one or none."""
+"""Most messages up to that one. Carriers send one or two."""
+
+MAX_OPENING_CHARS: Final = 16 * 1024
+"""Most characters and bytes of these messages together: strangers send them, and nothing paces
+them. Carriers send 1 kB, and up to 1 kB more for each parameter of the call."""
 
 NOT_AUTHENTICATED: Final = (
     "nothing shows that this stream is of a call that was expected here: no key, and no token of "
     "this server's for this call"
+)
+
+NOT_THE_CARRIERS: Final = (
+    "its stream or webhook shows no signature of the carrier's, and may name any call; without one "
+    "it takes a key that may order calls (halfsec keys add NAME --dials)"
 )
 
 _log = logging.getLogger(__name__)
@@ -61,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 class _Stream(NamedTuple):
     """Identity of a call's stream. A client with a key can claim any call id, without affecting
-    other keys."""
+    other keys: its stream transfers nothing (`may_transfer`)."""
 
     key_id: str
     carrier: str
@@ -233,7 +247,7 @@ class PhoneSocket:
             self._config.telephony_in(held.start.settings.language),
             held,
             started,
-            self._transfers.get(line.carrier),
+            self._transfer_of(line, held),
             self._clock.now_ns(),
         )
         plan = replace(plan, ahead_s=self._access.burst_s)
@@ -254,6 +268,16 @@ class PhoneSocket:
             finally:
                 self._calls.report_end(held.call, record)
 
+    def _transfer_of(self, line: PhoneLine, held: AdmittedCall) -> TransferFunction | None:
+        """Means to transfer the call by its carrier; None: there is none. It refuses where the call
+        that the stream names may be another's."""
+        transfer, settings = self._transfers.get(line.carrier), self._config.telephony
+        if transfer is None or may_transfer(
+            held.principal, has_public_url=bool(settings.public_url)
+        ):
+            return transfer
+        return _refuse_transfer
+
     def _start(self, expected: ExpectedCall, started: StreamStarted) -> SessionStart | HttpRefusal:
         """Session of the call. Its agent is that of the webhook, else of the stream's parameter,
         else of the called number."""
@@ -271,10 +295,26 @@ class PhoneSocket:
         return replace(start, settings=settings)
 
 
+def _refuse_transfer(order: TransferOrder) -> "asyncio.Future[None]":
+    """A `TransferFunction` that transfers nothing."""
+    _log.error("a call can't be transferred: %s", NOT_THE_CARRIERS)
+    refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    refused.set_exception(TransferError(REFUSED))
+    return refused
+
+
 async def _described(socket: CallSocket, line: PhoneLine) -> StreamStarted:
     """Read the stream's description of its call. Raises StreamError, HungUp, WebSocketDisconnect,
     IdleClientError."""
+    num_chars = 0
     for _ in range(MAX_OPENING):
-        if line.open(await socket.frame()) and line.started is not None:
+        frame = await socket.frame()
+        num_chars += len(frame)
+        if num_chars > MAX_OPENING_CHARS:
+            raise StreamError(
+                f"{num_chars} characters, and none of them says what call it is; at most "
+                f"{MAX_OPENING_CHARS} are taken before"
+            )
+        if line.open(frame) and line.started is not None:
             return line.started
     raise StreamError(f"{MAX_OPENING} messages, and none of them says what call it is")

@@ -30,6 +30,11 @@ from agent.telephony.media.reorder_buffer import ReorderBuffer
 
 from .media_output import PhoneOutput
 
+FRAMES_PER_S: Final = 50
+"""Frames in which tones of keys are silenced. Longer ones take the speech beside a tone with it."""
+
+Int16 = npt.NDArray[np.int16]
+
 
 class HungUp(Exception):
     """The caller or the carrier ended the call. The message says which."""
@@ -79,18 +84,22 @@ class PhoneLine:
         return self.started is not None
 
     def receive(self, frame: Frame) -> list[ask.Request]:
-        """Process a frame; return requests to the session. Raises StreamError, HungUp."""
+        """Process a frame; return requests to the session, one for all audio without another event
+        in between: a frame may hold a thousand messages of one sample. Raises StreamError,
+        HungUp."""
         requests, self._due = self._due, []
+        pieces: list[bytes] = []
         for event in self._protocol.receive(frame):
+            if isinstance(event, CallerAudio):
+                pieces += self.order.push(event.sequence, event.data)
+                continue
+            requests += self._append_audio(pieces)
+            pieces = []
             requests += self._requests(event)
-        return requests
+        return requests + self._append_audio(pieces)
 
     def _requests(self, event: PhoneEvent) -> list[ask.Request]:
         match event:
-            case CallerAudio(data, sequence):
-                return [
-                    self._append_audio(each) for each in self.order.push(sequence, data) if each
-                ]
             case MarkReached(name):
                 return self._to_carrier.reached(name)
             case KeyPressed(digit):
@@ -101,19 +110,30 @@ class PhoneLine:
             case FlowChanged(takes_audio):
                 self._to_carrier.takes_audio = takes_audio
                 return []
-            case StreamStarted():
+            case StreamStarted() | CallerAudio():
                 return []
 
-    def _append_audio(self, data: bytes) -> ask.AppendAudio:
+    def _append_audio(self, pieces: list[bytes]) -> list[ask.Request]:
+        if not (data := b"".join(pieces)):
+            return []
         try:
             pcm = decode_audio(data, self.media.encoding)
         except ValueError as error:
             raise StreamError(f"a piece of audio {error}") from None
         if self._dtmf_detector is not None:
-            self._keys += self._dtmf_detector.push(pcm)
-            if self._dtmf_detector.is_tone:
-                pcm = np.zeros_like(pcm)  # not to be recognized as speech
-        return ask.AppendAudio(pcm, self.media.rate_hz)
+            pcm = self._without_tones(self._dtmf_detector, pcm)
+        return [ask.AppendAudio(pcm, self.media.rate_hz)]
+
+    def _without_tones(self, detector: DtmfDetector, pcm: Int16) -> Int16:
+        """Take the keys, and silence the frames with their tones, which are no speech."""
+        heard = pcm.copy()
+        size = self.media.rate_hz // FRAMES_PER_S
+        for first in range(0, len(heard), size):
+            frame = heard[first : first + size]
+            self._keys += detector.push(frame)
+            if detector.is_tone:
+                frame[:] = 0
+        return heard
 
     def take_keys(self) -> list[str]:
         """Keys since the last call of this method."""

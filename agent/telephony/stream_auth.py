@@ -6,6 +6,10 @@ webhook gave the carrier for this one call, and that comes back in the stream's 
 the password of Basic. A token is bound to the carrier's id of the call where webhook and stream
 have the same one. Twilio's signature of the upgrade alone is enough only if the operator sets
 `telephony.own_twiml`. A server that requires no keys requires none of carriers either.
+
+A stream with a key may claim any id of a call, and so may a webhook with one. That is enough for a
+call of its own, but not for a command to the carrier about the call with that id, which the carrier
+carries out with the operator's account: it may be another caller's call (`may_transfer`).
 """
 
 from dataclasses import replace
@@ -29,6 +33,17 @@ def proven(
         if (found := tokens.redeem(token, carrier.name, started)) is not None:
             return found
     return None if principal is UNPROVEN else ExpectedCall(principal)
+
+
+def may_transfer(principal: Principal, *, has_public_url: bool) -> bool:
+    """True where the carrier may be told to transfer the call that a stream names. `principal`: of
+    the stream's `ExpectedCall`. The id of the call is the carrier's own where a signed webhook or a
+    signed upgrade says it, and where the call was ordered here, which takes the right to dial; a
+    key with that right is trusted with the account. A server that asks for no key tells no client
+    from another; with a public address it can tell the carrier by its signature."""
+    if principal.kind == "open":
+        return not has_public_url
+    return principal.kind in ("carrier", "local") or principal.limits.dials
 
 
 def offered_tokens(

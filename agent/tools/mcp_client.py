@@ -32,6 +32,7 @@ import anyio
 
 from agent.config.tools import McpSettings
 
+from . import mcp_stdio
 from .api import ToolError
 from .mcp_sanitize import Listing, listing_of, result_text
 from .server_tool import one_line
@@ -57,6 +58,10 @@ SILENT_S: Final = 300.0
 
 MAX_PAGES: Final = 10
 """Most pages of one listing."""
+
+MAX_LISTING_BYTES: Final = 4 << 20
+"""Longest listing, all pages together, as JSON: 64 tools with the longest schemas take 1 MB. In
+memory it takes up to 28 times as much (empty lists; measured with mcp 2.3)."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +100,8 @@ class McpClient:
         None: none was."""
         self._num_failures = 0
         """Consecutive failures to connect and stay connected."""
+        self._has_long_line = False
+        """True once the command has written a line that is too long."""
 
     async def live(self) -> None:
         """Stay connected until the anyio scope of this task is cancelled."""
@@ -152,6 +159,7 @@ class McpClient:
 
         self._news.clear()
         ended = asyncio.Event()
+        self._has_long_line = False
         async with AsyncExitStack() as stack:
             transport = await self._transport(stack, ended)
             client = await stack.enter_async_context(
@@ -170,6 +178,9 @@ class McpClient:
                 while not ended.is_set():
                     await self._look_after(client, ended)
                 group.cancel_scope.cancel()
+        if self._has_long_line:
+            longest = mcp_stdio.MAX_LINE_CHARS >> 20
+            raise ToolError(f"it wrote a line of more than {longest} MiB")
 
     async def _transport(self, stack: AsyncExitStack, ended: asyncio.Event) -> Any:
         settings = self._settings
@@ -177,18 +188,30 @@ class McpClient:
             import httpx2
             from mcp.client.streamable_http import streamable_http_client
 
+            from .mcp_http import MAX_ANSWER_BYTES, bounded_client
+
             headers = _from_environment(settings.headers)
             timeout = httpx2.Timeout(ANSWER_S, read=self._silent_s)
-            http = httpx2.AsyncClient(headers=headers, timeout=timeout)
-            await stack.enter_async_context(http)
-            return streamable_http_client(settings.url, http_client=http)
+            http = await stack.enter_async_context(bounded_client(headers, timeout))
+            return streamable_http_client(
+                settings.url, http_client=http, max_sse_event_size=MAX_ANSWER_BYTES
+            )
         from mcp import StdioServerParameters, stdio_client
 
         heard: TextIO | None = sys.__stderr__ if self._is_heard else None
         errlog = heard or stack.enter_context(_nowhere())
         command, *arguments = settings.command
         env = _from_environment(settings.env)
-        server = StdioServerParameters(command=command, args=arguments, env=env)
+        server = StdioServerParameters(
+            command=command, args=arguments, env=env, encoding=mcp_stdio.ENCODING
+        )
+
+        def end() -> None:
+            self._has_long_line = True
+            ended.set()
+            self._news.set()
+
+        mcp_stdio.watch_lines(end)
         return _watched(stdio_client(server, errlog), ended, self._news)
 
     async def _look_after(self, client: "Client", ended: asyncio.Event) -> None:
@@ -210,10 +233,14 @@ class McpClient:
         from mcp.types import PaginatedRequestParams
 
         tools: list[Any] = []
+        num_bytes = 0
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             params = None if cursor is None else PaginatedRequestParams(cursor=cursor)
             page = await client.session.list_tools(params=params)
+            num_bytes += len(page.model_dump_json())
+            if num_bytes > MAX_LISTING_BYTES:
+                raise ToolError(f"its list of tools has more than {MAX_LISTING_BYTES >> 20} MiB")
             tools += page.tools
             cursor = page.next_cursor
             if cursor is None:

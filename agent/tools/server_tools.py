@@ -339,9 +339,18 @@ async def _callable_names(
 
 
 async def _refusal(tools: Sequence[ServerTool | HandoffTool], check: CheckTools) -> str | None:
-    """Reason why the model refuses these tools; None where it accepts them or can't be asked."""
+    """Reason why the model refuses these tools; None where it accepts them or can't be asked.
+    Raises TimeoutError.
+
+    Any other exception counts as a refusal: the definitions of an MCP server are not ours, and one
+    that the check fails on must cost the agent that tool, not its calls."""
     try:
         await check(Tools(tuple(each.definition for each in tools)))
     except StageError as error:
         return error.message if error.refused else None
+    except TimeoutError:
+        raise
+    except Exception as error:
+        _log.exception("the check of %s failed", ", ".join(each.name for each in tools))
+        return f"the check of its definition failed ({type(error).__name__})"
     return None

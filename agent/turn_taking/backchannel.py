@@ -39,12 +39,6 @@ Meaning = Literal["nothing", "echo", "listening", "brief", "words"]
 """`nothing`: no words. `echo`: the agent's own words. `listening`: a backchannel. `brief`: most
 likely one, by its length. `words`: a turn or an answer."""
 
-BACKCHANNELS: Final = ENGLISH.turn_words.backchannels
-"""Whole utterances, or parts of one ("yeah yeah, okay"). Not "no", "wait", "well", "but": they
-begin something. "You" and "thank you" are what Whisper writes for noise. Those of other languages
-stand in `languages/`."""
-
-
 INTERRUPTIONS: Final = ENGLISH.turn_words.interruptions
 """Words of which one is enough in a partial transcript. Any other single word may be recognized as
 another one with the next 200 ms of audio."""
@@ -56,7 +50,9 @@ _HUMS: Final = frozenset({"", "m"})
 
 
 _WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
-_SENTENCE_END: Final = re.compile(r"[.?!]+(?=\s|$)")
+_SENTENCE_END: Final = re.compile(r"(?<![.?!])[.?!]+(?=\s|$)")
+"""Looked for at the first of several marks only: at each of them, the time would grow with the
+square of their number."""
 
 
 def meaning(
@@ -69,7 +65,7 @@ def meaning(
     """Classify a whole utterance. `heard`: response text played so far; `left`: the rest of it;
     `known`: words of the call's language; `voice_ms`: from its first voiced sample to its last,
     None: the words alone decide, as they do in languages without `requests`."""
-    words = _words(text)
+    words = words_of(text)
     voice_ms = voice_ms if known.requests else None
     if not words:
         return "nothing"
@@ -91,7 +87,7 @@ def takes_floor(
 ) -> bool:
     """True if a partial transcript is certain to become a turn, whatever follows. `voice_ms`: the
     voice has lasted so long; None: the words alone decide."""
-    words = _words(text)
+    words = words_of(text)
     voice_ms = voice_ms if known.requests else None
     if not words or _is_echo(text, words, heard, left) or _may_be_listening(words, known):
         return False
@@ -111,7 +107,7 @@ def asks(heard: str, left: str) -> bool:
     whole = tail + (left[: end.end()] if end else left)
     if tail.strip() and whole.rstrip().endswith("?"):
         return True
-    return past.rstrip().endswith("?") and len(_words(tail)) <= ANSWER_WITHIN_WORDS
+    return past.rstrip().endswith("?") and len(words_of(tail)) <= ANSWER_WITHIN_WORDS
 
 
 def with_begun_sentence(heard: str, left: str) -> str:
@@ -169,7 +165,8 @@ def _split_last(text: str) -> tuple[str, str]:
     return text[:at], text[at:]
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
+    """Words of a text in lower case, without punctuation."""
     return _WORD.findall(text.lower().replace("’", "'"))
 
 
@@ -185,6 +182,8 @@ def _may_be_listening(words: list[str], known: TurnWords) -> bool:
 
 def _fewest_parts(words: list[str], known: TurnWords, *, whole: bool) -> int:
     """Fewest backchannels that the words consist of; above `MAX_BACKCHANNEL_PARTS`: they do not."""
+    if len(words) > MAX_BACKCHANNEL_PARTS * max(map(len, known.backchannels), default=0):
+        return MAX_BACKCHANNEL_PARTS + 1  # at once: the time grows with the square of their number
     fewest = [0] + [MAX_BACKCHANNEL_PARTS + 1] * len(words)
     for end in range(1, len(words) + 1):
         for part in known.backchannels:
@@ -208,8 +207,8 @@ def _begins(part: tuple[str, ...], words: list[str]) -> bool:
 def _is_echo(text: str, words: list[str], heard: str, left: str) -> bool:
     if len(words) < MIN_ECHO_WORDS or ("?" in text and "?" not in heard + left):
         return False
-    said = _words(heard)
-    said = said[-ECHO_WINDOW_WORDS:] + _words(left)[:ECHO_WINDOW_WORDS]
+    said = words_of(heard)
+    said = said[-ECHO_WINDOW_WORDS:] + words_of(left)[:ECHO_WINDOW_WORDS]
     blocks = SequenceMatcher(None, said, words, autojunk=False).get_matching_blocks()
     matched = sum(block.size for block in blocks)
     longest = max(block.size for block in blocks)

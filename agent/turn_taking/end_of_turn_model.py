@@ -40,7 +40,8 @@ they were not fitted on. Another version is refused: then words and silence alon
 `WORDS_RULE`, and `/readyz` says so.
 
 What was tried: speaking rate (words a second) beside these: nothing for unseen speakers. Weights of
-silence that depend on the other evidence: nothing either.
+silence that depend on the other evidence: nothing either; nor a weight of the sound of its own
+within digits and letters (of 93 unseen turns 9 were cut in on with it and without).
 
 Pure, but for reading that file.
 """

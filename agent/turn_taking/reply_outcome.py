@@ -23,6 +23,9 @@ began, how its words begin, and whether the words before them were complete. Spe
 a short reply may be the caller's next turn, and so may the answer to a question of the agent's:
 those weigh against a continuation.
 
+The words are English ones. In calls of other languages the delay alone decides (`BY_DELAY_MS`),
+behind the backchannels of the language, where its profile has some.
+
 What was tried: the time alone. At 700 ms it finds 85 % of the cut-ins, 92 % of what it counts being
 one, at 900 ms 95 and 85 %. And the words with little regard of the time: half of the cut-ins were
 found, because half of what callers go on with begins like a sentence of its own ("my vacuum cleaner
@@ -32,17 +35,17 @@ are fitted and judged by `halfsec bench cutins`, on different speakers.
 Pure: times are arguments. An utterance whose words never come is settled as nothing.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import languages
 from latency_budget.account.turn import TurnId
 from latency_budget.account.turn_record import Outcome
 
 from . import commands as cmd
 from . import events as ev
-from .backchannel import INTERRUPTIONS, meaning
+from .backchannel import INTERRUPTIONS, meaning, words_of
 from .commands import Command
 from .end_of_turn_model import word_class
 from .events import Event
@@ -69,6 +72,11 @@ UNDERSTOOD_MS: Final = 500
 Speech that began before continues the turn, unless it is a word that stops (a voice where none is
 wanted is stopped for being there)."""
 
+BY_DELAY_MS: Final = 700
+"""Delay below which speech continues the turn in languages other than English. Measured on English
+calls: at 700 ms 85 % of the cut-ins are found and 92 % of those counted are right, at 900 ms 95 and
+85 %."""
+
 Opening = Literal["stops", "joins", "begins", "other"]
 
 WEIGHTS: Final[dict[str, float]] = {
@@ -92,8 +100,6 @@ MAX_SAID_CHARS: Final = 4000
 
 MAX_OPEN: Final = 4
 """Utterances whose words are outstanding. More is a recognizer that hangs; the oldest goes."""
-
-_WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 
 _JOINS: Final = frozenset({
     "and", "or", "because", "cause", "if", "which", "who", "whose", "that", "than", "so", "with",
@@ -120,13 +126,9 @@ _FILLED: Final = frozenset({"uh", "um", "er", "erm", "hm", "hmm", "mm", "mmm", "
 """Sounds that say nothing: alone they are a listener's."""
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold().replace("’", "'"))
-
-
 def opening(text: str) -> Opening:
     """Class of the first word."""
-    first = next(iter(_words(text)), "")
+    first = next(iter(words_of(text)), "")
     for name, words in _OPENINGS:
         if first in words:
             return name
@@ -152,6 +154,8 @@ class LateSpeech:
     caller was first."""
     is_expected: bool = False
     """The caller's turn it was: the reply was over, or a question of it had been heard."""
+    language: str = languages.ENGLISH.code
+    """Language of the words."""
 
 
 def features(speech: LateSpeech) -> dict[str, float]:
@@ -169,11 +173,16 @@ def continuation_log_odds(speech: LateSpeech, weights: Mapping[str, float] = WEI
 
 def continues(speech: LateSpeech) -> bool:
     """True if late speech with words continues the turn, so that the reply cut in on it."""
-    words = [word for word in _words(speech.words) if word not in _FILLED]
-    if not words or meaning(speech.words, "", "") != "words":
+    is_english = speech.language == languages.ENGLISH.code
+    filled = _FILLED if is_english else frozenset()
+    words = [word for word in words_of(speech.words) if word not in filled]
+    known = languages.turn_words(speech.language)
+    if not words or meaning(speech.words, "", "", known) != "words":
         return False  # a listener's sounds, though the reply may have been stopped for them
     if speech.delay_ms < REACTION_MS:
         return True
+    if not is_english:
+        return speech.delay_ms < BY_DELAY_MS and not speech.is_expected
     if speech.delay_ms < UNDERSTOOD_MS and not speech.is_expected:
         return opening(speech.words) != "stops"
     return continuation_log_odds(speech) > 0
@@ -225,6 +234,7 @@ class ReplyOutcomes:
         self._said = ""
         """The caller's words since the last reply began."""
         self._open: dict[int, _Open] = {}
+        self._language = languages.ENGLISH.code
 
     def audible(self, turn: TurnId, at_ns: int) -> None:
         """The first audible sample was released, or as is known later, heard, at this time. Of an
@@ -260,6 +270,8 @@ class ReplyOutcomes:
                 reply.played_ns = now_ns
             case ev.ReplyStands(turn, heard) if reply is not None and reply.turn == turn:
                 reply.heard = heard
+            case ev.RulesChanged(rules):
+                self._language = rules.language
 
     def command(self, command: Command) -> Verdict | None:
         """Follow a command; the verdict about a reply, if this settles one."""
@@ -299,12 +311,12 @@ class ReplyOutcomes:
 
     def _settle(self, utterance: int, text: str) -> Verdict | None:
         speech = self._open.pop(utterance, None)
-        verdict = None if speech is None else _verdict(speech, text)
+        verdict = None if speech is None else _verdict(speech, text, self._language)
         self._said = f"{self._said} {text}".strip()[-MAX_SAID_CHARS:]
         return verdict
 
 
-def _verdict(speech: _Open, text: str) -> Verdict:
+def _verdict(speech: _Open, text: str, language: str) -> Verdict:
     reply = speech.reply
     outcome: Outcome | None = None
     found: LateSpeech | None = None
@@ -315,6 +327,6 @@ def _verdict(speech: _Open, text: str) -> Verdict:
             delay_ms = (speech.onset_ns - reply.audible_ns) / 1e6
             is_over = reply.played_ns is not None and reply.played_ns <= speech.onset_ns
             is_expected = is_over or reply.heard.rstrip().endswith("?")
-            found = LateSpeech(reply.before, text, delay_ms, is_expected)
+            found = LateSpeech(reply.before, text, delay_ms, is_expected, language)
             outcome = Outcome.CUT_IN if continues(found) else None
     return Verdict(reply.turn, outcome, speech.onset_ns, found)

@@ -1,6 +1,6 @@
 """The two automata of turn-taking, as tables, and the diagram drawn from them.
 
-`python -m agent.turn_taking.tables` prints the diagram (Mermaid), as it stands in ARCHITECTURE.md.
+`python -m agent.turn_taking.tables` prints the diagram (Mermaid), as it stands in README.md.
 """
 
 from collections.abc import Mapping

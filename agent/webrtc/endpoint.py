@@ -32,10 +32,10 @@ from agent.config.schema import Config
 from agent.errors import CLOSE_TIMEOUT_S, ClientError
 from agent.http.auth.middleware import WEBRTC_PATH
 from agent.http.auth.origin_check import OriginCheck
-from agent.http.auth.principal import Principal, principal_of
+from agent.http.auth.principal import Principal, client_of, principal_of
 from agent.http.json_body import BODY_TIMEOUT_S, RefusedError, read_body
 from agent.http.multipart import read_form
-from agent.http.openai.concurrency_limit import ConcurrencyLimit, client_of
+from agent.http.openai.concurrency_limit import ConcurrencyLimit
 from agent.http.refusal import STOPPING, HttpRefusal, shown
 from agent.http.responses import CLIENT_GONE, client_error
 from agent.realtime.protocol.fields import Fields
@@ -205,7 +205,7 @@ class WebRtcCalls:
         if refusal is not None:
             return refusal.response()
         try:
-            with self._bodies.take(client_of(request)):
+            with self._bodies.take(client_of(request.scope)):
                 asked = await _asked(request)
             start = self._start(request, principal, asked.session)
             if not isinstance(start, HttpRefusal):

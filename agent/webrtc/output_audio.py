@@ -21,7 +21,7 @@ from agent.session.api.server_events import (
     OutputAudioStarted,
     OutputAudioStopped,
 )
-from agent.session.response.task import AUDIBLE
+from latency_budget.account.marks import AUDIBLE
 
 from .opus import FRAME_MS
 

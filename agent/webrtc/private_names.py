@@ -13,7 +13,6 @@ from typing import Any, Final
 METHODS: Final = {
     "aiortc.RTCPeerConnection": ("_RTCPeerConnection__connect",),
     "aiortc.RTCRtpReceiver": ("_send_rtcp",),
-    "aiortc.RTCRtpSender": ("_retransmit",),
     "aiortc.RTCDtlsTransport": ("_handle_rtcp_data", "_handle_rtp_data", "_recv_next"),
     "aiortc.RTCSctpTransport": (
         "_data_channel_receive",
@@ -27,6 +26,7 @@ METHODS: Final = {
     ),
     "aiortc.jitterbuffer.JitterBuffer": ("add",),
     "aioice.ice.Connection": ("get_component_candidates", "data_received", "check_incoming"),
+    "aioice.ice.CandidatePair": ("State", "remote_addr"),
     "aioice.ice.StunProtocol": ("datagram_received",),
 }
 """Methods by class."""
@@ -57,7 +57,10 @@ ATTRIBUTES: Final = {
         "_sent_queue",
     ),
     "aiortc.rtcsctptransport.InboundStream": ("reassembly",),
+    "aioice.ice.CandidatePair": ("state",),
     "aioice.ice.Connection": (
+        "_check_list",
+        "_nominated",
         "_protocols",
         "_queue",
         "_remote_candidates",

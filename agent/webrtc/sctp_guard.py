@@ -6,7 +6,10 @@ one association (`private_names.py` looks for the names):
 
 - *packets*: a parameter of length 0 is read again and again, for ever. A packet is looked through
   before, and what raises in the library ends this call rather than its DTLS task.
-- *control chunks*: each one in a packet is answered with a packet; a HEARTBEAT has four bytes.
+- *control chunks*: each one in a packet is answered with a packet; a HEARTBEAT has four bytes. A
+  datagram of 1458 bytes has 18 records of DTLS with eight of them each: 144 answers, at some 0.1 ms
+  each. So they are counted over time as well, and DATA too, of which 70 fit in a packet (0.3 ms). A
+  packet beyond that is dropped, as if it were lost: what is in it is sent again.
 - *missing chunks*: what is behind a gap is kept until it is closed, and all of it is sorted at each
   chunk (2.1 ms with 10,000 numbers, 11.7 ms with 60,000, and 70 chunks fit in a datagram). Their
   number is bounded, and a chunk costs what leaves the set by it.
@@ -27,9 +30,10 @@ acknowledgements of the event that says so. Belongs to the event loop.
 import logging
 import struct
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from agent.errors import ClientError
+from agent.http.hardening.leaky_bucket import LeakyBucket
 
 from .jitter_buffer import signed
 
@@ -73,6 +77,20 @@ MAX_CONTROL_CHUNKS: Final = 8
 """Chunks of one packet that are not DATA. Browsers put at most one of a kind in it: SACK,
 FORWARD-TSN, RE-CONFIG, HEARTBEAT. More are answered with more packets, at some 0.1 ms each."""
 
+MAX_CONTROL_HZ: Final = 200
+"""Chunks a second that are not DATA, for one call. Browsers send a SACK for each second packet of
+ours: this many are 480 kB of events a second. With a lower rate long events come late; with a
+higher one a client has more answers made, 2% of a processor at this one."""
+
+MAX_CONTROL_AT_ONCE: Final = 500
+"""Chunks that are not DATA before their rate counts: the SACKs for 1.2 MB of events at once, half
+of that where a client sends one for each packet. With more, as many answers come at once."""
+
+MAX_DATA_HZ: Final = 2000
+"""DATA chunks a second, and at once, for one call: twice as many as datagrams are taken. With fewer
+a client that puts many short events in a packet has them delayed; with more, packets of 70 that the
+server has already cost other calls a third of a processor."""
+
 MAX_RECONFIG_PARAMETERS: Final = 2
 """Requests and answers in one RE-CONFIG (RFC 6525, section 3.1); each request is answered."""
 
@@ -101,11 +119,19 @@ _log = logging.getLogger(__name__)
 class SctpGuard:
     """Guard of one association. Takes the place of the library's methods when it is made."""
 
-    def __init__(self, sctp: Any, is_heard: Callable[[int], bool]) -> None:
+    def __init__(
+        self, sctp: Any, is_heard: Callable[[int], bool], time_s: Callable[[], float]
+    ) -> None:
         """`sctp`: an aiortc.RTCSctpTransport that has not started. `is_heard`: True for the stream
-        whose messages are taken, and counted where they are."""
+        whose messages are taken, and counted where they are. `time_s`: seconds on a clock that
+        never goes back."""
         self._sctp = sctp
         self._is_heard = is_heard
+        self._time_s = time_s
+        self._control = LeakyBucket(MAX_CONTROL_HZ, MAX_CONTROL_AT_ONCE, time_s())
+        self._data = LeakyBucket(MAX_DATA_HZ, MAX_DATA_HZ, time_s())
+        self.num_dropped = 0
+        """Packets dropped because there were too many chunks."""
         self._failure = ""
         """The bound that was passed first."""
         self._num_fragments = 0
@@ -133,6 +159,15 @@ class SctpGuard:
     def _fail(self, problem: str) -> None:
         self._failure = self._failure or problem
 
+    def _takes(self, chunks: "ChunkCounts") -> bool:
+        """Count the chunks of a packet. False: there were too many."""
+        now_s = self._time_s()
+        if not self._data.fits(chunks.num_data, now_s):
+            return False
+        return self._control.take(chunks.num_control, now_s) and self._data.take(
+            chunks.num_data, now_s
+        )
+
     def _hook_packets(self) -> None:
         from aiortc.rtcsctptransport import SackChunk
 
@@ -140,8 +175,12 @@ class SctpGuard:
         handle, receive = sctp._handle_data, sctp._receive_chunk
 
         async def handled(data: bytes) -> None:
-            if not is_readable(data):
+            chunks = counted_chunks(data)
+            if chunks is None:
                 self._fail(UNREADABLE)
+                return
+            if not self._takes(chunks):
+                self.num_dropped += 1
                 return
             try:
                 await handle(data)
@@ -266,25 +305,35 @@ class SctpGuard:
         return not num_new or len(streams) + num_new <= MAX_CHANNELS
 
 
-def is_readable(packet: bytes) -> bool:
-    """False for an SCTP packet with more control chunks than belong in one, or with parameters that
-    have no length. True for one that the library refuses by itself. Pure."""
-    begin, num_control = _COMMON_HEADER, 0
+class ChunkCounts(NamedTuple):
+    """Numbers of chunks in one packet."""
+
+    num_control: int
+    num_data: int
+
+
+def counted_chunks(packet: bytes) -> ChunkCounts | None:
+    """Chunks of an SCTP packet; None for one with more control chunks than belong in one, or with
+    parameters that have no length. Of one that the library refuses by itself, those before the one
+    that it refuses. Pure."""
+    begin, num_control, num_data = _COMMON_HEADER, 0, 0
     while begin + 4 <= len(packet):
         kind, _, length = struct.unpack_from("!BBH", packet, begin)
         end = begin + length
         if length < 4 or end > len(packet):
-            return True
-        if kind != _DATA:
+            break
+        if kind == _DATA:
+            num_data += 1
+        else:
             num_control += 1
             if num_control > MAX_CONTROL_CHUNKS:
-                return False
+                return None
             if kind in _FIRST_PARAMETER:
                 num = _num_parameters(packet, begin + _FIRST_PARAMETER[kind], end)
                 if num is None or (kind == _RECONFIG and num > MAX_RECONFIG_PARAMETERS):
-                    return False
+                    return None
         begin = end + -length % 4
-    return True
+    return ChunkCounts(num_control, num_data)
 
 
 def _num_parameters(packet: bytes, begin: int, end: int) -> int | None:

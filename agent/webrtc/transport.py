@@ -180,7 +180,8 @@ class WebRtcTransport:
         return (
             f"packets={jitter.received} late={jitter.late} foreign={peer.num_foreign} "
             f"frames_filled={jitter.filled} audio_dropped_s={self.num_dropped_s:.2f} "
-            f"packets_ahead={self.num_ahead} datagrams_dropped={peer.num_dropped}"
+            f"packets_ahead={self.num_ahead} datagrams_dropped={peer.num_dropped} "
+            f"channel_packets_dropped={peer.num_packets_dropped}"
         )
 
     # --- CallTransport ---

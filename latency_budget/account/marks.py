@@ -7,9 +7,14 @@ of order; their times, not their arrival, say what came first.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from .actions import ActionTaken
 from .turn import TurnId
+
+AUDIBLE: Final = 327
+"""Threshold of audible samples (int16), 1 % of full scale. Latencies end at the first sample above
+it: it is part of their definition."""
 
 
 class MarkName(StrEnum):

@@ -140,15 +140,10 @@ class FleetResult:
     peak_replicas: int
     """Most replicas at once, those that start or drain among them."""
     replica_hours: float
-    call_hours: float
     arrived_by_hour: tuple[int, ...]
     """By hour of the day, 24 numbers."""
     refused_by_hour: tuple[int, ...]
     duration_s: float
-
-    @property
-    def refused_share(self) -> float:
-        return self.refused / self.arrived if self.arrived else 0.0
 
     def refused_of(self, hours: Iterable[int]) -> tuple[int, int]:
         """Calls that were refused in these hours of the day, and those that arrived."""
@@ -169,7 +164,6 @@ class _Counts:
     peak_calls: int = 0
     peak_replicas: int = 0
     replica_s: float = 0.0
-    call_s: float = 0.0
     arrived_by_hour: list[int] = field(default_factory=lambda: [0] * 24)
     refused_by_hour: list[int] = field(default_factory=lambda: [0] * 24)
 
@@ -252,7 +246,6 @@ class FleetSimulation:
             peak_calls=counts.peak_calls,
             peak_replicas=counts.peak_replicas,
             replica_hours=counts.replica_s / HOUR_S,
-            call_hours=counts.call_s / HOUR_S,
             arrived_by_hour=tuple(counts.arrived_by_hour),
             refused_by_hour=tuple(counts.refused_by_hour),
             duration_s=self._at_s - begin_s,
@@ -286,7 +279,6 @@ class FleetSimulation:
     def _advance(self, at_s: float) -> None:
         """Move the time on."""
         passed_s = at_s - self._at_s
-        self._counts.call_s += self._calls * passed_s
         self._counts.replica_s += (len(self._replicas) + self._num_draining) * passed_s
         self._running_call_s += self._running_calls * passed_s
         self._at_s = at_s

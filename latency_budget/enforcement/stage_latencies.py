@@ -36,11 +36,10 @@ class StageLatencies:
     ready_ms: float | None = None
     """The whole chain: from the last voiced sample to the reply's first audible sample, without the
     wait for the end of the turn where the reply was not prepared."""
-    decided_ms: float | None = None
-    """From the last voiced sample to the decision that the turn is over."""
     after_ms: float | None = None
-    """From the later of ready and decided to the ear, or to the release where the client reports no
-    playback. Without the time in which the reply was held back on purpose."""
+    """From the later of ready and the decision that the turn is over to the ear, or to the release
+    where the client reports no playback. Without the time in which the reply was held back on
+    purpose."""
 
 
 def stage_latencies_of(record: TurnRecord) -> StageLatencies | None:
@@ -73,7 +72,6 @@ def stage_latencies_of(record: TurnRecord) -> StageLatencies | None:
         speech_ms=None if record.speech_ns is None else record.speech_ns / NS_PER_MS,
         pass_ms=None if words is None else _ms(words.start_ns, words.end_ns),
         wait_ms=wait_ms,
-        decided_ms=None if endpoint is None else _ms(0, endpoint.end_ns),
     )
     if record.opener:  # the reply's own links were not waited for, and the account ends before them
         return replace(latencies, ready_ms=_own_ready_ms(record))

@@ -96,14 +96,6 @@ class BoundedQueue(Generic[Entry]):
                 # An empty queue has depth 0 exactly: sums of fractions drift.
                 self._depth = self._depth - cost if self._entries else 0.0
 
-    def clear(self) -> int:
-        """Remove all entries. Returns their number."""
-        with self._lock:
-            num_entries = len(self._entries)
-            self._entries.clear()
-            self._depth = 0.0
-            return num_entries
-
 
 class BackgroundWriter:
     """A thread that runs a pass repeatedly, until `close`. All methods may be called from any

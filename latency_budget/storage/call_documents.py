@@ -79,10 +79,14 @@ def insert_ended(connection: StoreConnection, ended: EndedCall) -> list[WebhookM
         " VALUES (?, ?, ?, ?)",
         (ended.session, ended.ended_unix_ns, ended.document, ended.replica),
     )
-    return [each for each in ended.messages if not _queue(connection, each, ended.ended_unix_ns)]
+    return [
+        each for each in ended.messages if not queue_message(connection, each, ended.ended_unix_ns)
+    ]
 
 
-def _queue(connection: StoreConnection, message: WebhookMessage, now_ns: int) -> bool:
+def queue_message(connection: StoreConnection, message: WebhookMessage, now_ns: int) -> bool:
+    """Add a message to the queue of its endpoint, due at once. Returns False where that is full.
+    The caller commits. Raises errors of the driver."""
     if num_queued(connection, message.endpoint) >= MAX_QUEUED:
         return False
     connection.execute(
@@ -102,6 +106,40 @@ def read_document(place: Place, session: str) -> str | None:
             (session,),
         ).fetchone()
     return None if found is None else str(found[0])
+
+
+def read_ended(place: Place, *, max_calls: int, before_row: int) -> list[tuple[int, EndedCall]]:
+    """The newest `max_calls` documents that were stored before a row, oldest first, each with its
+    row and its messages that wait. Blocks. Raises StoreError."""
+    with connected(place) as connection:
+        rows = connection.execute(
+            "SELECT id, session, ended_unix_ns, document, replica FROM call_documents"
+            " WHERE id < ? ORDER BY id DESC LIMIT ?",
+            (before_row, max_calls),
+        ).fetchall()
+        # A message is queued in the nanosecond of its call's end (`insert_ended`), and by the
+        # session that stands in its body where two calls have ended in the same one.
+        waiting: dict[int, list[WebhookMessage]] = {}
+        times = [ended_ns for _, _, ended_ns, *_ in rows] or [0]
+        for created_ns, *message in connection.execute(
+            "SELECT created_unix_ns, endpoint, message_id, body FROM webhook_messages"
+            f" WHERE created_unix_ns IN ({', '.join('?' * len(times))}) ORDER BY id",
+            times,
+        ):
+            waiting.setdefault(created_ns, []).append(WebhookMessage(*message))
+    return [
+        (
+            row,
+            EndedCall(
+                session,
+                ended_ns,
+                document,
+                tuple(each for each in waiting.get(ended_ns, ()) if session in each.body),
+                replica,
+            ),
+        )
+        for row, session, ended_ns, document, replica in reversed(rows)
+    ]
 
 
 def num_queued(connection: StoreConnection, endpoint: str) -> int:

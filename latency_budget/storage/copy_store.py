@@ -1,30 +1,37 @@
-"""`python -m latency_budget.storage.copy_store FILE ADDRESS`: add a file's turns to a database.
+"""`python -m latency_budget.storage.copy_store FILE ADDRESS`: add a file's rows to a database.
 
-For a server that has kept its turns in SQLite and joins a fleet. The file stays as it is, and what
-the database has already is not added again: a copy that broke off, or of a file that a server goes
-on writing, is completed by another one. Servers may write to the database meanwhile.
+For a server that has kept its turns in SQLite and joins a fleet. Turns, calls, and documents of
+calls are copied, with the webhook messages that wait. The file stays as it is, and what the
+database has already is not added again: a copy that broke off, or of a file that a server goes on
+writing, is completed by another one. Servers may write to the database meanwhile.
 
-A turn is known by its session, number and time, a call by its session and the time of its end: both
-are set once, and the same in every copy. The name of the server is not, because rows of old
-versions get theirs here. There is no unique index on them, as databases exist in which earlier
-versions of this program have doubled turns; instead the rows of one chunk are compared and added in
-one transaction, for which copies wait for each other.
+A turn is known by its session, number and time, a call and a document by its session and the time
+of its end: all are set once, and the same in every copy. The name of the server is not, because
+rows of old versions get theirs here. There is no unique index on them, as databases exist in which
+earlier versions of this program have doubled turns; instead the rows of one chunk are compared and
+added in one transaction, for which copies wait for each other.
+
+A message is removed once it is delivered, so that the target can't know it. It goes with its
+document: a second copy, which does not add that, does not send it again.
 """
 
 import argparse
 import contextlib
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
+from .call_documents import EndedCall, insert_ended, read_ended
 from .call_records import CallRecord, insert_call, read_calls
 from .database import Place, StoreConnection, StoreDatabase, StoreError
-from .open_database import installed_database_at, place_of
-from .store_query import NO_LIMIT, TurnFilter, connected, read_turns
-from .store_schema import MigrationError, NewerStoreError, insert
+from .open_database import installed_database_at, postgres_url_of
+from .store_query import TurnFilter, connected, read_turns
+from .store_schema import MigrationError, NewerStoreError, StoredTurn, insert
+
+Row = TypeVar("Row", StoredTurn, CallRecord, EndedCall)
 
 CHUNK: Final = 250
 """Rows of one transaction, some 0.5 s: a server that adds a turn to one of the same sessions waits
@@ -38,6 +45,75 @@ class Copied:
     added: int
     known: int
     """Rows that the target had."""
+    dropped: int = 0
+    """Webhook messages that found the queue of their endpoint full."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table(Generic[Row]):
+    """A table to copy. The caller of `insert` commits."""
+
+    name: str
+    key_columns: tuple[str, ...]
+    """Columns by which a row is known, the time last."""
+    read: Callable[[Place, int, int], list[tuple[int, Row]]]
+    """Reads from a store the newest so many rows before a row number, each with its number. Raises
+    StoreError."""
+    key: Callable[[Row], tuple[Any, ...]]
+    """Values of `key_columns`."""
+    insert: Callable[[StoreConnection, Row], int]
+    """Adds a row. Returns the number of messages that it drops. Raises errors of the driver."""
+
+
+def _read_turns(place: Place, before_row: int, max_rows: int) -> list[tuple[int, StoredTurn]]:
+    found = read_turns(place, TurnFilter(before_row=before_row, max_turns=max_rows))
+    return [(stored.row, stored) for stored in found]
+
+
+def _insert_turn(connection: StoreConnection, stored: StoredTurn) -> int:
+    insert(connection, stored)
+    return 0
+
+
+def _insert_call(connection: StoreConnection, record: CallRecord) -> int:
+    insert_call(connection, record)
+    return 0
+
+
+_TURNS: Final[_Table[StoredTurn]] = _Table(
+    "turns",
+    ("session", "turn", "at_unix_ns"),
+    _read_turns,
+    lambda stored: (stored.entry.session, stored.entry.record.turn, stored.at_unix_ns),
+    _insert_turn,
+)
+_CALLS: Final[_Table[CallRecord]] = _Table(
+    "calls",
+    ("session", "ended_unix_ns"),
+    lambda place, before_row, max_rows: read_calls(
+        place, max_calls=max_rows, before_row=before_row
+    ),
+    lambda record: (record.session, record.ended_unix_ns),
+    _insert_call,
+)
+_DOCUMENTS: Final[_Table[EndedCall]] = _Table(
+    "call_documents",
+    ("session", "ended_unix_ns"),
+    lambda place, before_row, max_rows: read_ended(
+        place, max_calls=max_rows, before_row=before_row
+    ),
+    lambda ended: (ended.session, ended.ended_unix_ns),
+    lambda connection, ended: len(insert_ended(connection, ended)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCopy:
+    """Numbers of rows of a copy, by table."""
+
+    turns: Copied
+    calls: Copied
+    documents: Copied
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,36 +121,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     could be copied."""
     parser = argparse.ArgumentParser(
         prog="python -m latency_budget.storage.copy_store",
-        description="Add the turns and calls of a SQLite file to a PostgreSQL database, but for"
-        " those that it has.",
+        description="Add the turns, calls and documents of calls of a SQLite file to a PostgreSQL"
+        " database, but for those that it has.",
     )
     parser.add_argument("file", type=Path, help="the file, such as ~/.halfsec/turns.sqlite")
     parser.add_argument("address", help="of the database, like postgresql://HOST/DATABASE")
     parser.add_argument("--replica", default=socket.gethostname(), help="name of the file's server")
     options = parser.parse_args(argv)
     try:
-        turns, calls = copy_store(options.file, place_of(options.address), options.replica)
+        copy = copy_store(options.file, postgres_url_of(options.address), options.replica)
     except (StoreError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"{turns.added} turns and {calls.added} calls were copied")
-    if turns.known or calls.known:
-        print(f"{turns.known} turns and {calls.known} calls were there already")
+    turns, calls, documents = copy.turns, copy.calls, copy.documents
+    print(f"{turns.added} turns, {calls.added} calls and {documents.added} documents were copied")
+    if turns.known or calls.known or documents.known:
+        print(
+            f"{turns.known} turns, {calls.known} calls and {documents.known} documents were there"
+            " already"
+        )
+    if documents.dropped:
+        print(f"{documents.dropped} webhook messages were dropped: too many wait", file=sys.stderr)
+        return 2
     return 0
 
 
-def copy_store(source: Place, target: Place, replica: str) -> tuple[Copied, Copied]:
-    """Add the turns and calls of a store to another one, but for those that it has, as those of
-    `replica` where they name none. Returns the numbers of turns and of calls. Blocks: some 2 ms a
-    turn. Raises StoreError; what was added before stays."""
-    with connected(source) as connection:
-        rows = [row for (row,) in connection.execute("SELECT id FROM turns ORDER BY id")]
-    calls = [record for _, record in read_calls(source, max_calls=NO_LIMIT)]
+def copy_store(source: Place, target: Place, replica: str) -> StoreCopy:
+    """Add the rows of a store to another one, but for those that it has, as those of `replica`
+    where they name none. Blocks: some 2 ms a turn. Raises StoreError; what was added before
+    stays."""
+    with connected(source):
+        pass  # a source that can't be read leaves the target alone
     database = installed_database_at(target)
     try:
         with contextlib.closing(_connected(database)) as connection:
-            turns = _copy_turns(source, rows, database, connection, replica)
-            return turns, _copy_calls(calls, database, connection, replica)
+            return StoreCopy(
+                _copy(_TURNS, source, database, connection, replica),
+                _copy(_CALLS, source, database, connection, replica),
+                _copy(_DOCUMENTS, source, database, connection, replica),
+            )
     except Exception as error:
         if not database.is_from_driver(error):
             raise
@@ -96,68 +181,50 @@ def _connected(database: StoreDatabase) -> StoreConnection:
         raise StoreError(f"{database.place}: {database.explain(error)}") from None
 
 
-def _copy_turns(
+def _copy(
+    table: _Table[Row],
     source: Place,
-    rows: Sequence[int],
     database: StoreDatabase,
     connection: StoreConnection,
     replica: str,
 ) -> Copied:
-    """Add these rows of the source. Raises StoreError, and errors of the driver."""
-    num_added = num_known = 0
+    """Add the rows of a table. Raises StoreError, and errors of the driver."""
+    with connected(source) as reader:
+        rows = [row for (row,) in reader.execute(f"SELECT id FROM {table.name} ORDER BY id")]
+    num_added = num_known = num_dropped = 0
     for begin in range(0, len(rows), CHUNK):
         chunk = rows[begin : begin + CHUNK]
-        wanted = TurnFilter(before_row=chunk[-1] + 1, max_turns=len(chunk))
         # Where a server has deleted some of them meanwhile, older ones come in their place.
-        found = [each for each in read_turns(source, wanted) if each.row >= chunk[0]]
+        found = [
+            each for row, each in table.read(source, chunk[-1] + 1, len(chunk)) if row >= chunk[0]
+        ]
         database.begin_copy(connection)
-        known = _found(
-            connection,
-            "SELECT session, turn, at_unix_ns FROM turns WHERE at_unix_ns",
-            [stored.at_unix_ns for stored in found],
-        )
-        for stored in found:
-            key = (stored.entry.session, stored.entry.record.turn, stored.at_unix_ns)
+        known = _known(connection, table, found)
+        for each in found:
+            key = table.key(each)
             if key in known:
                 num_known += 1
                 continue
             known.add(key)
-            insert(connection, replace(stored, replica=stored.replica or replica))
+            num_dropped += table.insert(connection, replace(each, replica=each.replica or replica))
             num_added += 1
         connection.execute("COMMIT")
-    return Copied(num_added, num_known)
+    return Copied(num_added, num_known, num_dropped)
 
 
-def _copy_calls(
-    calls: Sequence[CallRecord], database: StoreDatabase, connection: StoreConnection, replica: str
-) -> Copied:
-    """Add these calls. Raises errors of the driver."""
-    num_added = num_known = 0
-    for begin in range(0, len(calls), CHUNK):
-        chunk = calls[begin : begin + CHUNK]
-        database.begin_copy(connection)
-        known = _found(
-            connection,
-            "SELECT session, ended_unix_ns FROM calls WHERE ended_unix_ns",
-            [record.ended_unix_ns for record in chunk],
-        )
-        for record in chunk:
-            key = (record.session, record.ended_unix_ns)
-            if key in known:
-                num_known += 1
-                continue
-            known.add(key)
-            insert_call(connection, replace(record, replica=record.replica or replica))
-            num_added += 1
-        connection.execute("COMMIT")
-    return Copied(num_added, num_known)
-
-
-def _found(connection: StoreConnection, select: str, times: Sequence[int]) -> set[tuple[Any, ...]]:
-    """Keys of the rows that have one of these times."""
-    if not times:
+def _known(
+    connection: StoreConnection, table: _Table[Row], rows: Sequence[Row]
+) -> set[tuple[Any, ...]]:
+    """Keys of the target's rows that have the time of one of these."""
+    if not rows:
         return set()
-    return set(connection.execute(f"{select} IN ({', '.join('?' * len(times))})", times).fetchall())
+    columns, times = table.key_columns, [table.key(each)[-1] for each in rows]
+    found = connection.execute(
+        f"SELECT {', '.join(columns)} FROM {table.name}"
+        f" WHERE {columns[-1]} IN ({', '.join('?' * len(times))})",
+        times,
+    )
+    return set(found.fetchall())
 
 
 if __name__ == "__main__":

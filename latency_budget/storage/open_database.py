@@ -29,8 +29,12 @@ def installed_database_at(place: Place) -> StoreDatabase:
 def place_of(text: str) -> Place:
     """The place that an operator wrote. Raises ValueError for an invalid address, without
     repeating it."""
-    if not is_postgres(text):
-        return Path(text)
+    return postgres_url_of(text) if is_postgres(text) else Path(text)
+
+
+def postgres_url_of(text: str) -> PostgresUrl:
+    """The PostgreSQL database that an operator wrote. Raises ValueError for all else, without
+    repeating it."""
     try:
         return PostgresUrl(text)
     except ValueError as error:

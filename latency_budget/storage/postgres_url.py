@@ -25,6 +25,9 @@ _URL: Final = re.compile(
     rf"(?P<scheme>postgres(?:ql)?)://(?P<login>{_TEXT}*@)?(?P<hosts>{_HOST}(?:,{_HOST})*)"
     rf"/(?P<database>{_TEXT}+)(?:\?(?P<query>[a-z_]+={_VALUE}*(?:&[a-z_]+={_VALUE}*)*)?)?"
 )
+_MEANT: Final = re.compile(r"postgres(?:ql)?(?::|//)", re.IGNORECASE)
+"""Beginning of what is meant as an address. A forgotten colon would make it the path of a file, and
+an error would repeat its password."""
 _SECRET_PARAMETERS: Final = ("password", "sslpassword")
 
 
@@ -80,4 +83,4 @@ class PostgresUrl:
 
 def is_postgres(text: str) -> bool:
     """True for what is meant as the address of a PostgreSQL database, valid or not."""
-    return text.startswith(("postgresql:", "postgres:"))
+    return _MEANT.match(text) is not None

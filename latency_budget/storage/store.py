@@ -18,7 +18,7 @@ Nothing that is wrong with the database harms a call or ends the thread.
   A file that is damaged again within SET_ASIDE_EVERY_S is left until then: a disk that spoils every
   write must not be filled with copies. Each is logged once and counted (`num_set_aside`).
 - Tables of a newer program are left as they are, and nothing is stored: what comes is counted as
-  lost.
+  lost, and webhook messages are handed to `on_unstored`, which sends them without the store.
 
 `problem` says what is wrong, `notice` which file was set aside; both stand in the readiness report.
 
@@ -97,13 +97,16 @@ class TurnStore:
         replica: str = "",
         max_turns: int = 200_000,
         max_days: int = 90,
+        on_unstored: Callable[[EndedCall], None] | None = None,
         wall_ns: Callable[[], int] = unix_ns,
         clock: Clock | None = None,
     ) -> None:
         """Nothing is opened before `start`. `replica`: name of this server in its rows. `max_turns`
         limits calls as well, and both limits are those of the database, whoever stored its rows.
-        `wall_ns`: the time in ns since 1970; `clock`: how long the process has run. Raises
-        ValueError for limits below 1, and ModuleNotFoundError for PostgreSQL without its driver."""
+        `on_unstored`: called on the store's thread with a call whose webhook messages find tables
+        of a newer program; without it they are dropped and counted. `wall_ns`: the time in ns since
+        1970; `clock`: how long the process has run. Raises ValueError for limits below 1, and
+        ModuleNotFoundError for PostgreSQL without its driver."""
         if max_turns < 1 or max_days < 1:
             raise ValueError(f"a store keeps at least one turn and day: {max_turns}, {max_days}")
         self.place: Final = place
@@ -111,6 +114,7 @@ class TurnStore:
         self._database = database_at(place)
         self._max_turns = max_turns
         self._max_age_ns = max_days * NS_PER_DAY
+        self._on_unstored = on_unstored
         self._wall_ns = wall_ns
         self._clock = clock or SystemClock()
         self._began_ns = self._clock.now_ns()
@@ -203,8 +207,7 @@ class TurnStore:
                 self._forget(connection)
             self._writer.report(None)
         except NewerStoreError as error:
-            self._num_refused += self._queue.clear()
-            self._unsure = None
+            self._refuse_waiting()
             self._writer.report(
                 f"{self.place}: {error}; it was left as it is, and turns are not kept"
             )
@@ -222,6 +225,18 @@ class TurnStore:
         finally:
             self._pass_began_ns = None
         return None if is_closing else WRITE_EVERY_S
+
+    def _refuse_waiting(self) -> None:
+        """Drop what waits, and hand its webhook messages on."""
+        self._unsure = None
+        for stored in self._queue.oldest(MAX_WAITING):
+            if isinstance(stored, EndedCall) and stored.messages:
+                if self._on_unstored is None:
+                    self._tell_of_dropped(stored.messages)
+                else:
+                    self._on_unstored(stored)
+            self._queue.drop_oldest(1)
+            self._num_refused += 1
 
     def _tell_of_retry(self, error: Exception) -> None:
         self._disconnect()

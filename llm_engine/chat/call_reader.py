@@ -5,11 +5,17 @@ form of a call, so its arguments are the JSON object after the name: they end wh
 bracket closes.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from .thinking import overlap
-from .tool_calls import Dialect, Tool
+from llm_engine.core.output import overlap
+
+from .tool_calls import HERMES, Dialect, Tool
+
+_CLOSING: Final = re.compile(re.escape(HERMES.closing))
+_MARKER: Final = re.compile(f"{re.escape(HERMES.opening)}|{_CLOSING.pattern}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +166,51 @@ class CallReader:
             self._held, self._step = self._held[1:], self._name
             self.is_whole = False
         return []
+
+
+class CallFilter:
+    """Drops calls in the Hermes form from the text of a reply that may make none: from the marker
+    to its end, or to the reply's where it has none. Gives the same text however the pieces are
+    cut. The time of a push is linear in its text."""
+
+    def __init__(self) -> None:
+        self.has_dropped = False
+        """The reply had a marker."""
+        self._held = ""
+        self._in_call = False
+        self._num_chars = 0
+        """Characters of the reply so far."""
+        self._num_words = 0
+        """Of these, those that were returned."""
+        self._dropped: list[tuple[int, int]] = []
+        """At each marker, the characters returned and those dropped by then."""
+
+    def num_chars(self, num_words: int) -> int:
+        """Characters of the reply that end with so many of those returned."""
+        return num_words + max((gone for at, gone in self._dropped if at < num_words), default=0)
+
+    def push(self, text: str) -> str:
+        """Add text; returns what is known to be none of a call."""
+        held, begin = self._held + text, 0
+        self._num_chars += len(text)
+        words = ""
+        while found := (_CLOSING if self._in_call else _MARKER).search(held, begin):
+            words += "" if self._in_call else held[begin : found.start()]
+            begin = found.end()
+            self._in_call, self.has_dropped = found[0] == HERMES.opening, True
+            num_words = self._num_words + len(words)
+            self._dropped.append((num_words, self._num_chars - len(held) + begin - num_words))
+        markers = (HERMES.closing,) if self._in_call else (HERMES.opening, HERMES.closing)
+        end = len(held) - max(overlap(held[begin:], each) for each in markers)
+        self._held = held[end:]
+        words += "" if self._in_call else held[begin:end]
+        self._num_words += len(words)
+        return words
+
+    def flush(self) -> str:
+        """Return the held text at the end of the reply: a mere beginning of a marker is text."""
+        held, self._held = self._held, ""
+        return "" if self._in_call else held
 
 
 class _ObjectEnd:

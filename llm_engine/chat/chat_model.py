@@ -65,7 +65,8 @@ async def checked_reply(
     model: ChatModel, request: ReplyRequest
 ) -> AsyncGenerator[str | ToolCall, None]:
     """The pieces of a reply; closing this closes the model's generator. Raises TypeError for what
-    is no reply, and what the model raises."""
+    is no reply, and what the model raises; RuntimeError for SystemExit, which a task would carry
+    to the event loop and end the service."""
     stream: Any = model.reply(request)
     if not hasattr(stream, "__aiter__"):
         if isinstance(stream, Coroutine):
@@ -82,6 +83,8 @@ async def checked_reply(
                     "llm_engine.ToolCall"
                 )
             yield piece
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error}") from error
     finally:
         if hasattr(stream, "aclose"):
             await stream.aclose()

@@ -12,10 +12,11 @@ conversation grounds, in the form that the schema asks for:
 - a day of the week to the days that were named;
 - any other string to words of the caller in their order, or to a value of an earlier result.
 
-Booleans, values of an enum, nested objects and lists are left to the model. An optional argument
-without ground is left out. A tool with a required argument without ground can't be called: it is
-returned as one about which the reply can ask. The grammar enforces all of it, so that a value costs
-no second generation and no token more.
+Booleans, values of an enum, nested objects and lists are left to the model, and so is an argument
+whose value may have been named in words that are not understood ("the end of the month"): what is
+narrowed holds the right value. An optional argument without ground is left out. A tool with a
+required argument without ground can't be called: it is returned as one about which the reply can
+ask. The grammar enforces all of it, so that a value costs no second generation and no token more.
 
 What grounds: the caller's messages and the results of tools, of the whole conversation; numbers,
 times and dates also of the assistant's last reply, which may have offered them; digits also of the
@@ -34,7 +35,11 @@ from typing import Any, Final, Protocol
 
 from llm_engine.structured_output.grammar import Schema
 
-from .spoken_values import MAX_NUMBER, WEEKDAYS, SpokenValues, Today
+from .spoken_values.dates import Today
+from .spoken_values.message import ValueKind
+from .spoken_values.number_words import MAX_NUMBER
+from .spoken_values.values import SpokenValues
+from .spoken_values.words import WEEKDAYS
 from .template import ChatMessage
 from .tool_calls import CallingMessage, LackingTool, Tool, ToolUse, spoken_words
 
@@ -43,8 +48,13 @@ def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+MAX_UNCLEAR: Final = 2
+"""Newest messages of the caller whose words that are not understood leave an argument to the model.
+More: "it was off the whole weekend", some turns ago, lets the model invent a date. Fewer: a caller
+who named a day in such words, and then only answers a question, is asked for the day again."""
+
 MAX_MESSAGES: Final = 64
-"""Newest messages that ground. 20 take 2 ms to read, on two busy cores."""
+"""Newest messages that ground. 20 take 4 ms to read, on two busy cores."""
 MAX_CHARS: Final = 4000
 """Last characters of a message that are read: four minutes of speech."""
 MAX_ALL_CHARS: Final = 16_000
@@ -116,6 +126,9 @@ _COUNT_WORDS: Final = {
 }
 _TIME_MEANT: Final = re.compile(r"\bHH:MM\b|\b24[- ]hour\b|\bH:MM\b", re.IGNORECASE)
 _HALF_DAY_MEANT: Final = re.compile(r"\b\d{1,2}(?::\d\d)? ?[AP]M\b", re.IGNORECASE)
+_SECONDS_MEANT: Final = re.compile(
+    r"\b(?:secs?|seconds?|duration|length|interval|delay|timeout)\b", re.IGNORECASE
+)
 _DATE_MEANT: Final = re.compile(r"\bYYYY-MM-DD\b|\bISO(?:[- ]8601)? date\b", re.IGNORECASE)
 _TEXT_MEANT: Final = re.compile(
     r"\b(?:message|text|notes?|reason|why|problem|what|details?|comments?|content|body|question|issue"
@@ -167,7 +180,11 @@ class Ground:
         results = _all_scalars(results)
         given, said, results, replies = map(_newest, (given, said, results, replies))
         today = Today.of(" ".join(given))
-        for text in (*said, *results, *replies[-1:]):
+        unclear = _read_said(values, said, today)
+        for text in results:
+            values.read(text, today)
+        values.unclear = unclear  # prose in a result, such as an article, requests nothing
+        for text in replies[-1:]:
             values.read(text, today)
         known = SpokenValues()
         known.read("\n".join(given), today)
@@ -266,18 +283,30 @@ def _narrowed(tool: Tool, ground: Ground) -> tuple[Tool, tuple[str, ...]]:
     return replace(tool, parameters=Schema(tool.parameters.field, text)), tuple(missing)
 
 
+def _read_said(values: SpokenValues, said: Sequence[str], today: Today) -> set[ValueKind]:
+    """Read the caller's messages, oldest first. Returns what is unclear in the newest ones."""
+    found: list[set[ValueKind]] = []
+    for text in said:
+        values.unclear = set()
+        values.read(text, today)
+        found.append(values.unclear)
+    return set().union(*found[-MAX_UNCLEAR:])
+
+
 def _properties(tool: Tool) -> Mapping[str, Any]:
     found = _parsed(tool.parameters.text).get("properties")
     return found if isinstance(found, Mapping) else {}
 
 
 def _num_named(tool: Tool, latest: Ground) -> int:
-    """Number of the tool's arguments, copied words apart, that the last message has values for."""
+    """Number of the tool's arguments, copied words apart, that the last message has values for,
+    understood or not."""
     num_named = 0
     for name, value in _properties(tool).items():
         kind = _kind(name, value) if isinstance(value, Mapping) else "any"
         if kind not in ("any", "words"):
-            num_named += bool(_fitting(kind, name, value, latest, frozenset()))
+            is_named = bool(_fitting(kind, name, value, latest, frozenset()))
+            num_named += is_named or _is_unclear(kind, latest)
     return num_named
 
 
@@ -337,13 +366,13 @@ def _fitting(
     kind: str, name: str, schema: Any, ground: Ground, own_words: frozenset[str]
 ) -> list[Any] | None:
     """Values that are grounded, the newest last; None where any value is."""
-    if kind == "any":
+    if kind == "any" or _is_unclear(kind, ground):
         return None
     if kind == "day":
         return [each for each in schema["enum"] if _weekday(each) in ground.values.weekdays]
-    if kind == "number":
-        return _fitting_numbers(schema, ground)
     about, pattern = _about(name, schema), _pattern(schema)
+    if kind == "number":
+        return _fitting_numbers(schema, about, ground)
     values: list[str]
     if kind == "date-time":
         values = [
@@ -369,15 +398,34 @@ def _fitting(
     return list(dict.fromkeys(values))[-MAX_VALUES:]
 
 
+_VALUE_KINDS: Final[Mapping[str, tuple[ValueKind, ...]]] = {
+    "day": ("weekdays",),
+    "number": ("numbers",),
+    "date-time": ("dates", "times"),
+    "date": ("dates",),
+    "time": ("times",),
+    "digits": ("digits",),
+}
+"""Kinds of values that fit a kind of argument."""
+
+
+def _is_unclear(kind: str, ground: Ground) -> bool:
+    """True if a value for this kind of argument may have been named without being understood."""
+    return not ground.values.unclear.isdisjoint(_VALUE_KINDS.get(kind, ()))
+
+
 def _weekday(value: Any) -> int:
     return WEEKDAYS.index(str(value).casefold())
 
 
-def _fitting_numbers(schema: Mapping[str, Any], ground: Ground) -> list[Any]:
+def _fitting_numbers(schema: Mapping[str, Any], about: str, ground: Ground) -> list[Any]:
     is_whole = schema["type"] == "integer"
+    said = ground.values.numbers
+    if _SECONDS_MEANT.search(about):
+        said = {**said, **ground.values.seconds}
     numbers: list[float] = [
         int(number) if number == int(number) else number
-        for number in ground.values.numbers
+        for number in said
         if not is_whole or number == int(number)
     ]
     for keyword, holds in _BOUNDS:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from llm_engine.checkpoints.tokenizer import THOUGHT_TAGS, Detokenizer
+from llm_engine.core.output import overlap
 
 _OPENING: Final = tuple(opening for opening, _ in THOUGHT_TAGS)
 _CLOSING: Final = tuple(closing for _, closing in THOUGHT_TAGS)
@@ -216,9 +217,3 @@ def without_first_thought(text: str) -> str:
 def opens_thought(prompt: str) -> bool:
     """True if a prompt ends inside a thought."""
     return prompt.rstrip().endswith(_OPENING)
-
-
-def overlap(text: str, marker: str) -> int:
-    """Number of last characters that may be the first of a marker."""
-    longest = min(len(text), len(marker) - 1)
-    return next((n for n in range(longest, 0, -1) if marker.startswith(text[-n:])), 0)

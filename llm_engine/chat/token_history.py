@@ -99,7 +99,6 @@ class TokenHistory:
         self.summary: tuple[str, ...] = ()
         """Its sentences."""
         self._last_reply: EncodedMessage | None = None
-        self.num_dropped_messages = 0
         self.num_left_out = 0
         """Messages since the last `reset`, its own included, that were dropped or condensed."""
         self.num_fixed = 0
@@ -304,7 +303,6 @@ class TokenHistory:
         return [told, self._encoder.written("assistant", KEPT)]
 
     def _count_dropped(self, num_messages: int) -> None:
-        self.num_dropped_messages += num_messages
         self.num_left_out += num_messages
         _warn_of_dropped(num_messages, self.context_length)
 

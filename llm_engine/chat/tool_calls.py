@@ -39,6 +39,8 @@ _TEXT: Final = f"([^{{}}>|`]{_REST})?"
 _WORDS: Final = f"[\\p{{L}}\\p{{N}}\"'(¿¡]{_REST}"
 """Text that is not empty, for a reply that may not call: a small model would end its turn rather
 than tell what a tool answered."""
+_ANY_WORDS: Final = r"\s*[^\s](?s:.*)"
+"""Any text that is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,10 @@ class ToolUse:
     lacking: tuple[LackingTool, ...] = ()
     """See `grounding`. A reply by call can begin to call one, and then asks the caller instead."""
 
+
+NO_TOOLS: Final = ToolUse((), (), must_call=False, in_parallel=False)
+"""A reply that is shown no tools, in a conversation that has calls. It is any text but a call: a
+small model would go on as it began, with a call in front of the caller."""
 
 REPLY_TOOL: Final = Tool(
     "answer_caller",
@@ -232,7 +238,8 @@ def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
     if use.replies_by_call and answer is None:
         return _reply_grammar(dialect, use)
     if not use.callable:
-        plain = Grammar(f"start: TEXT\nTEXT: /{_WORDS}/\n", has_text=True)
+        words = _WORDS if use.shown else _ANY_WORDS
+        plain = Grammar(f"start: TEXT\nTEXT: /{words}/{_but_calls(dialect)}\n", has_text=True)
         return plain if answer is None else Grammar.fitting(answer)
     rules = _call_rules("call", dialect, use)
     opening = _quoted(dialect.opening) if dialect.opening else ""
@@ -258,6 +265,15 @@ def _grammar(dialect: Dialect, use: ToolUse, answer: Schema | None) -> Grammar:
         schemas if answer is None else (answer, *schemas),
         has_text=answer is None and not use.must_call,
     )
+
+
+def _but_calls(dialect: Dialect) -> str:
+    """Rest of a terminal: its texts but those with the marker of a call, or that are a bare one."""
+    bare = dialect.bare
+    but = rf' & ~/\s*{re.escape(bare.head)}[^"]*{re.escape(bare.middle)}(?s:.*)/'
+    if dialect.opening:
+        but += f" & ~/(?s:.*){re.escape(dialect.opening)}(?s:.*)/"
+    return but
 
 
 def _reply_grammar(dialect: Dialect, use: ToolUse) -> Grammar:

@@ -8,6 +8,12 @@ from latency_budget.account.turn import TurnId
 from llm_engine.checkpoints.tokenizer import Detokenizer
 
 
+def overlap(text: str, marker: str) -> int:
+    """Number of last characters that may be the first of a marker."""
+    longest = min(len(text), len(marker) - 1)
+    return next((n for n in range(longest, 0, -1) if marker.startswith(text[-n:])), 0)
+
+
 class StopMatcher:
     """Finds stop strings in text that arrives in pieces. Holds back the end of the text as long as
     it may be the beginning of one."""
@@ -30,7 +36,7 @@ class StopMatcher:
             self.hit = True
             self._held = ""
             return held[: min(found)[1]]
-        num_safe = self._first_possible_start(held)
+        num_safe = len(held) - max((overlap(held, stop) for stop in self._stops), default=0)
         self._held = held[num_safe:]
         return held[:num_safe]
 
@@ -39,13 +45,6 @@ class StopMatcher:
         text."""
         held, self._held = self._held, ""
         return held
-
-    def _first_possible_start(self, text: str) -> int:
-        longest = max(map(len, self._stops), default=1) - 1
-        for start in range(max(0, len(text) - longest), len(text)):
-            if any(stop.startswith(text[start:]) for stop in self._stops):
-                return start
-        return len(text)
 
 
 class FinishReason(StrEnum):

@@ -1,9 +1,9 @@
 """KV cache manager: sequences, prefix reuse, pinned prefixes, eviction.
 
-A new prompt reuses its longest common prefix with the sequence's tokens. Where a *pinned prefix*
-matches further (system prompt and examples, with which many calls begin), the sequence takes that
-over: shared where the backend reads through block tables, copied where it does not. A prefix is
-pinned when the first sequence has computed it, so that pinning costs nothing.
+A new prompt reuses its longest common prefix with the sequence's tokens. Where *pinned prefixes*
+match further (system prompts and examples, with which many calls begin), the sequence takes over
+the one that matches furthest: shared where the backend reads through block tables, copied where it
+does not. A prefix is pinned when the first sequence has computed it, so that pinning costs nothing.
 
 When pages run out, whole idle conversations are evicted first, the one that has been idle longest
 before the others; then pinned prefixes. An evicted conversation goes on all the same: its next
@@ -89,8 +89,8 @@ class KvCache:
         self._dispose(sequence)
 
     def match(self, sequence: CachedSequence, wanted: Sequence[int]) -> int:
-        """Cut a sequence back to its longest common prefix with these tokens, or take a pinned one
-        over.
+        """Cut a sequence back to its longest common prefix with these tokens, or take over the
+        pinned one that matches furthest.
 
         Returns the number of cached tokens. `wanted` are the tokens of a prompt before the first
         after which logits are wanted: the cache has none.
@@ -98,13 +98,12 @@ class KvCache:
         self.sequences[sequence.id] = self.sequences.pop(sequence.id)
         num_own = common_prefix_length(sequence.token_ids, wanted)
         sequence.truncate(num_own)
-        for ids, pinned in self._pinned.items():
-            num_common = common_prefix_length(ids, wanted)
-            if num_common > num_own:
-                self._pinned[ids] = self._pinned.pop(ids)
-                if self._fork(pinned, sequence, num_common):
-                    return num_common
-                break
+        ids = max(self._pinned, key=lambda ids: common_prefix_length(ids, wanted), default=())
+        num_common = common_prefix_length(ids, wanted)
+        if num_common > num_own:
+            pinned = self._pinned[ids] = self._pinned.pop(ids)
+            if self._fork(pinned, sequence, num_common):
+                return num_common
         return num_own
 
     def take_over(self, source: CachedSequence, target: CachedSequence, num_tokens: int) -> None:

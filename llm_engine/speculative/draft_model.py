@@ -123,6 +123,7 @@ def load_drafter(path: Path, tokenizer: Tokenizer, config: EngineConfig) -> Mode
         kv_cache_mb=max(1, config.kv_cache_mb // _CACHE_SHARE),
         max_batch=1,  # only a lone reply is drafted for
         num_gpus=1,  # a process leads one process group, and a draft model is small
+        megakernel=False,  # it takes every multiprocessor, as the target model's does
         calibration=None,
         draft_model=None,
         draft_heads=None,

@@ -232,10 +232,17 @@ class _Vocabulary:
         return self._encode(text)
 
 
+MAX_PROBLEM_CHARS = 200
+"""Of a problem with a schema: what is shown. The kind stands at its beginning, the reason often at
+its end."""
+
 _WHERE = re.compile(r"\n\s*\d+ \| |<state>|<non-verbose/>")
 
 
 def _first_line(problem: str) -> str:
-    """First line of a message, without the excerpt of the grammar at its end."""
+    """First line of a message, without the excerpt of the grammar at its end, and without the
+    middle of what it quotes of a schema: a reference or a pattern has any length."""
     first = _WHERE.split(problem.partition("JSON schema: ")[2] or problem)[0]
-    return " ".join(first.split()) or "no reason given"
+    line = " ".join(first.split()) or "no reason given"
+    half = MAX_PROBLEM_CHARS // 2
+    return line if len(line) <= MAX_PROBLEM_CHARS else f"{line[:half]}...{line[-half:]}"

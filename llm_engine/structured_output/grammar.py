@@ -229,8 +229,13 @@ def _resolved(root: Mapping[str, Any], reference: str) -> object:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(value, dict):
             value = value.get(name)
-        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+        elif _is_index(name) and isinstance(value, list) and int(name) < len(value):
             value = value[int(name)]
         else:
             return None
     return value
+
+
+def _is_index(name: str) -> bool:
+    # `int` raises ValueError for more than 4300 digits. A list of 10**9 elements is no schema.
+    return len(name) < 10 and name.isdecimal()

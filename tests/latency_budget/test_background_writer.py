@@ -20,7 +20,7 @@ def test_a_full_queue_drops_the_newest_and_counts_it() -> None:
     queue.drop_oldest(1)
     assert queue.put("d")
     assert queue.oldest(1) == ["b"]
-    assert queue.clear() == 2
+    queue.drop_oldest(2)
     assert (len(queue), queue.depth, queue.peak) == (0, 0, 2)
 
 

@@ -86,7 +86,7 @@ def test_a_fixed_fleet_refuses_as_erlang_b_says(distribution: Distribution) -> N
         result = FleetSimulation(ReplicaFigures(4, 9), fixed(8), seed).run(load, 0, 2 * H)
         assert result.peak_calls == 32
         assert result.refused == sum(result.refused_by_hour)
-        shares.append(result.refused_share)
+        shares.append(result.refused / result.arrived)
     error = statistics.stdev(shares) / len(shares) ** 0.5
     assert error < 0.004
     assert abs(statistics.fmean(shares) - erlang_b(32, 30)) < 3.5 * error
@@ -101,22 +101,21 @@ def test_calls_that_may_wait_are_refused_less_often() -> None:
     expected = weights[-1] / sum(weights)
     rules = replace(fixed(4), max_queued_requests=room)
     load = CallLoad((480.0,), 60)
-    shares = [
-        FleetSimulation(ReplicaFigures(2, 9), rules, seed).run(load, 0, 8 * H).refused_share
-        for seed in range(20)
+    runs = [
+        FleetSimulation(ReplicaFigures(2, 9), rules, seed).run(load, 0, 8 * H) for seed in range(20)
     ]
+    shares = [result.refused / result.arrived for result in runs]
     error = statistics.stdev(shares) / len(shares) ** 0.5
     assert error < 0.004
     assert abs(statistics.fmean(shares) - expected) < 3.5 * error
     assert expected < erlang_b(lines, offered) - 10 * error
 
 
-def test_calls_in_progress_are_those_that_are_carried() -> None:
+def test_a_fixed_fleet_with_room_refuses_nobody_and_costs_its_hours() -> None:
     load = CallLoad((600.0,), 120)
     result = FleetSimulation(ReplicaFigures(5, 3), fixed(20), 1).run(load, 0, 20 * H)
     assert result.refused == 0
     assert result.duration_s == 20 * H
-    assert result.call_hours / 20 == pytest.approx(20, abs=1)
     assert result.replica_hours == pytest.approx(400)
 
 
@@ -151,8 +150,6 @@ def test_a_removed_replica_keeps_its_calls_to_the_end_of_the_drain(
     result = FleetSimulation(ReplicaFigures(4, 1, drain_s), rules).run(load, 0, 400, warm=False)
     assert (result.arrived, result.refused, result.peak_calls) == (6, 0, 6)
     assert result.ended_by_drain == num_ended
-    carried_s = 600 - (0 if not num_ended else 2 * (150 - 100 - 5 - drain_s))
-    assert result.call_hours * H == pytest.approx(carried_s, abs=2 * 12)
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from latency_budget.storage import copy_store
+from latency_budget.storage import call_documents, copy_store
+from latency_budget.storage.call_documents import EndedCall, WebhookMessage, read_ended
 from latency_budget.storage.call_records import read_calls
-from latency_budget.storage.copy_store import Copied, main
+from latency_budget.storage.copy_store import StoreCopy, main
 from latency_budget.storage.database import Place, StoreConnection, StoreError
-from latency_budget.storage.open_database import database_at
+from latency_budget.storage.open_database import database_at, place_of, postgres_url_of
 from latency_budget.storage.postgres_url import PostgresUrl
 from latency_budget.storage.store import TurnStore
-from latency_budget.storage.store_query import TurnFilter, read_turns
+from latency_budget.storage.store_query import NO_LIMIT, TurnFilter, read_turns
 from latency_budget.storage.store_schema import StoredTurn, insert
 from tests.agent.telephony.test_call_detail_record import RECORD
 from tests.latency_budget.test_store import NOW_NS, address, rows, stored
@@ -29,9 +30,30 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_store, "CHUNK", 3)
 
 
+@pytest.fixture(autouse=True)
+def _files_as_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies to a SQLite file, too: the same commands without a server of PostgreSQL."""
+    monkeypatch.setattr(copy_store, "postgres_url_of", place_of)
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return tmp_path / "old.sqlite"
+
+
+def ended_call(number: int, replica: str = "") -> EndedCall:
+    """The end of a call, with a message for each of two endpoints."""
+    session = f"call_{number}"
+    messages = tuple(
+        WebhookMessage(each, f"msg_{session}", f'{{"data":{{"id":"{session}"}}}}')
+        for each in ("crm", "log")
+    )
+    ended_ns = NOW_NS + number // 2  # two calls each end in the same nanosecond
+    return EndedCall(session, ended_ns, f'{{"id":"{session}"}}', messages, replica)
+
+
+def documents(place: Place) -> list[EndedCall]:
+    return [ended for _, ended in read_ended(place, max_calls=99, before_row=NO_LIMIT)]
 
 
 def add(place: Place, numbers: Iterable[int], replica: str = "") -> None:
@@ -41,6 +63,7 @@ def add(place: Place, numbers: Iterable[int], replica: str = "") -> None:
     for number in numbers:
         store.add(stored(number, f"s{number % 2}", NOW_NS + number))
         store.add(replace(RECORD, session=f"call_{number}"))
+        store.add(ended_call(number))
     store.close()
     assert (store.lost, store.problem) == (0, None)
 
@@ -63,7 +86,7 @@ def test_everything_is_copied_once(
     add(source, range(1, 9))
     command = [str(source), address(place), "--replica", "old:8080"]
     assert main(command) == 0
-    assert capsys.readouterr().out == "8 turns and 8 calls were copied\n"
+    assert capsys.readouterr().out == "8 turns, 8 calls and 8 documents were copied\n"
     copied = read_turns(place)
     assert [each.entry for each in copied] == [each.entry for each in read_turns(source)]
     assert {each.replica for each in copied} == {"old:8080"}
@@ -71,6 +94,7 @@ def test_everything_is_copied_once(
     assert records == [
         replace(RECORD, session=f"call_{number}", replica="old:8080") for number in range(1, 9)
     ]
+    assert documents(place) == [ended_call(number, "old:8080") for number in range(1, 9)]
 
 
 def test_another_copy_adds_what_has_come_since(
@@ -86,7 +110,8 @@ def test_another_copy_adds_what_has_come_since(
     capsys.readouterr()
     assert main([*command, "new:8080"]) == 0
     assert capsys.readouterr().out == (
-        "3 turns and 3 calls were copied\n4 turns and 5 calls were there already\n"
+        "3 turns, 3 calls and 3 documents were copied\n"
+        "4 turns, 5 calls and 5 documents were there already\n"
     )
     assert turns(place) == [100, *range(1, 9)]
     of_new = read_turns(place, TurnFilter(replica="new:8080"))
@@ -94,6 +119,30 @@ def test_another_copy_adds_what_has_come_since(
     assert len(read_calls(place, max_calls=99)) == 9
     assert main([*command, "new:8080"]) == 0
     assert turns(place) == [100, *range(1, 9)]
+
+
+def test_a_message_that_was_delivered_is_not_copied_again(source: Path, place: Place) -> None:
+    add(source, [1, 2])
+    rows(source, "DELETE FROM webhook_messages WHERE endpoint = 'log'")  # it has taken them
+    assert main([str(source), address(place)]) == 0
+    assert rows(place, "SELECT endpoint, message_id FROM webhook_messages ORDER BY id") == [
+        ("crm", "msg_call_1"),
+        ("crm", "msg_call_2"),
+    ]
+    rows(place, "DELETE FROM webhook_messages")  # the target's server has sent them
+    assert main([str(source), address(place)]) == 0
+    assert rows(place, "SELECT * FROM webhook_messages") == []
+    assert len(documents(place)) == 2
+
+
+def test_messages_for_a_full_queue_are_told_of(
+    source: Path, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(source, [1, 2, 3])
+    monkeypatch.setattr(call_documents, "MAX_QUEUED", 2)
+    assert main([str(source), address(place)]) == 2
+    assert capsys.readouterr().err == "2 webhook messages were dropped: too many wait\n"
+    assert len(documents(place)) == 3
 
 
 def test_a_turn_that_a_file_has_twice_is_copied_once(source: Path, place: Place) -> None:
@@ -128,7 +177,7 @@ def test_copies_at_the_same_time_add_each_turn_once(source: Path, place: Place) 
     add(source, range(1, 31))
     add(place, [100])
     ready = threading.Barrier(3)
-    done: list[tuple[Copied, Copied]] = []
+    done: list[StoreCopy] = []
 
     def copy() -> None:
         ready.wait(30)
@@ -141,7 +190,9 @@ def test_copies_at_the_same_time_add_each_turn_once(source: Path, place: Place) 
     add(place, range(101, 121))
     for thread in threads:
         thread.join(60)
-    assert [sum(each.added for each, _ in done), sum(each.added for _, each in done)] == [30, 30]
+    assert sum(each.turns.added for each in done) == 30
+    assert sum(each.calls.added for each in done) == 30
+    assert sum(each.documents.added for each in done) == 30
     assert sorted(turns(place)) == [*range(1, 31), *range(100, 121)]
     assert len(read_calls(place, max_calls=99)) == 51
 
@@ -204,6 +255,20 @@ def test_a_refused_password_is_told_without_it(
     url = postgres.url(password="wrong")
     line = error_line(capsys, str(source), url.reveal())
     assert line == f"{url}: the user or the password is wrong"
+
+
+@pytest.mark.parametrize("target", ["", "true", "turns", "postgre://ana:s3cret@db/turns"])
+def test_a_target_is_the_address_of_a_database(
+    target: str, source: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of that name would be made, and the copy be said to have worked."""
+    monkeypatch.setattr(copy_store, "postgres_url_of", postgres_url_of)
+    monkeypatch.chdir(source.parent)
+    add(source, [1])
+    line = error_line(capsys, str(source), target)
+    assert line.startswith("the address of a PostgreSQL database must be like postgresql://")
+    assert "s3cret" not in line
+    assert list(source.parent.iterdir()) == [source]
 
 
 def test_nothing_is_copied_where_something_is_wrong(

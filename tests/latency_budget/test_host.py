@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from latency_budget.host import (
+    anonymous_mb,
     available_mb,
     cpu_s,
     machine,
@@ -23,6 +24,9 @@ def test_the_machine_has_a_name_and_cores() -> None:
 def test_memory_of_a_process_and_of_none() -> None:
     here_mb = resident_mb(os.getpid())
     assert here_mb is None or here_mb > 1
+    own_mb = anonymous_mb(os.getpid())
+    assert own_mb is None or 0 < own_mb < (here_mb or 0)
+    assert anonymous_mb(2**22 + 1) is None
     assert resident_mb(2**22 + 1) is None  # above the highest number that Linux gives
 
 

@@ -43,7 +43,7 @@ def test_lags_are_the_links_between_the_marks() -> None:
     latencies = stage_latencies_of(chain_turn(200, 30, 90, 30, pass_ms=110, after=40))
     assert latencies == StageLatencies(
         words_ms=200, speech_ms=2000, pass_ms=110, wait_ms=0, prefill_ms=30, clause_ms=90,
-        tts_ms=30, ready_ms=350, decided_ms=420, after_ms=40,
+        tts_ms=30, ready_ms=350, after_ms=40,
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def test_the_wait_for_the_end_of_the_turn_is_no_part_of_the_chain() -> None:
         ledger.add(Mark(TurnId(1), MarkName(name), at_ms * MS))
     latencies = stage_latencies_of(ledger.record())
     assert latencies is not None
-    assert (latencies.wait_ms, latencies.ready_ms, latencies.decided_ms) == (5, 355, 900)
+    assert (latencies.wait_ms, latencies.ready_ms) == (5, 355)
 
 
 def test_a_slow_recognizer_is_spared_its_partials() -> None:

@@ -3,6 +3,7 @@
 import copy
 import json
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from agent.config.layers import load_config
 from agent.config.schema import LatencySettings
 from agent.errors import ConfigError
 from latency_budget.reporting.trace_or_store import SourceError, read_source
+from latency_budget.storage.open_database import place_of
 from latency_budget.storage.postgres_url import PostgresUrl
 
 URL = "postgresql://ana:s3cr%2Ft@db.example:5432/turns?sslmode=require&sslpassword=hush%21hush"
@@ -79,6 +81,28 @@ def test_a_wrong_address_is_refused_without_being_repeated(url: str) -> None:
         with pytest.raises(SourceError) as refused:
             read_source(url)
         assert not any(part in str(refused.value) for part in ("s3c", "ana", "db/"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "postgres//ana:s3cret@db/turns",
+        "postgresql//ana:s3cret@db/turns",
+        "PostgreSQL://ana:s3cret@db/turns",
+        "postgres:/ana:s3cret@db/turns",
+    ],
+)
+def test_an_address_with_a_wrong_beginning_is_not_taken_for_a_file(source: str) -> None:
+    with pytest.raises(SourceError, match=r"must be like postgresql://USER:PASSWORD@HOST") as said:
+        read_source(source)
+    assert "s3c" not in str(said.value)
+    with pytest.raises(ConfigError, match=r"must be like postgresql://USER:PASSWORD@HOST"):
+        load_config({"latency_budget.store": source})
+
+
+def test_a_file_may_be_called_postgres() -> None:
+    for path in ("postgres.sqlite", "postgres/turns.sqlite", "./postgres//turns.sqlite"):
+        assert place_of(path) == Path(path)
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("off", False)])

@@ -48,7 +48,43 @@ async () => [...(await connections.at(-1).getStats()).values()]
 
 STATES = "() => connections.map((each) => each.connectionState)"
 
+KEEP_STATES = """
+() => {
+    window.states = [];
+    const [connection] = connections;
+    connection.addEventListener("connectionstatechange", () =>
+        states.push(connection.connectionState),
+    );
+}
+"""
+"""Keeps the states of the first connection."""
+
+KEEP_SERVER = """
+() => {
+    window.told = [];
+    const server = document.getElementById("server");
+    const keep = () => told.push(server.textContent);
+    new MutationObserver(keep).observe(server, { childList: true });
+}
+"""
+"""Keeps what the page says of the server."""
+
 SENDS_NOTHING = "() => connections[0].getSenders().every(({ track }) => track === null)"
+
+REFUSE_TO_PLAY = """
+() => {
+    window.isRefused = true;
+    window.refused = [];
+    const play = HTMLMediaElement.prototype.play;
+    HTMLMediaElement.prototype.play = async function () {
+        refused.push(this);
+        if (isRefused) throw new DOMException("Not without a gesture.", "NotAllowedError");
+        return play.call(this);
+    };
+}
+"""
+"""Refuses to play, as browsers do that ask for a gesture each time, and keeps each element that was
+tried. Chromium takes the click with which the call began."""
 
 PATIENCE_MS = 60_000
 
@@ -161,6 +197,56 @@ def test_a_reply_is_cut_where_the_server_says(open_page: Open, server: FakeServe
     assert kinds == ["output_audio_buffer.clear", "conversation.item.retrieve"]
 
 
+@pytest.mark.parametrize("gesture", ["key", "button"])
+def test_a_reply_that_the_browser_does_not_play_can_be_turned_on(
+    open_page: Open, server: FakeServer, gesture: str
+) -> None:
+    async def script(call: FakePeerCall) -> None:
+        """Listens only."""
+
+    server.peer_script = script
+    page = using_webrtc(open_page)
+    page.evaluate(REFUSE_TO_PLAY)
+    talk(page).click()
+    expect(page.locator("#server")).to_have_text("Connected: WebRTC")
+    notice = page.locator("#notice")
+    expect(notice.locator(".notice-title")).to_have_text("Your browser blocks the sound")
+    page.keyboard.press("Shift")
+    page.wait_for_function("refused.length > 1")  # as it was
+    expect(notice).to_be_visible()
+    page.evaluate("isRefused = false")
+    if gesture == "key":
+        page.keyboard.press("Shift")
+    else:
+        notice.get_by_role("button", name="Turn sound on").click()
+    expect(notice).to_be_hidden()
+    page.wait_for_function("!refused[0].paused")
+    num_tries = page.evaluate("refused.length")
+    page.keyboard.press("Shift")
+    page.get_by_role("button", name="End the call").click()
+    assert page.evaluate("refused.length") == num_tries
+
+
+def test_a_call_that_ends_unheard_takes_its_notice_along(
+    open_page: Open, server: FakeServer
+) -> None:
+    async def script(call: FakePeerCall) -> None:
+        """Listens only."""
+
+    server.peer_script = script
+    page = using_webrtc(open_page)
+    page.evaluate(REFUSE_TO_PLAY)
+    talk(page).click()
+    notice = page.locator("#notice")
+    expect(notice.locator(".notice-title")).to_have_text("Your browser blocks the sound")
+    page.get_by_role("button", name="End the call").click()
+    expect(page.locator("#server")).to_have_text("Ready")
+    expect(notice).to_be_hidden()
+    num_tries = page.evaluate("refused.length")
+    page.keyboard.press("Shift")
+    assert page.evaluate("refused.length") == num_tries
+
+
 def test_the_sample_question_is_sent_from_its_beginning(
     open_page: Open, server: FakeServer
 ) -> None:
@@ -224,6 +310,51 @@ def test_a_server_without_webrtc_is_called_by_websocket(
     talk(page).click()
     server.wait_for_call(2)
     assert server.num_offers == 2, "the next call tries again, for it was asked for"
+
+
+def test_other_agents_are_called_as_this_one_could_be(open_page: Open, server: FakeServer) -> None:
+    """By WebSocket: WebRTC is not tried again until the caller has hung up."""
+    server.models = [{"id": name, "kind": "agent"} for name in ("default", "cook", "pirate")]
+    page = open_page(expect_errors=True)  # the browser logs the refusal
+    dialog = settings_of(page)
+    dialog.get_by_label("Connection", exact=True).select_option("webrtc")
+    dialog.get_by_role("button", name="Done").click()
+    talk(page).click()
+    server.wait_for_call()
+    page.evaluate(KEEP_SERVER)
+    for number, name in enumerate(("cook", "pirate"), start=2):
+        dialog = settings_of(page)
+        dialog.get_by_label("Who answers").select_option(name)
+        dialog.get_by_role("button", name="Done").click()
+        call = server.wait_for_call(number)
+        assert f"model={name}" in call.query
+        server.wait_for(partial(has_sent, call, 1), "audio")
+    assert server.num_offers == 1
+    assert "Ready" not in page.evaluate("told"), "it is no longer so once the next call is begun"
+    page.get_by_role("button", name="End the call").click()
+    expect(page.locator("#server")).to_have_text("Ready")
+    talk(page).click()
+    server.wait_for_call(4)
+    assert server.num_offers == 2
+
+
+def test_a_line_that_dies_is_noticed_before_the_browser_gives_it_up(
+    open_page: Open, server: FakeServer
+) -> None:
+    async def script(call: FakePeerCall) -> None:
+        """Listens only."""
+
+    server.peer_script = script
+    page = using_webrtc(open_page)
+    talk(page).click()
+    expect(page.locator("#server")).to_have_text("Connected: WebRTC")
+    page.evaluate(KEEP_STATES)
+    server.peer_calls[0].cut_line()
+    page.wait_for_function("() => connections.length === 2", timeout=PATIENCE_MS)
+    assert page.evaluate("states") == ["disconnected"], "and not failed"
+    expect(page.locator("#server")).to_have_text("Connected: WebRTC")
+    assert page.evaluate(STATES) == ["closed", "connected"]
+    assert server.hung_up == ["/v1/realtime/calls/rtc_1/hangup"]
 
 
 def test_a_lossy_line_makes_the_next_call_one_by_webrtc(

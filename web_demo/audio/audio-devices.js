@@ -7,8 +7,8 @@
  * Events: `batch` (detail: {pcm, level, atS}) every 20 ms of captured audio, `output` (detail:
  * {samples, frame, rateHz}): audio that left the loudspeaker, `played` (detail: Played) while a
  * reply is played, `lost` when the microphone is removed, `hushed` (detail: boolean) when the
- * system mutes or unmutes it, `sample-ended`, `sound` (detail: boolean) when the browser suspends
- * or resumes output, `instead` (detail: 'microphone' or 'speaker') when the chosen device is
+ * system mutes or unmutes it, `sample-ended`, `sound` (detail: boolean) when the browser blocks
+ * or allows output, `instead` (detail: 'microphone' or 'speaker') when the chosen device is
  * missing and another one is used, `track` when `track` is another one, `remote` (detail: {level})
  * every 20 ms of a remote stream.
  */
@@ -190,6 +190,7 @@ export class AudioDevices extends EventTarget {
     if (!stream || !this.context) return;
     const remote = new RemoteAudio(this.context, stream);
     remote.addEventListener('batch', (event) => this.onRemote(event));
+    remote.addEventListener('blocked', () => this.reportSound());
     // Where it is missing, the context has said so.
     if (this.choice.speaker) void remote.useSpeaker(this.choice.speaker).catch(() => {});
     this.remote = remote;
@@ -291,7 +292,8 @@ export class AudioDevices extends EventTarget {
   /** @private */
   reportSound() {
     if (!this.context || this.context.state === 'closed') return;
-    this.dispatchEvent(new CustomEvent('sound', { detail: this.context.state === 'running' }));
+    const detail = this.context.state === 'running' && !this.remote?.isBlocked;
+    this.dispatchEvent(new CustomEvent('sound', { detail }));
   }
 
   /**

@@ -7,7 +7,7 @@
  * `halfsec.duck`, and `halfsec.unduck` when it was no interruption. Over WebRTC the server plays:
  * it stops by itself, cuts the history at what it sent, and its events say what was heard.
  *
- * Events: `phase` (detail: Phase), `connection` (detail: Status), `problem` and `solved` (detail:
+ * Events: `phase` (detail: Phase), `connection` (detail: Status) while that is the newest, `problem` and `solved` (detail:
  * {code, text}, codes as in `problems.js`), `level` (detail: {source, level}), `resumed` when the
  * call goes on after the connection was lost, `renewed` when a new connection lost the
  * conversation, `audio` (detail: {itemId, samples}) when audio of a reply arrives, `played`
@@ -236,7 +236,8 @@ export class Call extends EventTarget {
   async onStatus(status) {
     if (status.state === 'open') this.onOpen(status.resumed ?? false);
     else if (status.state !== 'connecting') await this.onGone(status);
-    this.emit('connection', status);
+    // Another connection may have been begun meanwhile, which this is not the state of.
+    if (this.client.status === status) this.emit('connection', status);
     this.update({});
   }
 

@@ -270,7 +270,7 @@ export class RealtimeClient extends EventTarget {
   /** End the session without reconnecting. */
   close() {
     clearTimeout(this.timer);
-    clearTimeout(this.tail);
+    this.withdrawCommit();
     this.attempt += 1;
     const socket = this.socket;
     this.socket = null;
@@ -337,14 +337,28 @@ export class RealtimeClient extends EventTarget {
       this.send({ type: 'input_audio_buffer.commit' });
       this.send({ type: 'response.create' });
     };
+    this.withdrawCommit();
+    if (!this.usesTracks) return commit();
+    this.tail = setTimeout(() => {
+      this.tail = undefined;
+      commit();
+    }, TAIL_MS);
+  }
+
+  /**
+   * Withdraw a commit that waits for audio on its way beside the events: more is to come.
+   * @returns {boolean} true when there was one; its audio belongs to the next commit
+   */
+  withdrawCommit() {
+    const isWaiting = this.tail !== undefined;
     clearTimeout(this.tail);
-    if (this.usesTracks) this.tail = setTimeout(commit, TAIL_MS);
-    else commit();
+    this.tail = undefined;
+    return isWaiting;
   }
 
   /** Discard the audio appended since the last utterance. */
   clearAudio() {
-    clearTimeout(this.tail);
+    this.withdrawCommit();
     this.send({ type: 'input_audio_buffer.clear' });
   }
 
@@ -474,7 +488,7 @@ export class RealtimeClient extends EventTarget {
     if (this.socket !== socket) return;
     clearTimeout(this.timer);
     clearTimeout(this.probe);
-    clearTimeout(this.tail);
+    this.withdrawCommit();
     const wasOpen = this.status.state === 'open';
     this.socket = null;
     socket.close(COMES_BACK);

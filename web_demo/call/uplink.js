@@ -7,7 +7,8 @@
  * answers at once. An accidental press is withdrawn by `input_audio_buffer.clear`.
  *
  * Over WebRTC the audio is a track and not sent here; push-to-talk switches it (`webrtc/`). The
- * server hears silence while nothing comes, so what it has kept is cleared now and then.
+ * server hears silence while nothing comes, so what it has kept is cleared now and then. A press
+ * that comes before the end of the last turn was sent there goes on with that turn.
  *
  * Events: `slow` when the socket's buffer is full, `taken` and `yielded` (detail: true when there
  * is speech to answer) when push-to-talk is pressed and released.
@@ -41,6 +42,8 @@ export class Uplink extends EventTarget {
     this.early = [];
     /** @private What is early is a whole turn. */
     this.isEarlyTurn = false;
+    /** @private What is held goes on with a turn that was not committed yet. */
+    this.goesOn = false;
     /** @private Time since the server's audio was committed or cleared. */
     this.idleMs = 0;
   }
@@ -67,10 +70,11 @@ export class Uplink extends EventTarget {
     this.isEarlyTurn = false;
   }
 
-  /** Drop the kept audio. */
+  /** Drop the kept audio, and what is known of the server's. */
   forget() {
     this.early = [];
     this.isEarlyTurn = false;
+    this.goesOn = false;
   }
 
   /**
@@ -88,14 +92,17 @@ export class Uplink extends EventTarget {
   take() {
     this.dispatchEvent(new Event('taken'));
     this.forget();
-    this.client.clearAudio(); // audio that a broken connection left there
+    this.goesOn = this.client.withdrawCommit();
+    if (!this.goesOn) this.client.clearAudio(); // audio that a broken connection left there
   }
 
   /**
    * @private
-   * @param {boolean} said
+   * @param {boolean} isLong the key was held for long enough
    */
-  yield(said) {
+  yield(isLong) {
+    const said = isLong || this.goesOn;
+    this.goesOn = false;
     const isOpen = this.client.status.state === 'open';
     this.isEarlyTurn = said && !isOpen && this.early.length > 0;
     if (!said) this.early = [];

@@ -8,6 +8,11 @@
  *
  * `onclose` comes once, unless `close` was called: with the reason of the server's refusal, of the
  * error event with which it ended the call, or 1006.
+ *
+ * A line that is dead says no goodbye. The browser notices after some seconds without an answer to
+ * its connectivity checks (`disconnected`), and takes 15 to 30 s until it gives up (`failed`), while
+ * the caller hears nothing. So the line is given up where nothing at all has come for `DEAD_MS` of
+ * that state; a line that only loses packets leaves it, or still lets some through.
  */
 
 /** Label of the data channel. */
@@ -19,6 +24,15 @@ const OPEN = 1;
 const CLOSED = 3;
 
 const ABNORMAL = 1006;
+
+/**
+ * Time in state `disconnected` without a byte from the server. A stall of 2 s must pass, and the
+ * browser is in that state before it has sent two more checks; longer is silence for the caller.
+ */
+const DEAD_MS = 3_000;
+
+/** Statistics that count what was received, by their `bytesReceived`; checks do not count. */
+const RECEIVING = new Set(['candidate-pair', 'inbound-rtp', 'data-channel']);
 
 /** Close codes of the errors with which a server ends a call: a data channel has none of its own. */
 const END_CODES = new Map([
@@ -59,8 +73,12 @@ export class PeerSocket {
     this.channel = null;
     /** @private @type {RTCRtpSender | null} */
     this.sender = null;
-    /** @private The call's path at the server, until it is connected. */
+    /** @private The call's path at the server. */
     this.path = '';
+    /** @private The server may not notice that the connection is closed. */
+    this.isDead = false;
+    /** @private @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
     /** @private */
     this.end = { code: ABNORMAL, reason: 'the connection broke' };
     void this.connect();
@@ -89,8 +107,10 @@ export class PeerSocket {
   /** Hang up. */
   close() {
     if (this.readyState === CLOSED) return;
+    const isUnseen = this.readyState === CONNECTING || this.isDead;
     this.readyState = CLOSED;
-    if (this.path) this.call.hangUp(this.path);
+    clearTimeout(this.timer);
+    if (this.path && isUnseen) this.call.hangUp(this.path);
     this.connection?.close();
   }
 
@@ -115,9 +135,7 @@ export class PeerSocket {
     const connection = new Connection();
     this.connection = connection;
     connection.ontrack = ({ track }) => this.call.onStream(new MediaStream([track]));
-    connection.onconnectionstatechange = () => {
-      if (connection.connectionState === 'failed') this.fail(ABNORMAL, NO_WAY);
-    };
+    connection.onconnectionstatechange = () => this.onState(connection);
     // The track comes before the channel: the server wants the audio first in the offer.
     const { track } = this.call;
     this.sender = connection.addTransceiver(track ?? 'audio', { direction: 'sendrecv' }).sender;
@@ -128,14 +146,49 @@ export class PeerSocket {
 
   /**
    * @private
+   * @param {RTCPeerConnection} connection
+   */
+  onState(connection) {
+    clearTimeout(this.timer);
+    const { connectionState } = connection;
+    const isOpen = this.readyState === OPEN;
+    if (connectionState === 'failed') this.failDead(isOpen ? this.end.reason : NO_WAY);
+    else if (connectionState === 'disconnected' && isOpen) void this.watchLine(connection);
+  }
+
+  /**
+   * Give the line up unless something comes within `DEAD_MS`, again and again until the browser has
+   * it connected.
+   * @private
+   * @param {RTCPeerConnection} connection that is disconnected
+   * @param {number} [numBefore] bytes received so far
+   */
+  async watchLine(connection, numBefore) {
+    const numBytes = await numReceived(connection);
+    const isOver = connection.connectionState !== 'disconnected' || this.readyState !== OPEN;
+    if (isOver || numBytes === null) return;
+    if (numBytes === numBefore) return this.failDead(this.end.reason);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => void this.watchLine(connection, numBytes), DEAD_MS);
+  }
+
+  /**
+   * @private
+   * @param {string} reason
+   */
+  failDead(reason) {
+    this.isDead = true;
+    this.fail(ABNORMAL, reason);
+  }
+
+  /**
+   * @private
    * @param {RTCDataChannel} channel
    */
   listen(channel) {
     this.channel = channel;
     channel.onopen = () => {
-      if (this.readyState !== CONNECTING) return;
-      this.readyState = OPEN;
-      this.path = '';
+      if (this.readyState === CONNECTING) this.readyState = OPEN;
     };
     channel.onmessage = ({ data }) => {
       this.noteEnd(JSON.parse(data));
@@ -180,6 +233,22 @@ export class PeerSocket {
     this.close();
     this.onclose?.({ code, reason });
   }
+}
+
+/**
+ * @param {RTCPeerConnection} connection
+ * @returns {Promise<number | null>} bytes received so far; null where the browser does not say
+ */
+async function numReceived(connection) {
+  let sum = 0;
+  try {
+    for (const each of (await connection.getStats()).values()) {
+      if (RECEIVING.has(each.type)) sum += each.bytesReceived ?? 0;
+    }
+  } catch {
+    return null; // it has just been closed
+  }
+  return sum;
 }
 
 /** The usual reason: a firewall. */

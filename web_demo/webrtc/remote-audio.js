@@ -2,8 +2,16 @@
  * The agent's audio of a call by WebRTC: played by an audio element, which has the browser's own
  * jitter buffer, and measured by the worklet that captures microphones.
  *
- * Events: `batch` (detail: {pcm, level, atS}) every 20 ms of received audio, silence included.
+ * A browser may refuse to play the element while the audio context runs: one that asks for a gesture
+ * does not count the click with which the call began, some seconds before. Playing is then tried
+ * again at every click and key.
+ *
+ * Events: `batch` (detail: {pcm, level, atS}) every 20 ms of received audio, silence included;
+ * `blocked` when `isBlocked` changes.
  */
+
+/** Events with which a browser lets a page play. */
+const GESTURES = ['click', 'keydown'];
 
 /** @typedef {{setSinkId?: (id: string) => Promise<void>}} Sink */
 
@@ -17,6 +25,10 @@ export class RemoteAudio extends EventTarget {
     /** @private */
     this.element = new Audio();
     this.element.srcObject = stream;
+    /** True while the browser refuses to play. */
+    this.isBlocked = false;
+    /** @private */
+    this.onGesture = () => void this.resume();
     /** @private */
     this.source = context.createMediaStreamSource(stream);
     /** @private */
@@ -34,9 +46,27 @@ export class RemoteAudio extends EventTarget {
   async resume() {
     try {
       await this.element.play();
-    } catch {
-      // The page says so, since the audio context is suspended too.
+      this.setBlocked(false);
+    } catch (error) {
+      // Other errors: closed meanwhile.
+      const isRefused = error instanceof DOMException && error.name === 'NotAllowedError';
+      if (isRefused && this.element.srcObject) this.setBlocked(true);
     }
+  }
+
+  /**
+   * @private
+   * @param {boolean} isBlocked
+   */
+  setBlocked(isBlocked) {
+    if (this.isBlocked === isBlocked) return;
+    this.isBlocked = isBlocked;
+    for (const gesture of GESTURES) {
+      // Capturing: others may keep an event for themselves.
+      if (isBlocked) document.addEventListener(gesture, this.onGesture, true);
+      else document.removeEventListener(gesture, this.onGesture, true);
+    }
+    this.dispatchEvent(new Event('blocked'));
   }
 
   /**
@@ -51,6 +81,7 @@ export class RemoteAudio extends EventTarget {
   close() {
     this.element.pause();
     this.element.srcObject = null;
+    this.setBlocked(false);
     this.source.disconnect();
     this.node.port.postMessage('close');
     this.node.disconnect();

@@ -31,7 +31,7 @@ from .playback import NS_PER_S, Position, SimulatedPlayback
 from .playback_reports import CallPort, PlaybackReports
 from .spoken_turn import Int16, SpokenTurn
 
-__all__ = ["CallPort", "Caller", "RecordingError", "SpokenTurn", "load_recording"]
+__all__ = ["CallPort", "RecordingError", "SimulatedCaller", "SpokenTurn", "load_recording"]
 
 NS_PER_MS: Final = 1_000_000
 REPORTS_S: Final = 3.0
@@ -48,7 +48,7 @@ TOO_LATE: Final = "response_cancel_not_active"
 Sleep = Callable[[float], Awaitable[None]]
 
 
-class Caller:
+class SimulatedCaller:
     """One caller on one call. Works while `run` runs."""
 
     def __init__(

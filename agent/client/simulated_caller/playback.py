@@ -13,13 +13,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from latency_budget.account.marks import AUDIBLE
+
 from .ducking import Ducking
 
 Int16 = npt.NDArray[np.int16]
 
-AUDIBLE: Final = 327
-"""Threshold of audible samples, 1 % of full scale. Latencies end at the first sample above it: it
-is part of their definition."""
 NS_PER_S: Final = 1_000_000_000
 
 

@@ -36,7 +36,7 @@ from latency_budget.reporting.waterfall import waterfall
 from latency_budget.statistics.report import report_json
 from latency_budget.storage.private_files import write_private_file
 
-from .caller import Caller, RecordingError, SpokenTurn, load_recording
+from .caller import RecordingError, SimulatedCaller, SpokenTurn, load_recording
 from .stereo_recording import wave_bytes
 from .summary import summarize_exchanges
 
@@ -93,7 +93,7 @@ async def hold_call(
     errors: list[str] = []
     options: dict[str, Any] = {"model": model, "api_key": entry.api_key, "tls": entry.tls}
     async with connect(url, **options, wait_s=wait_s, on_wait=on_wait) as call:
-        caller = Caller(call, on_event=on_event)
+        caller = SimulatedCaller(call, on_event=on_event)
         async with asyncio.TaskGroup() as group:
             group.create_task(caller.run())
             try:

@@ -60,6 +60,9 @@ class Authenticator:
         self._local_digest = digest_of(local_key) if local_key else None
         self._jwt = _jwt_tokens(config, clock)
         self._stamp = keys.stamp()
+        """Stamp of the file whose keys are in `_ring`."""
+        self._failed_stamp: object = self._stamp
+        """Stamp of the file that could not be read last, which is logged once."""
         self._ring = KeyRing(keys.read())
         self.closed = needs_key(config, has_keys=keys.exists())
         """True if a key is needed."""
@@ -106,18 +109,20 @@ class Authenticator:
 
     async def refresh(self) -> None:
         """Take in what has become of the key file, and which keys were revoked on other machines. A
-        damaged file changes nothing."""
+        file that can't be read changes nothing, and is read again the next time."""
         if self._fleet is not None and await self._fleet.refresh():
             self._tell()
         stamp = await asyncio.to_thread(self._file.stamp)
         if stamp == self._stamp:
             return
-        self._stamp = stamp
         try:
             keys = await asyncio.to_thread(self._file.read)
         except KeyFileError as error:
-            _log.error("the keys stay as they were: %s", error.message)
+            if stamp != self._failed_stamp:
+                self._failed_stamp = stamp
+                _log.error("the keys stay as they were: %s", error.message)
             return
+        self._stamp = self._failed_stamp = stamp
         self._ring = KeyRing(keys)
         if self._settings.require_key == "auto":
             self.closed = True

@@ -85,4 +85,7 @@ class ClientSecrets:
             _, token_id = heapq.heappop(self._due)
             secret = self._secrets.pop(token_id)
             self._num_bytes -= secret.num_bytes
-            self._num_of -= Counter([secret.holder.key_id])  # which forgets those at zero
+            key_id = secret.holder.key_id
+            self._num_of[key_id] -= 1
+            if not self._num_of[key_id]:
+                del self._num_of[key_id]

@@ -152,7 +152,11 @@ class JwtTokens:
                 async with asyncio.timeout(FETCH_TIMEOUT_S):
                     document = await _document(http, url)
             keys = _keys_of(document)
-        except (httpx.HTTPError, TimeoutError, ValueError, RecursionError) as error:
+        except (
+            *(httpx.HTTPError, ValueError, RecursionError),
+            httpx.InvalidURL,  # a redirect to what is none
+            OSError,  # a TLS record that can't be decrypted
+        ) as error:
             _log.error(
                 "the issuer's keys at %s can't be had: %s", url, error or type(error).__name__
             )
@@ -162,9 +166,12 @@ class JwtTokens:
 
 
 async def _document(http: httpx.AsyncClient, url: str) -> object:
-    """Raises httpx.HTTPError, and ValueError for what is too large or no JSON."""
-    async with http.stream("GET", url) as answer:
+    """Raises httpx.HTTPError, and ValueError for what is too large, compressed, or no JSON."""
+    # Not compressed: a piece that was, once or several times, has any length.
+    async with http.stream("GET", url, headers={"accept-encoding": "identity"}) as answer:
         answer.raise_for_status()
+        if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            raise ValueError("it is compressed, which was not asked for")
         body = bytearray()
         async for piece in answer.aiter_bytes():
             body += piece

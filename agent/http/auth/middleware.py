@@ -61,6 +61,13 @@ _FOR_LIMITED_KEYS: Final = (
     "/v1/models",
     CALLS_PATH,
 )
+_FOR_WEB_TOKENS: Final = (
+    *_FOR_LIMITED_KEYS,
+    "/v1/chat/completions",
+    "/v1/audio/speech",
+    "/v1/audio/transcriptions",
+)
+"""Also what answers with the request's own words only."""
 _QUERY_NAMES: Final = (b"api_key=", b"api-key=", b"apikey=", b"key=", b"token=", b"access_token=")
 
 TOO_MANY: Final = HttpRefusal(
@@ -82,6 +89,10 @@ CLIENTS_ONLY: Final = HttpRefusal(
 AGENTS_ONLY: Final = HttpRefusal(
     403, "This key is for calls with certain agents only; this needs one without such a limit.",
     "insufficient_permissions",
+)  # fmt: skip
+WEB_TOKENS: Final = HttpRefusal(
+    403, "A web token opens calls and asks the models. This tells of everybody's calls, or changes "
+    "the server, and needs a key (halfsec keys add NAME).", "insufficient_permissions",
 )  # fmt: skip
 
 
@@ -239,9 +250,13 @@ def _not_for(principal: Principal, scope: Scope) -> HttpRefusal | None:
     path = scope["path"]
     if principal.kind == "ephemeral":
         return None if path == WEBRTC_PATH else SOCKETS_ONLY
-    is_for_limited = path in _FOR_LIMITED_KEYS or path.startswith(f"{WEBRTC_PATH}/")
-    if principal.limits.agents and not is_for_limited and not is_webhook(path):
-        return AGENTS_ONLY
+    if path.startswith(f"{WEBRTC_PATH}/") or is_webhook(path):
+        return None
+    if principal.limits.agents:
+        return None if path in _FOR_LIMITED_KEYS else AGENTS_ONLY
+    if principal.kind == "jwt":
+        is_for_tokens = path in _FOR_WEB_TOKENS or path.startswith("/v1/models/")
+        return None if is_for_tokens else WEB_TOKENS
     return None
 
 

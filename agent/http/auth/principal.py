@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from agent.config.schema import Config
+from agent.http.peer_address import NOWHERE, place_of
 
 SCOPE_KEY: Final = "halfsec.principal"
 """Key of the ASGI scope under which the authentication middleware stores the principal."""
@@ -87,6 +88,14 @@ def principal_of(scope: Mapping[str, Any]) -> Principal:
     """Principal of a request that passed the authentication middleware."""
     principal: Principal = scope[SCOPE_KEY]
     return principal
+
+
+def client_of(scope: Mapping[str, Any]) -> str:
+    """Client that a request is counted for: its key, else its address."""
+    principal: Principal | None = scope.get(SCOPE_KEY)
+    if principal is not None and principal.key_id:
+        return principal.key_id
+    return place_of((scope.get("client") or (NOWHERE, 0))[0])
 
 
 def agent_for(principal: Principal, wanted: str | None, config: Config) -> str | None:

@@ -276,10 +276,12 @@ def _stages(stages: Stages) -> Iterator[Metric]:
     restarts = CounterMetricFamily(
         "halfsec_stage_restarts", "How often a stage was given up.", labels=labels
     )
-    states = stages.progress()
-    for name in dict.fromkeys([*stages.threads(), *states]):
-        ready.add_metric([name], float(states.get(name) == "ready"))
-    for name, stage in stages.threads().items():
+    states, threads = stages.progress(), stages.threads()
+    # What calls of other languages had loaded since the start has no progress.
+    later = {name: thread.model is not None for name, thread in threads.items()}
+    for name, is_ready in (later | {name: it == "ready" for name, it in states.items()}).items():
+        ready.add_metric([name], float(is_ready))
+    for name, stage in threads.items():
         waiting.add_metric([name], stage.waiting)
         restarts.add_metric([name], stage.restarts)
     yield from (ready, waiting, restarts)

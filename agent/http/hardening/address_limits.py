@@ -67,7 +67,9 @@ class AddressLimits:
 
     def closed(self, place: str | None) -> None:
         if place is not None:
-            self._num_open -= Counter([place])  # which forgets those at zero
+            self._num_open[place] -= 1
+            if not self._num_open[place]:  # `-=` of a Counter looks at every address
+                del self._num_open[place]
 
     def wait_s(self, place: str | None, now_s: float) -> float:
         """Count a further request. How long the one behind it has to wait."""

@@ -16,7 +16,11 @@ that opens sockets and sends nothing takes all file descriptors. At the limit, t
 has waited longest for its own request makes room, so that such a flood keeps no client out. An
 address has a limit of its own, where it makes room for itself, and a pace (`address_limits.py`):
 connections that come too fast are closed before a byte is read, and requests on an open connection
-are answered later.
+are answered later. What such a connection sends meanwhile is not parsed: a request whose body came
+late, after its response, would let the next one through at once.
+
+*Parsing* takes turns with the other connections (`http_parser.py`): while bytes wait for their
+turn, the socket is not read from.
 """
 
 import asyncio
@@ -26,6 +30,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, cast
 
 from h11 import LocalProtocolError
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 
@@ -34,6 +39,8 @@ from agent.errors import CLOSE_TIMEOUT_S
 from agent.http.peer_address import NOWHERE
 
 from .address_limits import AddressLimits
+from .header_limits import MAX_HEAD_BYTES
+from .http_parser import HttpParser
 from .websocket_protocol import WebSocketProtocol
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -52,6 +59,31 @@ UNLIMITED: Final = AccessSettings(connections_per_address=0, connections_per_s=0
 _log = logging.getLogger(__name__)
 
 
+class HeldFlow(FlowControl):
+    """Flow control of one connection. Reading is paused as long as uvicorn wants it (the body that
+    the application has not taken is large, or another request waits), or bytes wait for their turn
+    to be parsed."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._is_held = False
+
+    def hold(self, is_held: bool) -> None:
+        """Say whether bytes wait to be parsed, and pause or resume reading. uvicorn resumes in one
+        place past its own flow control."""
+        self._is_held = is_held
+        if is_held or self.read_paused:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_held:
+            self.read_paused = False
+        else:
+            super().resume_reading()
+
+
 class HttpConnection(H11Protocol):
     """A connection before it becomes a WebSocket, if it does. Belongs to the event loop."""
 
@@ -61,6 +93,8 @@ class HttpConnection(H11Protocol):
     def __init__(self, *args: Any, limits: AddressLimits | None = None, **kwargs: Any) -> None:
         """`limits`: of addresses; None: there are none but the total."""
         super().__init__(*args, **kwargs)
+        max_head_bytes = self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES
+        self.conn = self._parser = HttpParser(max_head_bytes)
         self._limits = AddressLimits(UNLIMITED) if limits is None else limits
         self._place: str | None = None
         self._is_refused = False
@@ -68,6 +102,8 @@ class HttpConnection(H11Protocol):
         self._request_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._next_timer: asyncio.TimerHandle | None = None
+        self._parsing: asyncio.Handle | None = None
+        """Continues the parsing at the next turn of the loop."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         connected = cast(asyncio.Transport, transport)
@@ -80,6 +116,7 @@ class HttpConnection(H11Protocol):
             return
         self._limits.opened(self._place)
         super().connection_made(connected)
+        self.flow: FlowControl = HeldFlow(connected)
         self._watch()
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             self._make_room()
@@ -87,6 +124,34 @@ class HttpConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch()
+
+    def handle_events(self) -> None:
+        """Handle a bounded number of events; the rest have their turn after other connections."""
+        self._end_parsing()
+        if self.transport.is_closing():
+            return
+        if self._next_timer is not None:
+            self._hold(True)
+            return
+        self._parser.begin_turn()
+        super().handle_events()
+        if self._upgraded or self.transport.is_closing():
+            return
+        self._hold(self._parser.has_more)
+        if self._parser.has_more:
+            self._parsing = self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self.handle_events()
+        self._watch()
+
+    def _hold(self, is_held: bool) -> None:
+        cast(HeldFlow, self.flow).hold(is_held)
+
+    def _end_parsing(self) -> None:
+        if self._parsing is not None:
+            self._parsing.cancel()
+            self._parsing = None
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         self._upgraded = True
@@ -102,7 +167,7 @@ class HttpConnection(H11Protocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         try:
-            super().send_400_response(msg)
+            super().send_400_response(self._parser.refusal or msg)
         except LocalProtocolError:
             self.transport.close()
 
@@ -110,9 +175,15 @@ class HttpConnection(H11Protocol):
         """The next request is read now, or once its address is not too fast any more."""
         wait_s = self._limits.wait_s(self._place, self.loop.time())
         if wait_s > 0 and not self.transport.is_closing():
-            self._next_timer = self.loop.call_later(wait_s, super().on_response_complete)
+            self._next_timer = self.loop.call_later(wait_s, self._take_next)
         else:
             super().on_response_complete()
+
+    def _take_next(self) -> None:
+        self._next_timer = None
+        self._hold(False)
+        super().on_response_complete()
+        self.handle_events()  # the rest of the request's body, where that was not complete
 
     def pause_writing(self) -> None:
         self._stall_timer = self.loop.call_later(STALL_TIMEOUT_S, self.transport.abort)
@@ -134,6 +205,8 @@ class HttpConnection(H11Protocol):
             self._limits.closed(self._place)
         self._unwatch()
         self._end_stall()
+        self._end_parsing()
+        self._parser.discard()
         if self._next_timer is not None:
             self._next_timer.cancel()
         super().connection_lost(exc)

@@ -15,7 +15,7 @@ from agent.stages.tool_call_adapter import ToolLimits, num_tool_rounds
 from llm_engine.chat.call_reader import CallReader
 from llm_engine.chat.template import ChatMessage, Role
 from llm_engine.chat.thinking import without_first_thought
-from llm_engine.chat.tool_calls import CallingMessage, Dialect, ToolUse
+from llm_engine.chat.tool_calls import NO_TOOLS, CallingMessage, Dialect, ToolUse
 from llm_engine.config import SamplingParams
 from llm_engine.errors import RequestError
 from llm_engine.structured_output.grammar import Grammar, Schema
@@ -94,6 +94,8 @@ class ChatRequest:
             grammar = dialect.grammar(self.tools, self.answer)
         elif self.answer is not None:
             grammar = Grammar.fitting(self.answer)
+        elif any(isinstance(each, CallingMessage) for each in self.messages):
+            grammar = dialect.grammar(NO_TOOLS)
         return messages, definitions, replace(self.sampling, grammar=grammar)
 
     def reader(self, dialect: Dialect) -> CallReader | None:

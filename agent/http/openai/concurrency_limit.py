@@ -15,11 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from starlette.requests import Request
-
-from agent.http.auth.principal import SCOPE_KEY, Principal
 from agent.http.json_body import RefusedError
-from agent.http.peer_address import NOWHERE, place_of
 
 MAX_AT_ONCE: Final = 16
 """Each has one job in a stage's queue, of 64. More at once make none of them sooner."""
@@ -54,11 +50,3 @@ class ConcurrencyLimit:
         finally:
             self._free += 1
             self._held -= Counter([client])  # which forgets those at zero
-
-
-def client_of(request: Request) -> str:
-    """Whom a request is counted for: its key, else its address."""
-    principal: Principal | None = request.scope.get(SCOPE_KEY)
-    if principal is not None and principal.key_id:
-        return principal.key_id
-    return place_of(NOWHERE if request.client is None else request.client.host)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from agent.config.remote_models import shown_model
 from agent.config.schema import Config
 from agent.errors import ClientError, StageError
+from agent.http.auth.principal import client_of
 from agent.http.json_body import JsonBodies, RefusedError, unless_gone
 from agent.http.refusal import error_body
 from agent.http.responses import WorkStream, event, guarded
@@ -25,7 +26,7 @@ from agent.stages.stall_timeout import finished_on_thread
 from llm_engine.errors import RequestError
 
 from .audio_encoding import MEDIA_TYPES, RATE_HZ, encoder_for
-from .concurrency_limit import ConcurrencyLimit, client_of
+from .concurrency_limit import ConcurrencyLimit
 from .offline_synthesis import read_aloud
 from .speech_request import SpeechRequest, parse_speech
 
@@ -54,7 +55,7 @@ class SpeechEndpoint:
         async with AsyncExitStack() as stack:
             async with self._bodies.read(request) as body:
                 asked = parse_speech(body)
-            stack.enter_context(self._places.take(client_of(request)))
+            stack.enter_context(self._places.take(client_of(request.scope)))
             spoken = Spoken(asked)
             sounds = spoken.sounds(self._stage(asked))
             await stack.enter_async_context(aclosing(sounds))

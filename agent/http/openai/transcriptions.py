@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 import asr
 from agent.config.schema import Config
 from agent.errors import StageError
+from agent.http.auth.principal import client_of
 from agent.http.json_body import RefusedError, unless_gone
 from agent.http.multipart import on_disk, read_form
 from agent.http.refusal import error_body
@@ -25,7 +26,7 @@ from asr.audio.files import FileLimits
 from llm_engine.errors import RequestError
 
 from . import transcription_response as answers
-from .concurrency_limit import ConcurrencyLimit, client_of
+from .concurrency_limit import ConcurrencyLimit
 from .offline_transcription import OFFLINE_TIMEOUT_S, FileTranscription
 from .segments import Passage
 from .transcription_request import TranscriptionRequest, parse_transcription
@@ -51,7 +52,7 @@ class Transcriptions:
         if self._stages.status != "ready":
             raise RefusedError(503, "model", "is still loading; try again shortly")
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._places.take(client_of(request)))
+            stack.enter_context(self._places.take(client_of(request.scope)))
             form = await stack.enter_async_context(read_form(request))
             file = _file(form)
             asked = parse_transcription(

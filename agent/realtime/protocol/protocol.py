@@ -48,7 +48,7 @@ from agent.session.api.server_events import (
     SpeechStopped,
     TranscriptCompleted,
     TranscriptDelta,
-    TranscriptFailed,
+    TranscriptionFailed,
 )
 from agent.session.api.settings import WIRE_RATE_HZ, SessionSettings
 
@@ -286,7 +286,7 @@ _Plain = (
     | ItemTruncated
     | TranscriptDelta
     | TranscriptCompleted
-    | TranscriptFailed
+    | TranscriptionFailed
 )
 
 
@@ -328,7 +328,7 @@ def _plain_event(notice: _Plain) -> Event:
 
 
 def _transcription_event(
-    notice: TranscriptDelta | TranscriptCompleted | TranscriptFailed,
+    notice: TranscriptDelta | TranscriptCompleted | TranscriptionFailed,
 ) -> Event:
     place = {"item_id": notice.item_id, "content_index": 0}
     prefix = "conversation.item.input_audio_transcription"
@@ -344,7 +344,7 @@ def _transcription_event(
                 "transcript": transcript,
                 "usage": usage,
             }
-        case TranscriptFailed():
+        case TranscriptionFailed():
             error = {
                 "type": "transcription_error",
                 "code": "transcription_failed",

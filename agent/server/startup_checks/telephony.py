@@ -9,6 +9,7 @@ from agent.config.schema import Config
 from agent.config.suggestions import nearest
 from agent.config.telephony import E164
 from agent.errors import ConfigError
+from agent.http.peer_address import AUDIOSOCKET_ALLOW, asterisk_networks
 
 SIP_URI: Final = r"sips?:[^\s@<>\"]+@[^\s@<>\"]+"
 
@@ -29,6 +30,11 @@ def telephony_problems(config: Config) -> Iterator[tuple[str, str]]:
             yield "telephony.numbers", f"has {number} answered by {_no_agent(agent, config)}"
     if settings.audiosocket_agent and settings.audiosocket_agent not in config.agents:
         yield "telephony.audiosocket_agent", f"is {_no_agent(settings.audiosocket_agent, config)}"
+    if settings.audiosocket_port:
+        try:
+            asterisk_networks(settings.audiosocket_allow)
+        except ConfigError as error:
+            yield AUDIOSOCKET_ALLOW, error.message.removeprefix(f"{AUDIOSOCKET_ALLOW}: ")
     for name, target in settings.transfers.items():
         if re.fullmatch(SIP_URI, target):
             continue

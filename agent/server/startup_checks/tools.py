@@ -1,4 +1,4 @@
-"""Startup check of tools: can those that the settings name be loaded?"""
+"""Startup check of tools: are the client's well formed, can the server's be loaded?"""
 
 import importlib.metadata
 import os
@@ -8,7 +8,9 @@ from typing import Final
 
 from agent.config.schema import Config
 from agent.config.tools import MCP_PREFIX
-from agent.errors import ConfigError
+from agent.errors import ClientError, ConfigError
+from agent.realtime.protocol.fields import Fields
+from agent.realtime.protocol.session_update import read_tools
 from agent.tools.event_loop import ToolLoop
 from agent.tools.files import load_tools
 from agent.tools.python_tools import PythonTool
@@ -21,9 +23,24 @@ def check_tools(config: Config) -> Mapping[str, tuple[PythonTool, ...]]:
 
     Executes the tool files that the settings name and contacts no MCP server. Raises ConfigError.
     """
+    check_client_tools(config)
     for key, problem in server_problems(config):
         raise ConfigError(f"{key} {problem}", key=key)
     return load_tools(config, ToolLoop("never started"))
+
+
+def check_client_tools(config: Config) -> None:
+    """Check the tools that clients run, as those of a session. Raises ConfigError for the first
+    problem."""
+    for name, profile in config.agents.items():
+        try:
+            read_tools(Fields({"tools": list(profile.tools)}, f"agents.{name}"))
+        except ClientError as error:
+            key = f"agents.{name}.tools"
+            form = '{ type = "function", name = "lamp", parameters = { type = "object" } }'
+            raise ConfigError(
+                f"{error.message} Tools of agents are like {form}.", key=key
+            ) from None
 
 
 def server_problems(config: Config) -> Iterator[tuple[str, str]]:

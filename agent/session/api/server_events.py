@@ -8,8 +8,8 @@ tools has no message before `MessageBegun`, which comes before its first word, a
 it only calls; `ReplyCalled` comes between, once for each call.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +112,9 @@ class TranscriptCompleted:
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptFailed:
+class TranscriptionFailed:
+    """No transcript comes for an item: the recognizer's failure, as the client is told it."""
+
     item_id: ItemId
     message: str
 
@@ -168,6 +170,15 @@ class Usage:
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+
+    def plus(self, other: Self) -> Self:
+        """Tokens of two generations."""
+        return replace(
+            self,
+            input_tokens=self.input_tokens + other.input_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +262,7 @@ Notice = (
     | ItemTruncated
     | TranscriptDelta
     | TranscriptCompleted
-    | TranscriptFailed
+    | TranscriptionFailed
     | ReplyStarted
     | MessageBegun
     | ReplyCalled

@@ -26,6 +26,7 @@ response leave nothing to be taken back.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from agent.errors import StageError
 from agent.session.api.conversation import MAX_ITEMS, ConversationItems, Item, ItemId
@@ -39,6 +40,10 @@ from agent.session.ports.stage_ports import (
 )
 
 from .chat_messages import joined, messages_of, told
+
+MAX_PENDING: Final = 256
+"""Changes that wait for the model. Between two responses there are a few; where nothing is answered
+they would only grow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +133,7 @@ class ChatContext:
         elif whole.strip():
             self.withdraw()
             self.stays()
-            self._pending.append(_Say(ChatMessage("user", whole)))
+            self._append(_Say(ChatMessage("user", whole)))
 
     def reopened(self, item_id: ItemId) -> None:
         """Reopen the user's last message, with this item; the reply to it is taken back.
@@ -143,13 +148,13 @@ class ChatContext:
         if self._misses:
             self.edited()
         else:
-            self._pending.append(_TakeBack())
+            self._append(_TakeBack())
 
     def stays(self) -> None:
         """Close the open message, if there is one: nothing more belongs to it."""
         text, self.open_item, self.open_text = self.open_text, None, ""
         if text:
-            self._pending.append(_Say(ChatMessage("user", text)))
+            self._append(_Say(ChatMessage("user", text)))
 
     async def suppose(self, text: str) -> None:
         """Settle, and commit words that may become the user's next message.
@@ -192,7 +197,7 @@ class ChatContext:
         self.withdraw()
         for message in messages_of((item,)):
             self.stays()
-            self._pending.append(_Say(message))
+            self._append(_Say(message))
 
     def answering(self) -> None:
         """The model begins a reply, which `reply_cut` refers to."""
@@ -203,7 +208,8 @@ class ChatContext:
 
         Whatever else is pending came after that reply, so this goes in front. `has_words` is asked
         when it is carried out: a word may still come from a model that is being stopped, and where
-        none came, the model's last reply is another one, which is not to be cut.
+        none came, the model's last reply is another one, which is not to be cut. That is not so of
+        a reply with tools, which may be a call without a word: without words it is `edited`.
         """
         if self._max_cut is not None and num_chars > self._max_cut:
             self.edited()
@@ -212,6 +218,15 @@ class ChatContext:
         if self._pending and isinstance(self._pending[0], _CutReply):
             self._pending.popleft()
         self._pending.appendleft(_CutReply(num_chars, has_words))
+
+    def _append(self, change: _Change) -> None:
+        """Add a change. Where there are too many, because nothing is answered, the model takes the
+        whole conversation anew instead."""
+        if len(self._pending) < MAX_PENDING:
+            self._pending.append(change)
+        else:
+            self._pending.clear()
+            self.edited()
 
     def edited(self) -> None:
         """Items were changed elsewhere than at the end: the model takes the whole conversation

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from latency_budget.account.marks import MarkName
+from latency_budget.account.turn_record import NS_PER_MS
 
 SLACK_NS: Final = 50_000_000
 """Tolerance of reports, in either direction. Clients resample and count in blocks of 10 to 20 ms; a
@@ -33,8 +34,6 @@ STEP_NS: Final = 1_000_000
 MAX_MARKS: Final = 16
 """Limit of marks for one reply: more than the reports of its first second, and few for a client
 that sends a thousand."""
-
-NS_PER_MS: Final = 1_000_000
 
 Marks = Sequence[tuple[MarkName, int]]
 

@@ -329,7 +329,8 @@ class ScoresMessageEnd(Protocol):
 
     def watch_message_end(self, tell: OnMessageEnd) -> None:
         """Call `tell` from now on, once for each preview and reply that is asked for, when the
-        model has read the words: before the reply's first token."""
+        model has read the words: before the reply's first token. Where another model generates the
+        reply, the score may come somewhat later, or not at all."""
         ...
 
 

@@ -76,6 +76,8 @@ class BudgetActions:
         self._effort = FULL_EFFORT
         self._is_small = False
         """The small model generates the next responses."""
+        self._standing: tuple[TurnId, tuple[ActionTaken, ...]] | None = None
+        """The newest turn when the policy was asked last, and the actions of the turn behind it."""
 
     def detects(self, detection: TurnDetection | None) -> None:
         """Follow a change of the client's turn detection. With push-to-talk (None) no beginning of
@@ -86,10 +88,13 @@ class BudgetActions:
             self._use_small_model(small=False)
         self._ears.set_detection(detection, self._effort)
 
-    def speech_began(self, *, is_overlap: bool) -> None:
-        """Carry out the actions of the turn that the caller begins. `is_overlap`: the agent can be
-        heard, and partial transcripts decide whether it continues."""
-        standing = self._policy.active()
+    def speech_began(self, turn: TurnId, *, is_overlap: bool) -> None:
+        """Carry out the actions of the turn that the caller begins, or goes on with. `turn`: the
+        newest one; noise and a backchannel begin none. `is_overlap`: the agent can be heard, and
+        partial transcripts decide whether it continues."""
+        if self._standing is None or self._standing[0] != turn:
+            self._standing = turn, self._policy.active()
+        _, standing = self._standing
         if is_overlap:
             standing = tuple(t for t in standing if t.action is not Action.SKIP_PARTIALS)
         actions = {taken.action for taken in standing if not taken.left_out}

@@ -179,7 +179,7 @@ class ResponseController:
         usage = discarded.run.reply.usage
         tokens = (usage.input_tokens - usage.cached_tokens, usage.output_tokens)
         if any(tokens):
-            mark = self._log.guessed if instead is None else partial(self._log.mark, instead)
+            mark = self._log.mark_next_turn if instead is None else partial(self._log.mark, instead)
             mark(MarkName.LLM_WASTED, self._clock.now_ns(), tokens)
 
     def release_opener(self, turn: TurnId) -> None:
@@ -325,10 +325,10 @@ class ResponseController:
         )
 
     def _openers_in(self, language: str) -> Sequence[str]:
-        return self._options.said_in(language).openers
+        return self._options.sentences(language).openers
 
     def _tool_wait_in(self, language: str) -> str:
-        return self._options.said_in(language).tool_wait
+        return self._options.sentences(language).tool_wait
 
     # --- what a response reports ---
 
@@ -337,7 +337,7 @@ class ResponseController:
         if reply.response_id:
             self._log.mark(reply.turn, name, at_ns)
         else:
-            self._log.guessed(name, at_ns)
+            self._log.mark_next_turn(name, at_ns)
 
     def _audio_sent(self, playback: Playback, frame: Outgoing) -> None:
         self._stages.ears.played(frame.pcm, playback.rate_hz, frame.at_ns)

@@ -1,7 +1,7 @@
 """Dependencies of a session, by concern: stages, options, outputs, shared state."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import languages
 from agent.observability.agent_state import OnState
@@ -29,8 +29,8 @@ from tts.text_chunker import CutterConfig
 from .handoff import SwitchAgent, no_agents
 
 OpenChat = Callable[[str, Sequence[ChatMessage]], ChatPort]
-"""Opens a conversation in the language model, with these instructions and examples. Raises
-StageError where there is no model."""
+"""Opens a conversation in the language model, with these instructions and examples. Reaches the
+model on the first request."""
 
 OpenVoice = Callable[[str, int, float], VoicePort]
 """Opens a voice by its name, at a sample rate in Hz and a speed (1: its own). Raises ClientError
@@ -78,6 +78,8 @@ class SessionOptions:
     budget: Budget
     """Division of the time from the caller's last word to the answer among the stages. The
     session's settings replace its total."""
+    sentences: Callable[[str], languages.Sentences]
+    """Sentences that the service says in calls of a language, by its code."""
     preemptive: bool = True
     """Responses are generated before the end of the turn is decided."""
     previews: bool = True
@@ -86,35 +88,15 @@ class SessionOptions:
     """The client turns a response down on `halfsec.duck`."""
     chunking: CutterConfig = field(default_factory=CutterConfig)
     """Rules by which responses are cut into pieces to speak."""
-    sentences: Callable[[str], languages.Sentences] | None = None
-    """Sentences in calls of a language, by its code. None: the three below, and English."""
-    openers: Sequence[str] = ()
-    """Words in front of late responses; empty: late responses get none."""
     early_openers: bool = False
-    """They are also spoken before it is certain enough for an answer that the turn is over."""
+    """Openers are also spoken before it is certain enough for an answer that the turn is over."""
     idle: IdleRules = NOT_IDLE
     """Times after which a silent caller is prompted and the call ends."""
-    idle_prompt: str = ""
-    """Words of that prompt."""
-    tool_wait: str = ""
-    """Words spoken while server tools take too long, or in front of a response that is late because
-    a model is in trouble."""
     instructions_in: Callable[[str], str] | None = None
     """The agent's own instructions in calls of a language, by its code. None: they are the same in
     all."""
     expires_at_unix_s: int | None = None
     """Time at which the call is ended, in s since 1970; None: never."""
-
-    def said_in(self, language: str) -> languages.Sentences:
-        """Sentences that the service says in a call of this language."""
-        if self.sentences is not None:
-            return self.sentences(language)
-        return replace(
-            languages.ENGLISH.sentences,
-            openers=tuple(self.openers),
-            idle_prompt=self.idle_prompt,
-            tool_wait=self.tool_wait,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,11 +45,10 @@ from latency_budget.account.actions import ActionTaken
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
+from latency_budget.account.turn_record import NS_PER_MS
 
 from .budget_actions import BudgetActions
 from .task import ResponseTask
-
-NS_PER_MS: Final = 1_000_000
 
 MARGIN_NS: Final = 60 * NS_PER_MS
 """Before the first sound is due. Until then a reply may still be ready in time: of what comes

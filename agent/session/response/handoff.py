@@ -6,7 +6,7 @@ run again, and there is nothing that could be undone: a caller who interrupts th
 tool stops the handoff, one who interrupts the words behind it speaks to the other agent.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,8 +42,13 @@ class AgentSwitch:
 
     def applied(self, settings: SessionSettings, old: AgentProfile) -> SessionSettings:
         """The session's settings with this agent in place of the one with the profile `old`. Tools
-        that the client has set itself stay."""
+        that the client has set itself stay; a choice that names a tool which is gone is "auto"."""
         is_clients = settings.tools != old.tools
+        choice = settings.tool_choice if is_clients else "auto"
+        if isinstance(choice, Mapping):
+            name = choice["name"]
+            is_there = any(each["name"] == name for each in settings.tools) or self.tools.has(name)
+            choice = choice if is_there else "auto"
         return settings.changed(
             agent=self.agent,
             instructions=self.profile.instructions,
@@ -52,7 +57,7 @@ class AgentSwitch:
             pace_ms=self.pace_ms,
             budget_ms=self.budget_ms,
             tools=settings.tools if is_clients else self.profile.tools,
-            tool_choice=settings.tool_choice if is_clients else "auto",
+            tool_choice=choice,
         )
 
 

@@ -401,6 +401,8 @@ class ReplyItems:
             self._context.edited()  # its tokens hold calls, which stay whatever was heard
         elif reply.failed:
             self._context.edited()  # the apology is not the model's, and words before it are gone
+        elif reply.generated and reply.tools is not None and not reply.text:
+            self._context.edited()  # the model may have begun a call, which is none of its words
         elif reply.generated and reply is self._newest and not reply.opener_chars:
             self._context.reply_cut(num_chars, lambda: bool(reply.text))
         elif reply.generated or reply.is_recorded or reply.goes_on:

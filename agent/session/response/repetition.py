@@ -20,9 +20,10 @@ from typing import Final
 import languages
 from languages.profile import words
 
-MAX_PERIOD: Final = 24
-"""Words of the longest phrase that is looked for. A longer one comes four times in 96 words, which
-the token limit of a spoken reply does not allow."""
+MAX_PERIOD: Final = 48
+"""Words of the longest phrase that is looked for. A longer one comes four times in 196 words, and
+the 256 tokens that a reply has by default are some 190. Lower lets a sentence of 25 words come
+until that limit; higher is of use only behind a higher limit."""
 
 MIN_WORDS: Final = 12
 """Words that a loop of a short phrase has at least: one word twelve times, two words six times."""

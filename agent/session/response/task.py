@@ -22,7 +22,7 @@ nothing more is sent. A preemptive response is the same task without an announce
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.errors import StageError
-from agent.session.api.conversation import ModelCall, ToolRound
+from agent.session.api.conversation import ItemId, ModelCall, ToolRound
 from agent.session.api.server_events import Extension, Notice, ReplyAudio, ReplyText, Usage
 from agent.session.ports.playback import Outgoing, Playback, duration_ns
 from agent.session.ports.stage_ports import (
@@ -48,7 +48,7 @@ from agent.session.ports.stage_ports import (
 from agent.tools.offered import NO_TOOLS
 from agent.turn_taking import events as ev
 from latency_budget.account.clock import Clock
-from latency_budget.account.marks import MarkName
+from latency_budget.account.marks import AUDIBLE, MarkName
 from tts.text_chunker import CutterConfig, SpeakablePiece, TextChunker
 
 from .handoff import NOT_THIS_ONE, transferred
@@ -58,9 +58,6 @@ from .response import Reply
 MAX_PIECES: Final = 4
 """Limit of pieces cut but not yet spoken. The engine is faster than speech; more would only be
 discarded at a barge-in."""
-
-AUDIBLE: Final = 327
-"""1 % of full scale: the first sample above it is the first that a caller can hear."""
 
 SILENCE_NS: Final = 2_000_000_000
 """Silence after which a caller who waits for a tool hears the filler: longer sounds like a dead
@@ -86,6 +83,10 @@ LOST: Final = (
     "was not started again."
 )
 TOO_LONG: Final = "Error: the result is too long to be read."
+OUT_OF_BAND: Final = "Error: this tool can't be used outside of the conversation."
+LOOPING: Final = (
+    "The model repeated itself without end: the response ends behind a whole repetition."
+)
 
 _log = logging.getLogger(__name__)
 
@@ -337,6 +338,10 @@ class ResponseTask:
                 tools = replace(tools, choice="none" if must_answer else "auto")
         self.reply.is_complete = True
         await self._pieces.put(None)
+        if self.reply.was_looping:
+            await self._released.wait()  # else it may be taken back, and the client not know of it
+            told = {"param": "response", "message": LOOPING}
+            self._callbacks.notify(Extension("halfsec.notice", told))
 
     async def _round(
         self, source: ChatPort | ScriptedText, chunker: TextChunker, tools: Tools | None
@@ -391,12 +396,8 @@ class ResponseTask:
         return replace(token, text=token.text[:end], finish_reason="stop", calls=())
 
     def _add(self, token: ReplyToken) -> None:
-        reply, before = self.reply, self._usage
-        reply.usage = Usage(
-            before.input_tokens + token.usage.input_tokens,
-            before.cached_tokens + token.usage.cached_tokens,
-            before.output_tokens + token.usage.output_tokens,
-        )
+        reply = self.reply
+        reply.usage = self._usage.plus(token.usage)
         reply.hit_limit = token.finish_reason == "length"
         reply.text += token.text
 
@@ -437,6 +438,9 @@ class ResponseTask:
             self._callbacks.client_call(self.reply, call)
 
     async def _run_tools(self, chat: ChatPort, calls: tuple[ModelCall, ...]) -> None:
+        """Run the calls at once, then give the model their results. A cut in the meantime finds in
+        the round the results that are there by then, and only the other calls as interrupted: a
+        model that is told so of a booking that was made books again."""
         reply = self.reply
         if reply.ended and reply.held_at is None:
             raise asyncio.CancelledError  # cut at this very moment: cancelling comes a step later
@@ -444,37 +448,45 @@ class ResponseTask:
             if self._tools.is_background(call.name) and call not in self._results:
                 self._results[call] = self._callbacks.start_background(reply, call)
         end = len(reply.text)
-        # A cut in the meantime finds in it what was begun.
-        begun = tuple(self._results.get(call, INTERRUPTED) for call in calls)
-        reply.rounds.append(ToolRound(end, end, calls, begun))
+        reply.rounds.append(ToolRound(end, end, calls, ()))
+        self._record_results()
         self._report_progress()
         self.mark(MarkName.TOOL_START)
         async with asyncio.TaskGroup() as group:
             filling = group.create_task(self._fill_silence())
-            tasks = {
-                call: group.create_task(self._tools.run(call, reply.item_id))
+            running = [
+                group.create_task(self._run_tool(call, reply.item_id))
                 for call in dict.fromkeys(calls)
                 if call not in self._results and self._tools.handoff_to(call.name) is None
-            }
-            for call, task in tasks.items():
-                self._results[call] = await task
+            ]
+            for task in running:
+                await task
             await self._hand_off(calls)
             filling.cancel()
-        results = [self._results[call] for call in calls]
-        # At once: a cut that comes while the model gets them must not undo a handoff.
-        self.reply.rounds[-1] = replace(self.reply.rounds[-1], results=tuple(results))
         self.mark(MarkName.TOOL_DONE)
-        await self._commit_results(chat, results)
+        await self._commit_results(chat)
+
+    async def _run_tool(self, call: ModelCall, item_id: ItemId) -> None:
+        self._results[call] = await self._tools.run(call, item_id)
+        self._record_results()
+
+    def _record_results(self) -> None:
+        """Write the results that are there into the round."""
+        rounds = self.reply.rounds
+        results = tuple(self._results.get(call, INTERRUPTED) for call in rounds[-1].calls)
+        rounds[-1] = replace(rounds[-1], results=results)
 
     async def _hand_off(self, calls: tuple[ModelCall, ...]) -> None:
         """Hand the call off, once the other tools are done, where one of these asks for that: the
-        first one counts."""
+        first one counts, and none outside of the conversation."""
         for call in dict.fromkeys(calls):
             agent = self._tools.handoff_to(call.name)
             if agent is None:
                 continue
-            if self.reply.hands_off:
-                self._results[call] = NOT_THIS_ONE
+            if self.reply.options.out_of_band or self.reply.hands_off:
+                is_outside = self.reply.options.out_of_band
+                self._results[call] = OUT_OF_BAND if is_outside else NOT_THIS_ONE
+                self._record_results()
                 continue
             began_ns, state = self._clock.now_ns(), "cancelled"
             self._tell_of_tool(call.name, "started", 0)
@@ -484,6 +496,7 @@ class ResponseTask:
             finally:
                 self._tell_of_tool(call.name, state, (self._clock.now_ns() - began_ns) // 1_000_000)
             self._results[call] = transferred(agent) if problem is None else problem
+            self._record_results()
             self.reply.hands_off = problem is None
 
     def _tell_of_tool(self, name: str, state: str, ms: int) -> None:
@@ -491,9 +504,9 @@ class ResponseTask:
         fields = {"item_id": self.reply.item_id, "name": name, "state": state, "ms": ms}
         self._callbacks.notify(Extension("halfsec.tool", fields))
 
-    async def _commit_results(self, chat: ChatPort, results: Sequence[str]) -> None:
+    async def _commit_results(self, chat: ChatPort) -> None:
         committed: list[str] = []
-        for result in results:
+        for result in self.reply.rounds[-1].results:
             try:
                 await chat.commit(ChatMessage("tool", result))
             except StageError as error:

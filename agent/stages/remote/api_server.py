@@ -4,7 +4,7 @@ Theory of operation. One pool of connections is kept for all calls; a request th
 closes its connection, which every known server takes for a cancellation. A request is tried again
 only before its first byte of an answer that counts, and only where another try can help: a kept
 connection that the server had closed, a server that is full and says for how long. Everything else
-ends as `ServerError` with a reason that can be shown to anybody: it holds no address, no header and
+ends as `RemoteError` with a reason that can be shown to anybody: it holds no address, no header and
 no key.
 
 Health follows from the requests themselves: `failed` and `works` note how they ended. `watch` runs
@@ -14,9 +14,19 @@ the owner's probe: seldom while all is well, soon after a failure.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+import ssl
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+)
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -29,7 +39,7 @@ from agent.stages.stall_timeout import stall_timeout
 from .completion_chunks import error_text, read_object
 from .event_stream import MAX_EVENT_BYTES, MalformedStreamError
 from .recovery import recovery_wait_s
-from .server_error import ErrorKind, ServerError
+from .remote_error import ErrorKind, RemoteError
 
 CONNECT_TIMEOUT_S: Final = 2.0
 """Time for a connection. In a network it takes a millisecond, around the world 0.3 s with TLS.
@@ -53,6 +63,11 @@ between those that check one which does not."""
 PROBE_TIMEOUT_S: Final = 20.0
 """Time for a check of the server. llama.cpp took 8 s for the short prompt that is measured, on two
 busy cores. Longer: a server that hangs is noticed later."""
+
+PIECES_PER_TURN: Final = 32
+"""Pieces of an answer, or events in them, behind which other tasks get a turn. One read of the
+network may hold ten thousand, of a few bytes each, which take 50 us and more. Servers that work
+send a piece at a time."""
 
 MAX_ERROR_BYTES: Final = 1 << 16
 MAX_ERROR_CHARS: Final = 200
@@ -154,6 +169,9 @@ class ApiServer:
                 keepalive_expiry=IDLE_S,
             ),
             follow_redirects=False,
+            # None is kept: they would be those of all calls, without a limit.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+            event_hooks={"response": [_refuse_compressed, _drop_location]},
         )
 
     @property
@@ -171,8 +189,8 @@ class ApiServer:
         self, path: str, kinds: Collection[str], **request: Any
     ) -> AsyncIterator[httpx.Response]:
         """Send a POST request; the answer, of one of these media types, is read in the body of the
-        context. Raises ServerError, also for what goes wrong in the body."""
-        with _as_server_errors():
+        context. Raises RemoteError, also for what goes wrong in the body."""
+        with _as_remote_errors():
             async with self._http.stream("POST", f"{self.model.url}{path}", **request) as response:
                 await self._check(response, kinds)
                 yield response
@@ -187,7 +205,7 @@ class ApiServer:
     ) -> Result:
         """The result of the first attempt that succeeds, `MAX_TRIES` at most, within this time.
 
-        Raises ServerError. `awaited`: what should have come, for the message. `is_last_resort`
+        Raises RemoteError. `awaited`: what should have come, for the message. `is_last_resort`
         False: something else can answer instead, so there is no waiting for a server that is full.
         """
         try:
@@ -195,55 +213,55 @@ class ApiServer:
                 for number in range(1, MAX_TRIES + 1):
                     try:
                         return await attempt()
-                    except ServerError as error:
+                    except RemoteError as error:
                         wait_s = _wait_s(error, is_last_resort)
                         if wait_s is None or number == MAX_TRIES:
                             raise
                         await asyncio.sleep(wait_s)
         except TimeoutError:
             kind: ErrorKind = "late" if timeout_s < self.timeout_s else "broken"
-            raise ServerError(f"sent no {awaited} within {timeout_s:.1f} s", kind) from None
+            raise RemoteError(f"sent no {awaited} within {timeout_s:.1f} s", kind) from None
         raise AssertionError("the last try returns or raises")
 
     async def list_models(self) -> None:
-        """Raises ServerError where the server can't be reached or rejects the key. A server without
+        """Raises RemoteError where the server can't be reached or rejects the key. A server without
         a list is none the worse for it."""
-        with _as_server_errors():
+        with _as_remote_errors():
             async with self._http.stream("GET", f"{self.model.url}/models") as response:
                 if response.status_code in (401, 403) or response.status_code >= 500:
                     raise self._refusal(response, await read_body(response, MAX_ERROR_BYTES))
                 await read_body(response, MAX_EVENT_BYTES)
 
     async def _check(self, response: httpx.Response, kinds: Collection[str]) -> None:
-        """Raise ServerError for an answer that is not the one that was asked for."""
+        """Raise RemoteError for an answer that is not the one that was asked for."""
         if response.status_code != 200:
             raise self._refusal(response, await read_body(response, MAX_ERROR_BYTES))
         found = media_type(response)
         if found not in kinds:
             shown = self.shown(found) or "something without a type"
             due = next(iter(kinds))
-            raise ServerError(f"answers with {shown} where {due} is due: is the address right?")
+            raise RemoteError(f"answers with {shown} where {due} is due: is the address right?")
 
-    def _refusal(self, response: httpx.Response, content: bytes) -> ServerError:
+    def _refusal(self, response: httpx.Response, content: bytes) -> RemoteError:
         try:
             text = error_text(read_object(content))
         except MalformedStreamError:  # a page of some proxy
             text = ""
         return self.refusal(response.status_code, text, _retry_after_s(response))
 
-    def refusal(self, status: int, text: str = "", retry_after_s: float = 0.0) -> ServerError:
+    def refusal(self, status: int, text: str = "", retry_after_s: float = 0.0) -> RemoteError:
         """The error for an HTTP status, with the text that the server sent."""
         if 300 <= status < 400:  # followed, it would take the key to another server
             setting = setting_of(self._section)
-            return ServerError(f"answers with a redirect: set {setting} to where it leads")
+            return RemoteError(f"answers with a redirect: set {setting} to where it leads")
         if status in (401, 403):  # some servers repeat a part of the key
             setting = f"{self._section}.remote_key_env"
-            return ServerError(f"rejects the key of {setting} (status {status})")
+            return RemoteError(f"rejects the key of {setting} (status {status})")
         said = f": {self.shown(text)}" if text else ""
         if status == 404:
             what = "voice" if self._section == "tts" else "model"
-            return ServerError(f"has no {what} {self.model.name!r} at this address (404){said}")
-        return ServerError(
+            return RemoteError(f"has no {what} {self.model.name!r} at this address (404){said}")
+        return RemoteError(
             f"answers with status {status}{said}",
             kind_of_status(status),
             retry_after_s,
@@ -253,6 +271,7 @@ class ApiServer:
 
     def shown(self, text: str) -> str:
         """A text of the server for people: one line, short, without our secrets."""
+        text = text[:MAX_SAID_CHARS]
         for secret in self._secrets:
             text = text.replace(secret, "***")
         text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -260,7 +279,7 @@ class ApiServer:
 
     # --- health ---
 
-    def failed(self, error: ServerError) -> None:
+    def failed(self, error: RemoteError) -> None:
         """Note that a request failed, unless the error blames the request."""
         if error.kind in ("late", "rejected"):
             return
@@ -275,16 +294,16 @@ class ApiServer:
         self._problem = None
 
     async def probed(self, probe: Callable[[], Awaitable[bool]]) -> None:
-        """Check the server. `probe` raises ServerError, or returns whether it has proved that the
+        """Check the server. `probe` raises RemoteError, or returns whether it has proved that the
         server works."""
         try:
             async with stall_timeout(PROBE_TIMEOUT_S):
                 if await probe():
                     self.works()
         except TimeoutError:
-            self.failed(ServerError(f"did not answer within {PROBE_TIMEOUT_S:g} s"))
-        except ServerError as error:
-            self.failed(ServerError(error.reason))
+            self.failed(RemoteError(f"did not answer within {PROBE_TIMEOUT_S:g} s"))
+        except RemoteError as error:
+            self.failed(RemoteError(error.reason))
 
     async def watch(self, probe: Callable[[], Awaitable[bool]]) -> None:
         """Check the server until cancelled."""
@@ -305,14 +324,40 @@ def kind_of_status(status: int) -> ErrorKind:
     return "rejected" if status in REJECTED else "broken"
 
 
+async def pieces_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """Stream the body as it comes, with turns for other tasks."""
+    num_pieces = 0
+    async with aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]
+        async for piece in pieces:
+            yield piece
+            num_pieces += 1
+            if num_pieces % PIECES_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+
 async def read_body(response: httpx.Response, max_bytes: int) -> bytes:
     """The body, up to a limit; what is longer is cut off and is no JSON then."""
     content = bytearray()
-    async for piece in response.aiter_bytes():
-        content += piece
-        if len(content) > max_bytes:
-            break
+    async with aclosing(pieces_of(response)) as pieces:
+        async for piece in pieces:
+            content += piece
+            if len(content) > max_bytes:
+                break
     return bytes(content[:max_bytes])
+
+
+async def _refuse_compressed(response: httpx.Response) -> None:
+    """Raise RemoteError for a compressed answer, before it is read: none was asked for, and a piece
+    of 64 kB that was compressed twice takes gigabytes."""
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        raise RemoteError("compresses its answers, though it was asked not to")
+
+
+async def _drop_location(response: httpx.Response) -> None:
+    """Drop the address of a redirect: httpx reads it, though it is not followed, and raises errors
+    of other classes for one that is none."""
+    response.headers.pop("location", None)
 
 
 def media_type(response: httpx.Response) -> str:
@@ -321,7 +366,7 @@ def media_type(response: httpx.Response) -> str:
     return kind.partition(";")[0].strip().lower()
 
 
-def _wait_s(error: ServerError, is_last_resort: bool) -> float | None:
+def _wait_s(error: RemoteError, is_last_resort: bool) -> float | None:
     """Wait before another try; None: another one can't help in time."""
     if error.kind == "passing":
         return RETRY_S
@@ -339,15 +384,15 @@ def _retry_after_s(response: httpx.Response) -> float:
 
 
 @contextmanager
-def _as_server_errors() -> Iterator[None]:
-    """Raise httpx's errors and broken streams as ServerError."""
+def _as_remote_errors() -> Iterator[None]:
+    """Raise httpx's errors and broken streams as RemoteError."""
     try:
         yield
     except MalformedStreamError as error:
-        raise ServerError(str(error)) from None
+        raise RemoteError(str(error)) from None
     except httpx.ConnectError:
-        raise ServerError("can't be reached", "passing") from None
+        raise RemoteError("can't be reached", "passing") from None
     except (httpx.ConnectTimeout, httpx.PoolTimeout):
-        raise ServerError("can't be reached") from None  # it took long enough
-    except httpx.HTTPError:
-        raise ServerError("broke the connection off", "passing") from None
+        raise RemoteError("can't be reached") from None  # it took long enough
+    except (httpx.HTTPError, ssl.SSLError):  # httpx has no name for records that can't be decrypted
+        raise RemoteError("broke the connection off", "passing") from None

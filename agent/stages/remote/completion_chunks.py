@@ -6,7 +6,8 @@ stand in its first piece only. Thoughts come as `reasoning_content` or `reasonin
 """
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent.codec.json_frame import read_frame
@@ -18,6 +19,24 @@ from .event_stream import MalformedStreamError
 
 MAX_CALLS: Final = 64
 """Calls in one reply; more are a loop of the model."""
+
+MAX_ARGUMENT_CHARS: Final = 1 << 16
+"""Arguments of one call. Real ones have some hundred characters, and the longest reply, of 8192
+tokens, has no more than 40 000. Longer: where their end has to be looked for, it takes more than a
+millisecond of all calls' time."""
+
+CHARS_PER_TOKEN: Final = 16
+SPARE_CHARS: Final = 256
+"""Most characters of a reply: so many for each token of its limit, and so many more. Words and code
+have 3 to 6 a token, deep indentation 16; a single token may have 128. Lower: an honest reply is
+cut. Higher: a server that takes no notice of the limit is listened to for longer."""
+
+MAX_REPLY_TOKENS: Final = 8192
+"""Limit of a reply where the operator's fields take the request's away: the highest setting."""
+
+MAX_COUNT: Final = 1 << 53
+"""Tokens that a server may count; more are no count. Up to here JavaScript reads them exactly; sums
+of integers of 4300 digits can't be written."""
 
 MAX_FIELD_ERRORS: Final = 4
 """Fields that an error names at most."""
@@ -136,20 +155,51 @@ def _status(error: object) -> int:
     return code if isinstance(code, int) else 0
 
 
+class ReplyLimit:
+    """Limit of one reply's characters, for servers that take no notice of the limit of tokens.
+
+    Thoughts in fields of their own do not count: some servers' limit is one of the words alone, and
+    they are not kept.
+    """
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        """`request`: fields of the request, in OpenAI's form."""
+        asked = [request.get(name) for name in ("max_tokens", "max_completion_tokens")]
+        limits = [each for each in asked if isinstance(each, int)]
+        if min(limits, default=0) <= 0:  # llama.cpp takes -1 for none
+            limits.append(MAX_REPLY_TOKENS)
+        self._num_left = max(limits) * CHARS_PER_TOKEN + SPARE_CHARS
+
+    @property
+    def is_over(self) -> bool:
+        """The reply was longer, and has ended."""
+        return self._num_left < 0
+
+    def cut(self, chunk: Chunk) -> Chunk:
+        """The chunk; where the reply is too long with it, the text that fits, as the reply's
+        end."""
+        num_left = self._num_left
+        # An empty piece of a call costs as much as one with a character.
+        self._num_left -= len(chunk.text) + sum(len(each.arguments) + 1 for each in chunk.calls)
+        if not self.is_over:
+            return chunk
+        return Chunk(chunk.text[:num_left], finish_reason="length", usage=chunk.usage)
+
+
 class CallAssembler:
     """Puts the calls of one reply together from their pieces."""
 
     def __init__(self, names: frozenset[str]) -> None:
         """`names`: tools that may be called."""
         self._names = names
-        self._begun: list[CallPiece] = []
+        self._begun: list[_BegunCall] = []
         self._num_returned = 0
 
     def push(self, pieces: tuple[CallPiece, ...]) -> tuple[ModelCall, ...]:
         """Add pieces; returns the calls behind which another one has begun.
 
         Raises MalformedStreamError for a call of a tool that was not offered, with arguments that
-        are no object, or too many.
+        are no object or too long, or too many.
         """
         for piece in pieces:
             at = self._place(piece)
@@ -158,17 +208,14 @@ class CallAssembler:
                     raise MalformedStreamError("called a tool that was not offered")
                 if len(self._begun) == MAX_CALLS:
                     raise MalformedStreamError(f"called more than {MAX_CALLS} tools at once")
-                self._begun.append(piece)
-            else:
-                before = self._begun[at]
-                self._begun[at] = replace(before, arguments=before.arguments + piece.arguments)
+                self._begun.append(_BegunCall(piece.index, piece.id, piece.name))
+            self._begun[-1 if at is None else at].add(piece.arguments)
         return self._returned(max(self._num_returned, len(self._begun) - 1))
 
     def flush(self, *, is_whole: bool) -> tuple[ModelCall, ...]:
         """The last call. `is_whole` False: the reply was broken off; the call is dropped unless its
         arguments are complete all the same."""
-        last = self._begun[-1:]
-        if last and not is_whole and not _is_object(last[0].arguments):
+        if self._begun and not is_whole and not self._begun[-1].is_object:
             self._begun.pop()
         return self._returned(len(self._begun))
 
@@ -185,17 +232,50 @@ class CallAssembler:
         """Number of the call that a piece continues; None: it begins one."""
         for at in range(len(self._begun) - 1, self._num_returned - 1, -1):
             begun = self._begun[at]
-            if piece.id and begun.id and piece.id != begun.id and _begins_another(piece, begun):
+            if piece.id and begun.id and piece.id != begun.id and begun.ends_before(piece):
                 continue
             if piece.index == begun.index and not (piece.index is None and piece.name):
                 return at
         return None
 
 
-def _begins_another(piece: CallPiece, begun: CallPiece) -> bool:
-    """True if a piece with another id is not the next one of this call. vLLM gave each piece an id
-    of its own up to version 0.8, and each piece of a call that was demanded the name as well."""
-    return bool(piece.name) and (piece.name != begun.name or _is_object(begun.arguments))
+@dataclass(slots=True)
+class _BegunCall:
+    """A call whose arguments come in pieces."""
+
+    index: int | None
+    id: str
+    name: str
+    _pieces: list[str] = field(default_factory=list)
+    _num_chars: int = 0
+    _is_closed: bool = False
+    """What came last, white space aside, is a closing brace."""
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._pieces)
+
+    @property
+    def is_object(self) -> bool:
+        """True if the arguments so far are a JSON object."""
+        return self._is_closed and _is_object(self.arguments)
+
+    def add(self, arguments: str) -> None:
+        """Add a piece of the arguments. Raises MalformedStreamError where they are too long."""
+        self._num_chars += len(arguments)
+        if self._num_chars > MAX_ARGUMENT_CHARS:
+            raise MalformedStreamError(
+                f"called a tool with more than {MAX_ARGUMENT_CHARS} characters of arguments"
+            )
+        self._pieces.append(arguments)
+        if end := arguments.rstrip():
+            self._is_closed = end.endswith("}")
+
+    def ends_before(self, piece: CallPiece) -> bool:
+        """True if a piece with another id is not the next one of this call. vLLM gave each piece an
+        id of its own up to version 0.8, and each piece of a call that was demanded the name as
+        well."""
+        return bool(piece.name) and (piece.name != self.name or self.is_object)
 
 
 def _calls(value: object) -> tuple[CallPiece, ...]:
@@ -230,7 +310,7 @@ def _text(body: dict[str, Any], name: str) -> str:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and value >= 0 else 0
+    return value if isinstance(value, int) and 0 <= value < MAX_COUNT else 0
 
 
 def _is_object(text: str) -> bool:

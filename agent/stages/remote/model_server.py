@@ -13,6 +13,7 @@ before. Where the second does not come sooner, and the server counts no cached t
 nothing is sent ahead.
 """
 
+import asyncio
 import logging
 import re
 import secrets
@@ -26,10 +27,19 @@ from agent.config.remote_models import RemoteModel
 from agent.stages.stall_timeout import stall_timeout
 from latency_budget.account.clock import Clock
 
-from .api_server import MAX_SAID_CHARS, ApiServer, ServerOptions, kind_of_status, read_body
+from .api_server import (
+    MAX_SAID_CHARS,
+    PIECES_PER_TURN,
+    ApiServer,
+    ServerOptions,
+    kind_of_status,
+    pieces_of,
+    read_body,
+)
 from .completion_chunks import (
     END_OF_STREAM,
     Chunk,
+    ReplyLimit,
     ReportedError,
     parse_chunk,
     read_object,
@@ -37,7 +47,7 @@ from .completion_chunks import (
 )
 from .event_stream import MAX_EVENT_BYTES, SseReader
 from .optional_fields import OptionalFields
-from .server_error import ServerError
+from .remote_error import RemoteError
 
 REQUESTS_PER_CALL: Final = 3
 """A reply, a preview and a summary."""
@@ -121,12 +131,12 @@ class ModelServer:
     ) -> AsyncGenerator[Chunk, None]:
         """Stream a reply; its first chunk is one that the model has generated.
 
-        Raises ServerError. `is_last_resort` False: something else can answer instead, so there is
+        Raises RemoteError. `is_last_resort` False: something else can answer instead, so there is
         no waiting for a server that is full.
         """
         try:
             stream, first = await self._opened(body, first_token_s, is_last_resort)
-        except ServerError as error:
+        except RemoteError as error:
             self._api.failed(error)
             raise
         self._api.works()
@@ -139,7 +149,7 @@ class ModelServer:
                         wait_s = min(USAGE_WAIT_S, self.timeout_s) if has_ended else self.timeout_s
                         async with stall_timeout(wait_s):
                             chunk = await anext(stream, None)
-                    except (TimeoutError, ServerError):
+                    except (TimeoutError, RemoteError):
                         if has_ended:  # the words are all there, only their count is not
                             return
                         raise
@@ -148,29 +158,29 @@ class ModelServer:
                     has_ended = has_ended or chunk.finish_reason is not None
                     yield chunk
         except TimeoutError:
-            silent = ServerError(f"sent nothing for {self.timeout_s:g} s in the middle of a reply")
+            silent = RemoteError(f"sent nothing for {self.timeout_s:g} s in the middle of a reply")
             self._api.failed(silent)
             raise silent from None
-        except ServerError as error:
-            broken = ServerError(error.reason)  # a request whose reply has begun was no bad one
+        except RemoteError as error:
+            broken = RemoteError(error.reason)  # a request whose reply has begun was no bad one
             self._api.failed(broken)
             raise broken from None
 
     async def complete(self, messages: Sequence[Mapping[str, Any]], max_tokens: int) -> str:
-        """A whole reply, outside of a turn. Raises ServerError."""
+        """A whole reply, outside of a turn. Raises RemoteError."""
         body = {"messages": messages, "max_tokens": max_tokens, "temperature": 0.0}
         chunks = self.reply(body, first_token_s=self.timeout_s, is_last_resort=True)
         async with aclosing(chunks):
             return "".join([chunk.text async for chunk in chunks])
 
     async def read_ahead(self, body: Mapping[str, Any]) -> None:
-        """Have the server compute a prompt, by a request of one token. Raises ServerError."""
+        """Have the server compute a prompt, by a request of one token. Raises RemoteError."""
         try:
             async with stall_timeout(self.timeout_s):
                 await self._one_token(body)
         except TimeoutError:  # it is busy, which says nothing about a reply
-            raise ServerError(f"did not answer within {self.timeout_s:g} s") from None
-        except ServerError as error:
+            raise RemoteError(f"did not answer within {self.timeout_s:g} s") from None
+        except RemoteError as error:
             self._api.failed(error)
             raise
         self._api.works()
@@ -180,7 +190,7 @@ class ModelServer:
     async def _opened(
         self, body: Mapping[str, Any], first_token_s: float, is_last_resort: bool
     ) -> tuple[AsyncGenerator[Chunk, None], Chunk]:
-        """A stream, and its first chunk with progress. Raises ServerError."""
+        """A stream, and its first chunk with progress. Raises RemoteError."""
 
         async def attempt() -> tuple[AsyncGenerator[Chunk, None], Chunk]:
             stream = self._stream(body)
@@ -191,9 +201,10 @@ class ModelServer:
         )
 
     async def _stream(self, body: Mapping[str, Any], **fixed: Any) -> AsyncGenerator[Chunk, None]:
-        """One try. Ends behind the reply's end; raises ServerError where it ends before. `fixed`:
+        """One try. Ends behind the reply's end; raises RemoteError where it ends before. `fixed`:
         fields that the settings do not change."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}, **fixed}
+        limit = ReplyLimit({**body, **self._extra, **fixed})
         has_begun = has_ended = is_over = False
         async with (
             self._answer(body, streamed, ("text/event-stream",)) as (response, accepted),
@@ -205,7 +216,7 @@ class ModelServer:
                 is_over = data.strip() == END_OF_STREAM
                 if is_over and (has_ended or not has_begun):
                     continue
-                chunk = Chunk(finish_reason="stop") if is_over else self._chunk(data)
+                chunk = Chunk(finish_reason="stop") if is_over else limit.cut(self._chunk(data))
                 if chunk.finish_reason in BROKEN_OFF:
                     raise _broken_off()
                 if chunk.is_progress and not has_begun:
@@ -213,6 +224,13 @@ class ModelServer:
                     accepted()
                 has_ended = has_ended or chunk.finish_reason is not None
                 yield chunk
+                if limit.is_over:
+                    _log.warning(
+                        "the model server of %s takes no notice of the limit of tokens: a reply "
+                        "was cut",
+                        self._model,
+                    )
+                    return
         if has_begun and not has_ended:
             raise _broken_off()
 
@@ -222,7 +240,7 @@ class ModelServer:
     ) -> AsyncIterator[tuple[httpx.Response, Callable[[], None]]]:
         """Send a request, again without each field that the server refuses and that a reply can do
         without. `fixed`: fields that the settings do not change. Yields the answer, and what is to
-        be called when it holds what was asked for. Raises ServerError."""
+        be called when it holds what was asked for. Raises RemoteError."""
         request = self._fields.request({**body, **self._extra, **fixed, "model": self._model.name})
         statuses: dict[str, int] = {}
 
@@ -240,7 +258,7 @@ class ModelServer:
                         self._api.answer(CHAT_PATH, kinds, json=request.body)
                     )
                     break
-                except ServerError as error:
+                except RemoteError as error:
                     if _is_cut_short(error):
                         accepted()
                         raise
@@ -262,16 +280,16 @@ class ModelServer:
             said = str(error)[:MAX_SAID_CHARS]
             kind = kind_of_status(error.status)
             reason = f"reports: {self._api.shown(str(error))}"
-            raise ServerError(reason, kind, status=error.status, said=said) from None
+            raise RemoteError(reason, kind, status=error.status, said=said) from None
 
     async def _one_token(self, body: Mapping[str, Any]) -> int:
         """A request of one token. Returns how many of the prompt's were cached, as the server
-        counts. Raises ServerError."""
+        counts. Raises RemoteError."""
         try:
             async with self._answer(body, self._one, ("application/json",)) as (response, accepted):
                 answer = read_object(await read_body(response, MAX_EVENT_BYTES))
                 accepted()
-        except ServerError as error:
+        except RemoteError as error:
             if not _is_cut_short(error):
                 raise
             return 0
@@ -282,11 +300,11 @@ class ModelServer:
 
     async def _probe(self) -> bool:
         """Ask for the list of models where all is well; else, and where the list fails, for a token
-        with the very request that calls make. Raises ServerError."""
+        with the very request that calls make. Raises RemoteError."""
         if self._api.problem is None and self._is_measured:
             try:
                 await self._api.list_models()
-            except ServerError:  # `transformers serve` has none where nothing was ever downloaded
+            except RemoteError:  # `transformers serve` has none where nothing was ever downloaded
                 pass
             else:
                 return False
@@ -299,7 +317,7 @@ class ModelServer:
                 await _first_progress(stream)
                 async for _ in stream:  # to its end, so that the connection can be kept
                     pass
-        except ServerError as error:
+        except RemoteError as error:
             if not _is_cut_short(error):
                 raise
         return True
@@ -310,7 +328,7 @@ class ModelServer:
         if not num_cached and first_ms < QUICK_MS:
             try:
                 first_ms, second_ms, num_cached = await self._twice(LONG_WORDS)
-            except ServerError as error:
+            except RemoteError as error:
                 if error.kind != "rejected":  # longer than its context
                     raise
         caches = num_cached > 0 or second_ms < CACHED_SHARE * first_ms
@@ -335,29 +353,31 @@ class ModelServer:
         return times_ms[0], times_ms[1], num_cached if num_cached > num_words // 2 else 0
 
 
-def _broken_off() -> ServerError:
-    return ServerError("broke off before the end of the reply", "passing")
+def _broken_off() -> RemoteError:
+    return RemoteError("broke off before the end of the reply", "passing")
 
 
-def _is_cut_short(error: ServerError) -> bool:
+def _is_cut_short(error: RemoteError) -> bool:
     """True if the limit of a request ended it before its first word: the server works."""
     return error.kind == "rejected" and _CUT_SHORT.search(error.said) is not None
 
 
 async def _first_progress(stream: AsyncGenerator[Chunk, None]) -> Chunk:
-    """The first chunk that the model has generated. Raises ServerError, having closed the stream,
+    """The first chunk that the model has generated. Raises RemoteError, having closed the stream,
     where there is none."""
     async for chunk in stream:
         if chunk.is_progress:
             return chunk
-    raise ServerError("sent an empty reply", "passing")
+    raise RemoteError("sent an empty reply", "passing")
 
 
 async def _events(response: httpx.Response) -> AsyncGenerator[str, None]:
     reader = SseReader()
-    async with aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]
+    async with aclosing(pieces_of(response)) as pieces:
         async for piece in pieces:
-            for data in reader.push(piece):
+            for number, data in enumerate(reader.push(piece), 1):
                 yield data
+                if number % PIECES_PER_TURN == 0:
+                    await asyncio.sleep(0)
     for data in reader.flush():
         yield data

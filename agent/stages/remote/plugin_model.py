@@ -19,9 +19,9 @@ from agent.stages.stall_timeout import stall_timeout
 from engine_plugins.discovery import said
 from llm_engine.chat.chat_model import ChatModel, ChatModelOptions, ReplyRequest, checked_reply
 
-from .completion_chunks import CallPiece, Chunk
+from .completion_chunks import CallPiece, Chunk, ReplyLimit
 from .recovery import recovery_wait_s
-from .server_error import ServerError
+from .remote_error import RemoteError
 
 CLOSE_TIMEOUT_S: Final = 1.0
 """Time for a reply that is broken off to clean up. Longer: a caller who interrupts waits for it."""
@@ -96,7 +96,7 @@ class PluginModel:
     async def reply(
         self, body: Mapping[str, Any], *, first_token_s: float, is_last_resort: bool
     ) -> AsyncGenerator[Chunk, None]:
-        """See `ReplySource.reply`. Raises ServerError."""
+        """See `ReplySource.reply`. Raises RemoteError."""
         wait_s, has_begun = first_token_s, False
         try:
             async with aclosing(self._chunks(body)) as chunks:
@@ -110,16 +110,16 @@ class PluginModel:
         except TimeoutError:
             is_late = not has_begun and first_token_s < self.timeout_s
             kind: Literal["late", "broken"] = "late" if is_late else "broken"
-            silent = ServerError(f"sent nothing for {wait_s:.1f} s", kind)
+            silent = RemoteError(f"sent nothing for {wait_s:.1f} s", kind)
             self._failed(silent)
             raise silent from None
-        except ServerError as error:
+        except RemoteError as error:
             self._failed(error)
             raise
         self._works()
 
     async def complete(self, messages: Sequence[Mapping[str, Any]], max_tokens: int) -> str:
-        """See `ReplySource.complete`. Raises ServerError."""
+        """See `ReplySource.complete`. Raises RemoteError."""
         body = {"messages": messages, "max_tokens": max_tokens}
         chunks = self.reply(body, first_token_s=self.timeout_s, is_last_resort=True)
         async with aclosing(chunks):
@@ -129,42 +129,46 @@ class PluginModel:
         """Do nothing: chat models keep no prompts."""
 
     async def _chunks(self, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
-        """Raises ServerError."""
+        """Raises RemoteError."""
         if self._model is None:
-            raise ServerError("is not loaded")
-        pieces = checked_reply(self._model, _request(body))
+            raise RemoteError("is not loaded")
+        pieces, limit = checked_reply(self._model, _request(body)), ReplyLimit(body)
         num_calls, is_empty = 0, True
         try:
             async for piece in pieces:
                 if isinstance(piece, str):
-                    if piece:
-                        is_empty = False
-                        yield Chunk(piece)
-                    continue
-                call = CallPiece(num_calls, "", piece.name, piece.arguments)
-                num_calls, is_empty = num_calls + 1, False
-                yield Chunk(calls=(call,))
+                    if not piece:
+                        continue
+                    chunk = Chunk(piece)
+                else:
+                    chunk = Chunk(calls=(CallPiece(num_calls, "", piece.name, piece.arguments),))
+                    num_calls += 1
+                is_empty = False
+                yield limit.cut(chunk)
+                if limit.is_over:
+                    _log.warning("%s takes no notice of max_tokens: a reply was cut", self.subject)
+                    return
         except Exception as error:
             _log.warning("%s failed: %s", self.subject, said(error))
-            raise ServerError(f"raised {type(error).__name__}") from error
+            raise RemoteError(f"raised {type(error).__name__}") from error
         finally:
             # An error while it is closed changes nothing: what it has sent was taken.
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await pieces.aclose()
         if is_empty:
-            raise ServerError("sent an empty reply", "passing")
+            raise RemoteError("sent an empty reply", "passing")
         yield Chunk(finish_reason="tool_calls" if num_calls else "stop")
 
     async def _probe(self) -> None:
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-        with contextlib.suppress(ServerError):
+        with contextlib.suppress(RemoteError):
             chunks = self.reply(body, first_token_s=self.timeout_s, is_last_resort=True)
             async with aclosing(chunks):
                 await anext(chunks)
             self._works()
 
-    def _failed(self, error: ServerError) -> None:
+    def _failed(self, error: RemoteError) -> None:
         if error.kind != "late":
             self._problem = error.reason
 

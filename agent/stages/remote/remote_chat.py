@@ -3,7 +3,8 @@
 The server (any `ReplySource`) is stateless: each request has the whole history, which is kept here
 as text. A conversation prefills it all the same: the caller's words are sent ahead, as a request of
 one token, while they are being spoken, so that the server's prefix cache has them when the reply is
-asked for.
+asked for. Where there is a smaller model in this process, it reads them too, and says how likely
+the message is over (`message_end_scores.py`).
 
 Where a reply fails before its first token and there is a smaller model in this process, that one
 answers in its place, with the same history; so it does while the server is known to fail, and where
@@ -17,7 +18,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -34,6 +35,7 @@ from agent.session.ports.stage_ports import (
     CondensingGoal,
     ContextUse,
     OnMark,
+    OnMessageEnd,
     ReplyToken,
     Tools,
 )
@@ -41,15 +43,17 @@ from agent.stages.tool_call_adapter import CHOICES, ToolLimits, tool_use
 from latency_budget.account.clock import Clock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import TurnId
+from llm_engine.chat.call_reader import CallFilter
 from llm_engine.chat.summary import bounded, checked, completed, request, statements
 from llm_engine.chat.template import ChatMessage as PromptMessage
-from llm_engine.chat.thinking import ThoughtReader
+from llm_engine.chat.thinking import Piece, ThoughtReader
 
 from .completion_chunks import CallAssembler, Chunk
 from .event_stream import MalformedStreamError
+from .message_end_scores import MessageEndScorer, ScoringChat
 from .optional_fields import before_quoted_input
+from .remote_error import RemoteError
 from .reply_source import ReplySource
-from .server_error import ServerError
 from .text_history import TextHistory
 
 PREVIEW_EVERY_S: Final = 0.3
@@ -83,6 +87,8 @@ class SmallModel:
 
     open_chat: Callable[[str, Sequence[ChatMessage]], ChatPort]
     is_ready: Callable[[], bool]
+    open_scoring_chat: Callable[[], ScoringChat] | None = None
+    """Opens a conversation that scores the caller's words. None: nothing does."""
 
 
 class RemoteChat:
@@ -111,6 +117,9 @@ class RemoteChat:
         self._definitions: tuple[str, ...] = ()
         self._small_setting: tuple[str, tuple[ChatMessage, ...], tuple[str, ...]] = ("", (), ())
         """Instructions, examples and tools that the smaller model has."""
+        self._scorer: MessageEndScorer | None = None
+        if small is not None and small.open_scoring_chat is not None:
+            self._scorer = MessageEndScorer(small.open_scoring_chat, small.is_ready)
         self._is_small = self._is_small_next = False
         """The smaller model answers, and will from the next message or preview on."""
         self._num_rounds = 0
@@ -160,15 +169,18 @@ class RemoteChat:
             self._num_rounds = 0
 
     async def take_back(self) -> None:
+        self._drop_score()
         self._history.take_back()
 
     async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
         for message in messages:
             _require_text(message)
+        self._drop_score()
         self._history.reset(messages, summary)
         self._num_rounds = _num_rounds(messages)
 
     async def truncate_reply(self, num_chars: int) -> None:
+        self._drop_score()
         self._history.truncate_reply(num_chars)
 
     async def generate(
@@ -186,15 +198,16 @@ class RemoteChat:
         if small is not None and (self._is_small or is_known_to_fail):
             tokens = self._by_small(small, turn, deadline_ns, max_tokens, on_mark, tools)
         else:
+            self._score_last()
             tokens = self._by_server(deadline_ns, max_tokens, on_mark, tools, small)
         recorder = _Recorder(self._history)
-        failure: ServerError | None = None
+        failure: RemoteError | None = None
         try:
             async with aclosing(tokens):
                 async for token in tokens:
                     self._record(recorder, token)
                     yield token
-        except ServerError as error:
+        except RemoteError as error:
             failure = error
         if failure is None:
             return
@@ -217,16 +230,22 @@ class RemoteChat:
         """See `ChatPort.preview`. Nothing is sent to a server that keeps no prompts."""
         self._is_small = self._is_small_next
         if self._is_small and self._small is not None and self._small.is_ready():
+            self._drop_score()
             with contextlib.suppress(StageError):
                 await (await self._brief_small(self._small)).preview(text)
             return
-        if not self._server.caches_prefix or self._server.problem is not None:
+        if self._server.problem is not None:  # then the smaller model answers
+            self._drop_score()
+            return
+        if self._scorer is not None:
+            self._scorer.request(self._history.messages, text)
+        if not self._server.caches_prefix:
             return
         began_ns = self._clock.now_ns()
         if self._history.truncation.retention_ratio is not None:
             self._history.drop_to_fit(self._max_tokens(None))  # a limit of the client's is for cost
         body = self._request(1, None, opened=text)
-        with contextlib.suppress(ServerError):  # a reply would fail too, and handles that
+        with contextlib.suppress(RemoteError):  # a reply would fail too, and handles that
             await self._server.read_ahead(body)
         took_s = (self._clock.now_ns() - began_ns) / 1e9
         await asyncio.sleep(max(0.0, PREVIEW_EVERY_S - took_s))
@@ -268,9 +287,27 @@ class RemoteChat:
         return self._is_small_next
 
     async def close(self) -> None:
+        if self._scorer is not None:
+            await self._scorer.close()
         small, self._small_chat = self._small_chat, None
         if small is not None:
             await small.close()
+
+    # --- scores of the caller's words ---
+
+    def _score_last(self) -> None:
+        """Score the user's message that is to be answered."""
+        messages = self._history.messages
+        if self._scorer is None:
+            return
+        if messages and messages[-1].role == "user":
+            self._scorer.request(messages[:-1], messages[-1].text)
+        else:
+            self._scorer.drop()
+
+    def _drop_score(self) -> None:
+        if self._scorer is not None:
+            self._scorer.drop()
 
     # --- the server ---
 
@@ -282,7 +319,7 @@ class RemoteChat:
         tools: Tools | None,
         small: SmallModel | None,
     ) -> AsyncGenerator[ReplyToken, None]:
-        """Raises ServerError."""
+        """Raises RemoteError."""
         history, reserved = self._history, self._max_tokens(max_tokens)
         if history.truncation.is_disabled and history.is_over(reserved):
             raise StageError(
@@ -300,7 +337,7 @@ class RemoteChat:
                     async for token in tokens:
                         yield token
                 return
-            except ServerError as error:  # one that rejects a prompt has said nothing
+            except RemoteError as error:  # one that rejects a prompt has said nothing
                 may_drop = _is_too_long(error) and not history.truncation.is_disabled
                 num_gone = history.drop_half() if may_drop else 0
                 if not num_gone:
@@ -319,31 +356,42 @@ class RemoteChat:
         tools: Tools | None,
         small: SmallModel | None,
     ) -> AsyncGenerator[ReplyToken, None]:
-        chunks = self._server.reply(
-            self._request(self._max_tokens(max_tokens), tools),
-            first_token_s=self._first_token_s(deadline_ns, small),
-            is_last_resort=small is None,
-        )
-        num_chars = self._history.num_chars()
-        reader = _ReplyReader(tools)
+        """A reply; one that was nothing but calls that may not be made is asked for again, once.
+        Raises RemoteError."""
+        spent = Usage()
         is_first = True
-        async with aclosing(chunks):
-            async for chunk in chunks:
-                try:
-                    token = reader.push(chunk)
-                except MalformedStreamError as error:
-                    raise ServerError(str(error)) from None
-                if is_first and (token.text or chunk.finish_reason is not None):
-                    on_mark(MarkName.LLM_FIRST_TOKEN, self._clock.now_ns())
-                    is_first = False
-                if token.text or token.calls or chunk.thinks:
-                    yield token
-        try:
-            last = reader.last()
-        except MalformedStreamError as error:
-            raise ServerError(str(error)) from None
-        self._history.counted(num_chars, last.usage.input_tokens)
-        yield last
+        for is_again in (False, True):
+            chunks = self._server.reply(
+                self._request(self._max_tokens(max_tokens), tools),
+                first_token_s=self._first_token_s(deadline_ns, small),
+                is_last_resort=small is None,
+            )
+            num_chars = self._history.num_chars()
+            reader = _ReplyReader(tools, may_call=self._choice(tools) != "none")
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    try:
+                        token = reader.push(chunk)
+                    except MalformedStreamError as error:
+                        raise RemoteError(str(error)) from None
+                    if is_first and (token.text or chunk.finish_reason is not None):
+                        on_mark(MarkName.LLM_FIRST_TOKEN, self._clock.now_ns())
+                        is_first = False
+                    if token.text or token.calls or chunk.thinks:
+                        yield replace(token, usage=spent.plus(token.usage))
+            try:
+                last = reader.last()
+            except MalformedStreamError as error:
+                raise RemoteError(str(error)) from None
+            self._history.counted(num_chars, last.usage.input_tokens)
+            spent = spent.plus(last.usage)
+            if is_again or not reader.is_only_markup:
+                yield replace(last, usage=spent)
+                return
+            _log.warning(
+                "%s wrote a call, where nothing may be called, and no words; it is asked again",
+                self._server.subject,
+            )
 
     def _request(self, max_tokens: int, tools: Tools | None, *, opened: str = "") -> dict[str, Any]:
         """Fields of a request. `opened`: beginning of the user's next message."""
@@ -389,7 +437,7 @@ class RemoteChat:
         prompt = [{"role": each.role, "content": each.text} for each in request(found)]
         try:
             written = await self._server.complete(prompt, max_tokens)
-        except ServerError as error:
+        except RemoteError as error:
             raise StageError("llm", f"{self._server.subject} {error.reason}.") from error
         return completed(checked(written, found), found)
 
@@ -405,6 +453,7 @@ class RemoteChat:
         tools: Tools | None,
     ) -> AsyncGenerator[ReplyToken, None]:
         """Raises StageError."""
+        self._drop_score()
         chat = await self._brief_small(small)
         tokens = chat.generate(
             turn, deadline_ns=deadline_ns, max_tokens=max_tokens, on_mark=on_mark, tools=tools
@@ -435,7 +484,17 @@ class RemoteChat:
         recorder.add(token)
 
 
-def _is_too_long(error: ServerError) -> bool:
+class ScoringRemoteChat(RemoteChat):
+    """A `RemoteChat` that `ScoresMessageEnd`, by the smaller model in this process. A score may
+    come after the first token of the server's reply, and where that model is busy, broken, or
+    answers itself there is none."""
+
+    def watch_message_end(self, tell: OnMessageEnd) -> None:
+        assert self._scorer is not None
+        self._scorer.watch(tell)
+
+
+def _is_too_long(error: RemoteError) -> bool:
     """True if a server rejects a prompt because it is longer than its context."""
     said = before_quoted_input(error.said)
     return error.kind == "rejected" and _TOO_LONG.search(said) is not None
@@ -471,9 +530,13 @@ class _Recorder:
 class _ReplyReader:
     """The tokens of one reply from the server's chunks."""
 
-    def __init__(self, tools: Tools | None) -> None:
+    def __init__(self, tools: Tools | None, *, may_call: bool) -> None:
+        names = _names(tools)
         self._thoughts = ThoughtReader()
-        self._calls = CallAssembler(_names(tools))
+        self._calls = CallAssembler(names)
+        self._markup = None if names and may_call else CallFilter()
+        """Where nothing may be called: a server then sends a call that its model writes as text."""
+        self._has_words = False
         self._usage = Usage()
         self._reason = "stop"
 
@@ -486,14 +549,26 @@ class _ReplyReader:
             num_output = chunk.usage.output_tokens or num_output
             self._usage = replace(chunk.usage, output_tokens=num_output)
         pieces = self._thoughts.push(chunk.text) if chunk.text else []
-        text = "".join(piece.text for piece in pieces if piece.kind == "words")
+        text = self._words(pieces, is_last=False)
         return ReplyToken(text, self._usage, None, self._calls.push(chunk.calls))
 
     def last(self) -> ReplyToken:
         """Raises MalformedStreamError."""
-        text = "".join(piece.text for piece in self._thoughts.flush() if piece.kind == "words")
+        text = self._words(self._thoughts.flush(), is_last=True)
         calls = self._calls.flush(is_whole=self._reason != "length")
         return ReplyToken(text, self._usage, self._reason, calls)
+
+    @property
+    def is_only_markup(self) -> bool:
+        """True if the reply so far is calls that may not be made, and nothing else."""
+        return self._markup is not None and self._markup.has_dropped and not self._has_words
+
+    def _words(self, pieces: Iterable[Piece], *, is_last: bool) -> str:
+        text = "".join(piece.text for piece in pieces if piece.kind == "words")
+        if self._markup is not None:
+            text = self._markup.push(text) + (self._markup.flush() if is_last else "")
+        self._has_words = self._has_words or bool(text.strip())
+        return text
 
 
 def _names(tools: Tools | None) -> frozenset[str]:
@@ -522,11 +597,14 @@ def remote_chat_factory(
     condensing: Condensing,
     small: SmallModel | None = None,
 ) -> Callable[[str, Sequence[ChatMessage]], ChatPort]:
-    """Chats with the model of a source; `small` stands in for it where it fails."""
+    """Chats with the model of a source; `small` stands in for it where it fails, and scores the end
+    of messages where it can."""
+    scores = small is not None and small.open_scoring_chat is not None
+    chat = ScoringRemoteChat if scores else RemoteChat
 
     def open_chat(instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         history = TextHistory(instructions, examples, context_tokens)
         history.with_examples = limits.with_examples
-        return RemoteChat(server, clock, sampling, history, limits, condensing, small)
+        return chat(server, clock, sampling, history, limits, condensing, small)
 
     return open_chat

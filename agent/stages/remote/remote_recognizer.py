@@ -28,7 +28,7 @@ from asr.recognition.final_reuse import covers_same_words
 
 from .api_server import PROBE_S
 from .recovery import recovery_wait_s
-from .server_error import ServerError
+from .remote_error import RemoteError
 from .transcription_server import TranscriptionServer
 from .transcription_session import Pass, TranscriptionSession
 
@@ -161,11 +161,16 @@ class RemoteRecognizer:
                 text = await self._server.transcribe(
                     job.pcm, timeout_s, is_last_resort=local is None, language=self._language
                 )
-        except ServerError as error:
+        except RemoteError as error:
             if local is not None:
                 return await local.decode(job, priority)
             raise StageError("asr", f"The recognition server {error.reason}.") from error
-        return asr.Hypothesis(text, audio_s=len(job.pcm) / asr.RATE_HZ)
+        hypothesis = asr.Hypothesis(text, audio_s=len(job.pcm) / asr.RATE_HZ)
+        if not hypothesis.is_garbage:
+            return hypothesis
+        if local is not None:
+            return await local.decode(job, priority)
+        raise StageError("asr", "The recognition server gave unreadable text.")
 
 
 class CallSession:
@@ -193,7 +198,7 @@ class CallSession:
                         num_failed = 0
                         if language == self._language:  # else it changed meanwhile
                             await self._listen(_Open(socket, session))
-                except ServerError:
+                except RemoteError:
                     num_failed += 1
                 if language != self._language:
                     continue
@@ -280,7 +285,7 @@ class CallSession:
     def _give_up(self, used: "_Open | None", timeout_s: float) -> None:
         if used is None:
             return
-        self._server.session_failed(ServerError(f"did not answer within {timeout_s:g} s"))
+        self._server.session_failed(RemoteError(f"did not answer within {timeout_s:g} s"))
         used.socket.transport.abort()
         if self._open is used:
             self._lose()

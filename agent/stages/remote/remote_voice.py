@@ -20,7 +20,7 @@ from agent.session.ports.stage_ports import APOLOGY, Speech
 from tts.word_times import WordTime
 
 from .api_server import PROBE_S
-from .server_error import ServerError
+from .remote_error import RemoteError
 from .speech_server import SpeechServer
 from .streamed_speech import Pace, StreamedSpeech
 
@@ -73,7 +73,7 @@ class RemoteVoice:
                 text = self._missing[0]
                 try:
                     self._kept[text] = await self._synthesized(text)
-                except ServerError:
+                except RemoteError:
                     return
                 del self._missing[0]
         self.converted.clear()  # they may be the other voice's
@@ -103,7 +103,7 @@ class RemoteVoice:
         if not any(map(str.isalnum, piece.text)):
             return
         local = self._local if self._local is not None and self._local.is_ready() else None
-        failure: ServerError | None = None
+        failure: RemoteError | None = None
         if local is None or self._server.problem is None:  # it is watched, and may recover
             has_begun = False
             try:
@@ -113,7 +113,7 @@ class RemoteVoice:
                         yield speech
                         has_begun = True
                 return
-            except ServerError as error:
+            except RemoteError as error:
                 failure = error
             if has_begun or local is None:
                 raise StageError("tts", f"The speech server {failure.reason}.") from failure
@@ -124,7 +124,7 @@ class RemoteVoice:
     async def _by_server(
         self, piece: tts.SpeakablePiece, rate_hz: int, speed: float, *, is_last_resort: bool
     ) -> AsyncGenerator[Speech, None]:
-        """Raises ServerError."""
+        """Raises RemoteError."""
         streamed = StreamedSpeech(piece.text, piece.span[0], rate_hz, self._pace, speed)
         sounds = self._server.speak(piece.text.strip(), speed, is_last_resort=is_last_resort)
         async with aclosing(sounds):
@@ -136,7 +136,7 @@ class RemoteVoice:
         yield streamed.finish()
 
     async def _synthesized(self, text: str) -> Sequence[tts.SpeechChunk]:
-        """A text as one chunk. Raises ServerError."""
+        """A text as one chunk. Raises RemoteError."""
         piece = tts.SpeakablePiece(text, (0, len(text)), 0)
         spoken = self._by_server(piece, KEPT_RATE_HZ, 1.0, is_last_resort=True)
         async with aclosing(spoken):

@@ -10,7 +10,7 @@ class ReplySource(Protocol):
     """A stateless language model. Belongs to one event loop; shared by all calls."""
 
     subject: str
-    """Subject of the sentences of which `ServerError.reason` is the predicate."""
+    """Subject of the sentences of which `RemoteError.reason` is the predicate."""
     timeout_s: float
     """Longest wait for the first token, and between two."""
     caches_prefix: bool
@@ -35,17 +35,17 @@ class ReplySource(Protocol):
         self, body: Mapping[str, Any], *, first_token_s: float, is_last_resort: bool
     ) -> AsyncGenerator[Chunk, None]:
         """Stream a reply to a request in OpenAI's form; its first chunk is one that the model has
-        generated, its last one has a finish reason.
+        generated, its last one has a finish reason. `ReplyLimit` ends it, whatever the model does.
 
-        Raises ServerError. `is_last_resort` False: something else can answer instead, so there is
+        Raises RemoteError. `is_last_resort` False: something else can answer instead, so there is
         no waiting for a source that is full.
         """
         ...
 
     async def complete(self, messages: Sequence[Mapping[str, Any]], max_tokens: int) -> str:
-        """A whole reply, outside of a turn. Raises ServerError."""
+        """A whole reply, outside of a turn. Raises RemoteError."""
         ...
 
     async def read_ahead(self, body: Mapping[str, Any]) -> None:
-        """Have a prompt computed that a reply will begin with. Raises ServerError."""
+        """Have a prompt computed that a reply will begin with. Raises RemoteError."""
         ...

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from agent.config.remote_models import RemoteModel
 from agent.stages.stall_timeout import stall_timeout
 
-from .api_server import ApiServer, ServerOptions
+from .api_server import ApiServer, ServerOptions, pieces_of
 from .pcm_reader import PcmReader
-from .server_error import ServerError
+from .remote_error import RemoteError
 
 SPEECH_PATH: Final = "/audio/speech"
 
@@ -31,6 +31,13 @@ KINDS: Final = (
     "application/octet-stream",
 )
 """Media types of what is read; what it is the first bytes say."""
+
+GATHERED_MS: Final = 10
+"""Audio that is gathered from pieces that are shorter; servers send 20 ms and more at a time. Each
+costs work that does not depend on its length, and a server may send one sample at a time. Longer:
+the first sound of one that sends short pieces comes later."""
+
+BYTES_PER_SAMPLE: Final = 2
 
 PROBE_TEXT: Final = "Hello."
 
@@ -72,7 +79,7 @@ class SpeechServer:
         """Stream the speech of a text; each item has samples. `speed` is OpenAI's, and sent only
         where it is not 1.
 
-        Raises ServerError. `is_last_resort` False: another voice can speak instead, so there is no
+        Raises RemoteError. `is_last_resort` False: another voice can speak instead, so there is no
         waiting for a server that is full.
         """
 
@@ -80,14 +87,14 @@ class SpeechServer:
             stream = self._stream(text, speed)
             first = await anext(stream, None)
             if first is None:
-                raise ServerError("sent no audio", "passing")
+                raise RemoteError("sent no audio", "passing")
             return stream, first
 
         try:
             stream, first = await self._api.opened(
                 attempt, self._timeout_s, "sound", is_last_resort=is_last_resort
             )
-        except ServerError as error:
+        except RemoteError as error:
             self._api.failed(error)
             raise
         self._api.works()
@@ -99,32 +106,40 @@ class SpeechServer:
                     async with stall_timeout(self._timeout_s):
                         following = await anext(stream, None)
         except TimeoutError:
-            silent = ServerError(f"sent nothing for {self._timeout_s:g} s in the middle of speech")
+            silent = RemoteError(f"sent nothing for {self._timeout_s:g} s in the middle of speech")
             self._api.failed(silent)
             raise silent from None
-        except ServerError as error:
+        except RemoteError as error:
             self._api.failed(error)
             raise
 
-    def failed(self, reason: str) -> ServerError:
+    def failed(self, reason: str) -> RemoteError:
         """Note that what came was no speech; returns the error for it."""
-        error = ServerError(reason)
+        error = RemoteError(reason)
         self._api.failed(error)
         return error
 
     async def _stream(self, text: str, speed: float = 1.0) -> AsyncGenerator[Samples, None]:
-        """One try. Raises ServerError."""
+        """One try. Raises RemoteError."""
         fields: dict[str, object] = {**self._fields, "input": text}
         if speed != 1.0:
             fields["speed"] = speed
         async with self._api.answer(SPEECH_PATH, KINDS, json=fields) as response:
             said = _RATE.search(response.headers.get("content-type", ""))
             reader = PcmReader(int(said[1]) if said else self._rate_hz)
-            async with aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]
+            held = bytearray()
+            async with aclosing(pieces_of(response)) as pieces:
                 async for piece in pieces:
-                    samples = reader.push(piece)
+                    held += piece
+                    if len(held) < reader.rate_hz * BYTES_PER_SAMPLE * GATHERED_MS // 1000:
+                        continue
+                    samples = reader.push(bytes(held))
+                    held.clear()
                     if len(samples):
                         yield samples, reader.rate_hz
+            samples = reader.push(bytes(held))
+            if len(samples):
+                yield samples, reader.rate_hz
 
     async def _probe(self) -> bool:
         if self._api.problem is None:
@@ -132,7 +147,7 @@ class SpeechServer:
             return False
         async with aclosing(self._stream(PROBE_TEXT)) as stream:
             if await anext(stream, None) is None:
-                raise ServerError("sent no audio")
+                raise RemoteError("sent no audio")
             async for _ in stream:  # to its end, so that the connection can be kept
                 pass
         return True

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from agent.session.ports.playback import HeardWord
 from agent.session.ports.stage_ports import Speech
+from latency_budget.account.marks import AUDIBLE
 from tts.resample import StreamResampler
-from tts.voice import AUDIBLE
 
 MIN_CHUNK_MS: Final = 40
 """Shortest chunk. Shorter ones cost an event each and are heard no sooner: a frame of playback has
@@ -67,6 +67,8 @@ class StreamedSpeech:
         self._resampler: StreamResampler | None = None
         self._silence: list[Int16] | None = []
         """Samples before the first sound, at the server's rate; None after it."""
+        self._num_silent = 0
+        """Their number."""
         self._pcm = np.zeros(0, np.int16)
         """Samples at the output's rate that are in no chunk yet."""
         self._num_sent = 0
@@ -102,12 +104,12 @@ class StreamedSpeech:
     def _trimmed(self, silence: list[Int16], samples: Int16, rate_hz: int) -> Int16:
         """Drop the silence before the first sound."""
         sounds = np.flatnonzero(np.abs(samples.astype(np.int32)) > AUDIBLE)
-        num_silent = sum(map(len, silence)) + len(samples)
-        if not len(sounds) and num_silent <= MAX_LEAD_IN_S * rate_hz:
+        if not len(sounds) and self._num_silent + len(samples) <= MAX_LEAD_IN_S * rate_hz:
             silence.append(samples)
+            self._num_silent += len(samples)
             return samples[:0]
         before = np.concatenate([*silence, samples])
-        first = num_silent - len(samples) + (int(sounds[0]) if len(sounds) else len(samples))
+        first = self._num_silent + (int(sounds[0]) if len(sounds) else len(samples))
         self._silence = None
         return before[max(0, first - rate_hz * LEAD_IN_MS // 1000) :]
 

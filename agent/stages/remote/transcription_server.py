@@ -35,7 +35,7 @@ from agent.stages.stall_timeout import stall_timeout
 from .api_server import ApiServer, ServerOptions, read_body
 from .completion_chunks import read_object
 from .event_stream import MAX_EVENT_BYTES, MalformedStreamError
-from .server_error import ErrorKind, ServerError
+from .remote_error import ErrorKind, RemoteError
 from .transcription_session import MAX_TEXT_CHARS, FailedSessionError, TranscriptionSession
 
 UPLOAD_PATH: Final = "/audio/transcriptions"
@@ -117,7 +117,7 @@ class TranscriptionServer:
     async def transcribe(
         self, pcm: asr.Pcm, timeout_s: float, *, is_last_resort: bool, language: str = ""
     ) -> str:
-        """Words of float32 [n] at 16 kHz, by an upload. Raises ServerError. `is_last_resort` False:
+        """Words of float32 [n] at 16 kHz, by an upload. Raises RemoteError. `is_last_resort` False:
         another recognizer can answer instead, so there is no waiting for a server that is full.
         `language`: a code; empty: the server's own."""
         recording = wav_of(pcm)
@@ -128,7 +128,7 @@ class TranscriptionServer:
                 "words",
                 is_last_resort=is_last_resort,
             )
-        except ServerError as error:
+        except RemoteError as error:
             self._api.failed(error)
             raise
         self._api.works()
@@ -138,17 +138,17 @@ class TranscriptionServer:
     async def session(
         self, language: str = ""
     ) -> AsyncIterator[tuple[websockets_client.ClientConnection, TranscriptionSession]]:
-        """Open a Realtime session that has taken its settings. Raises ServerError, also for what
+        """Open a Realtime session that has taken its settings. Raises RemoteError, also for what
         goes wrong in the body of the context."""
         try:
             async with self._session(language) as opened:
                 self.session_works()
                 yield opened
-        except ServerError as error:
+        except RemoteError as error:
             self.session_failed(error)
             raise
 
-    def session_failed(self, error: ServerError) -> None:
+    def session_failed(self, error: RemoteError) -> None:
         """Note that a Realtime session could not be opened, or broke. One that the server has
         closed, as many do when nobody speaks, is no failure."""
         if error.kind == "late":
@@ -168,7 +168,7 @@ class TranscriptionServer:
     # --- requests ---
 
     async def _uploaded(self, recording: bytes, language: str = "") -> str:
-        """One try. Raises ServerError."""
+        """One try. Raises RemoteError."""
         fields = {
             "model": self._model.name,
             "language": language or self.language,
@@ -182,7 +182,7 @@ class TranscriptionServer:
             answer = read_object(await read_body(response, MAX_EVENT_BYTES))
         text = answer.get("text")
         if not isinstance(text, str) or len(text) > MAX_TEXT_CHARS:
-            raise ServerError("sent an answer without a text that could be one")
+            raise RemoteError("sent an answer without a text that could be one")
         return text.strip()
 
     @asynccontextmanager
@@ -213,21 +213,21 @@ class TranscriptionServer:
                         session.receive(await socket.recv())
                 yield socket, session
         except TimeoutError:
-            raise ServerError(f"opened no session within {OPEN_TIMEOUT_S:g} s") from None
+            raise RemoteError(f"opened no session within {OPEN_TIMEOUT_S:g} s") from None
         except MalformedStreamError as error:
-            raise ServerError(str(error)) from None
+            raise RemoteError(str(error)) from None
         except FailedSessionError as error:
-            raise ServerError(f"reports: {self._api.shown(str(error))}") from None
+            raise RemoteError(f"reports: {self._api.shown(str(error))}") from None
         except InvalidStatus as error:
             raise self._api.refusal(error.response.status_code) from None
         except ConnectionClosed as closed:
             is_polite = isinstance(closed, ConnectionClosedOK)
             kind: ErrorKind = "late" if is_polite else "passing"
-            raise ServerError(f"hung up{self._why(closed)}", kind) from None
+            raise RemoteError(f"hung up{self._why(closed)}", kind) from None
         except (WebSocketException, ssl.SSLError):
-            raise ServerError("speaks no WebSocket at this address") from None
+            raise RemoteError("speaks no WebSocket at this address") from None
         except OSError:
-            raise ServerError("can't be reached", "passing") from None
+            raise RemoteError("can't be reached", "passing") from None
 
     def _why(self, closed: ConnectionClosed) -> str:
         close = closed.sent if closed.rcvd is None else closed.rcvd
@@ -243,7 +243,7 @@ class TranscriptionServer:
             try:
                 async with self._session():
                     self._is_tried = self.has_sessions = True
-            except ServerError as error:
+            except RemoteError as error:
                 # One that is full, or gone, is asked again.
                 self._is_tried = error.kind not in ("full", "passing")
                 _log.info("no Realtime session at %s: it %s", self._model, error.reason)
@@ -254,7 +254,7 @@ class TranscriptionServer:
         if not self._is_tried:
             return await self._first_probe()
         if self._session_problem is not None:  # there may be no call that opens one
-            with contextlib.suppress(ServerError):
+            with contextlib.suppress(RemoteError):
                 async with self._session():
                     self.session_works()
         if self._api.problem is None:
@@ -264,7 +264,7 @@ class TranscriptionServer:
         return True
 
     async def _recognize_nothing(self) -> None:
-        """A request such as calls make, of half a second of silence. Raises ServerError."""
+        """A request such as calls make, of half a second of silence. Raises RemoteError."""
         await self._uploaded(wav_of(np.zeros(asr.RATE_HZ // 2, np.float32)))
 
 

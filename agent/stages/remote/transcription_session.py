@@ -42,8 +42,9 @@ EXTRA_SAMPLES: Final = asr.RATE_HZ // 10
 """16 kHz samples that the buffer may hold behind a job's end: the silence in which a pause is found
 has been sent before its pass is asked for."""
 
-MAX_TEXT_CHARS: Final = 20_000
-"""Longest text of one pass, which has 28 s of audio at most. More is a loop of the model."""
+MAX_TEXT_CHARS: Final = 4000
+"""Longest text of one pass, which has 28 s of audio at most: who speaks fast says 30 characters a
+second. More is a loop of the model, and to look for an echo of the agent in it takes longer."""
 
 MAX_ITEMS: Final = 64
 """Items whose words are on their way. A server with more answers none."""

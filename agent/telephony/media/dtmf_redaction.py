@@ -31,6 +31,8 @@ class RedactedRecording:
         self._detector: tuple[int, DtmfDetector] | None = None
         self._waiting: deque[tuple[Int16, int, int]] = deque()
         """Audio, its rate in Hz, and its time in ns."""
+        self._waiting_ms = 0.0
+        """Length of all of it."""
         self._quiet_ms = 0.0
         """Audio still to be silenced after a tone."""
 
@@ -40,12 +42,14 @@ class RedactedRecording:
         detector = self._detector[1]
         detector.push(pcm)
         self._waiting.append((pcm, rate_hz, at_ns))
+        self._waiting_ms += _ms(self._waiting[-1])
         if detector.is_tone:
             self.key_pressed()
         elif self._quiet_ms > 0:
             self._quiet_ms -= _ms(self._waiting[-1])
             self._silence()
-        while sum(map(_ms, self._waiting)) - _ms(self._waiting[0]) >= BEHIND_MS:
+        while self._waiting_ms - (first_ms := _ms(self._waiting[0])) >= BEHIND_MS:
+            self._waiting_ms -= first_ms
             self._recording.caller(*self._waiting.popleft())
 
     def key_pressed(self) -> None:

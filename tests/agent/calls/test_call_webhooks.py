@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -218,6 +219,21 @@ def test_of_a_long_answer_the_head_is_read(tmp_path: Path, receiver: WebhookRece
     assert len(num_sent) < 100
 
 
+def test_a_head_that_cannot_be_read_is_not_quoted_whole(
+    tmp_path: Path, receiver: WebhookReceiver
+) -> None:
+    def nonsense(receiver: WebhookReceiver, request: BaseHTTPRequestHandler) -> None:
+        request.wfile.write(b"x" * 50_000 + b"\r\n\r\n")
+
+    receiver.answers = [nonsense]
+    place = tmp_path / "turns.sqlite"
+    with stored(place, ended("sess_a", "crm")), sending(place, crm=receiver.url) as webhooks:
+        until(lambda: webhooks.endpoints["crm"].num_failures)
+        problem = webhooks.problem["crm"]
+    assert problem.startswith("webhooks.crm: the endpoint can't be reached: illegal status line")
+    assert len(problem) < 300
+
+
 def test_what_waits_survives_the_process(place: Place, receiver: WebhookReceiver) -> None:
     """Another store and other senders on the same database stand for the next process."""
     receiver.answers = [answers(503)]
@@ -272,6 +288,64 @@ def test_a_full_disk_delays_events(tmp_path: Path, receiver: WebhookReceiver) ->
         assert ids(receiver.wait(1)) == ["sess_a"]
 
 
+def make_newer(place: Path) -> None:
+    """Give the store the version of a later program."""
+    with contextlib.closing(sqlite3.connect(place)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+
+
+def unstored_event(place: Path, webhooks: CallWebhooks, call: EndedCall) -> None:
+    """Add a call to a store of a newer version."""
+    store = TurnStore(place, on_unstored=webhooks.send_unstored)
+    store.start()
+    store.add(call)
+    assert store.flush(PATIENCE_S)
+    assert "newer version" in (store.problem or "")
+    assert (store.lost, store.num_messages_dropped) == (1, 0)
+    store.close()
+
+
+def test_events_that_a_newer_store_refuses_are_sent_from_memory(
+    tmp_path: Path, receiver: WebhookReceiver
+) -> None:
+    """As while a fleet is updated: a server that connects again finds newer tables."""
+    place = tmp_path / "turns.sqlite"
+    receiver.answers = [answers(500), answers(200)]
+    with stored(place, ended("sess_before", "other")):
+        pass
+    make_newer(place)
+    with sending(place, crm=receiver.url) as webhooks:
+        unstored_event(place, webhooks, ended("sess_a", "crm"))
+        assert ids(receiver.wait(2)) == ["sess_a", "sess_a"]
+        crm = webhooks.endpoints["crm"]
+        until(lambda: crm.num_delivered == 1 and crm.num_waiting == 0)
+        assert "its queue can't be read: it is of a newer version" in webhooks.problem["crm"]
+        assert crm.writer.failures == 0
+    assert receiver.ids == ["msg_sess_a", "msg_sess_a"]
+
+
+def test_unstored_events_are_bounded_and_what_is_left_is_logged(
+    tmp_path: Path,
+    receiver: WebhookReceiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(call_webhooks, "MAX_UNSTORED_TRIED", 1)
+    call = ended("sess_a", "crm")
+    monkeypatch.setattr(call_webhooks, "MAX_UNSTORED_CHARS", 2 * len(call.messages[0].body))
+    receiver.answers = [answers(500)]
+    place = tmp_path / "turns.sqlite"
+    with sending(place, crm=receiver.url) as webhooks:
+        crm = webhooks.endpoints["crm"]
+        webhooks.send_unstored(call)
+        until(lambda: crm.num_failures)
+        for name in ("sess_b", "sess_c", "sess_d"):  # one too many behind the one that is tried
+            webhooks.send_unstored(ended(name, "crm"))
+        until(lambda: crm.num_waiting == 3)
+    assert "webhooks.crm: msg_sess_d was dropped" in caplog.text
+    assert "webhooks.crm: 3 messages that the store can't hold were not sent" in caplog.text
+
+
 async def test_metrics_and_readiness_tell_of_endpoints(
     tmp_path: Path, receiver: WebhookReceiver
 ) -> None:
@@ -324,6 +398,26 @@ async def test_metrics_and_readiness_tell_of_endpoints(
         ("64:ff9b::a9fe:a9fe", False),
         ("2002:7f00:1::", False),
         ("ff02::1", False),
+        ("fec0::1", False),
+        ("64:ff9b:1::a00:1", False),
+        ("64:ff9b::a00:1", False),
+        ("64:ff9b::5db8:d822", True),  # of 93.184.216.34
+        ("64:ff9b::c000:8", False),  # of 192.0.0.8
+        ("2002:5db8:d822::1", True),
+        ("2002:c000:8::1", False),
+        ("::10.0.0.1", False),
+        ("::93.184.216.34", False),  # deprecated, and routed nowhere
+        ("192.0.0.8", False),
+        ("192.0.0.9", False),  # the nearest NAT
+        ("192.0.1.1", True),
+        ("191.255.255.255", True),
+        ("3fff::1", False),
+        ("3fff:fff:ffff::1", False),
+        ("3fff:1000::1", True),
+        ("5f00::1", False),
+        ("100:0:0:1::1", False),
+        ("4000::1", False),
+        ("2a00:1450:4001::1", True),
     ],
 )
 def test_which_addresses_are_public(address: str, public: bool) -> None:

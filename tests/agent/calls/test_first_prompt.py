@@ -60,6 +60,11 @@ class LoadedStages:
     async def wait_started(self) -> None:
         self.told.append("started")
 
+    async def prefill_scoring_prompt(self) -> None:
+        self.told.append("scoring prompt")
+        if self._error is not None:
+            raise self._error
+
     def open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
         self.told.append((instructions, [(each.role, each.text) for each in examples]))
         return cast(ChatPort, RecordedChat(self.told, self._error))
@@ -98,14 +103,19 @@ async def test_a_model_that_fails_is_left_to_the_first_call(error: Exception) ->
     assert (await prefilled(LoadedStages(error=error)))[-2:] == [("preview", ""), "close"]
 
 
+@pytest.mark.parametrize("error", [None, StageError("llm", "fails"), RuntimeError("a fault")])
+async def test_with_a_model_elsewhere_the_prompt_of_scores_is_read(error: Exception | None) -> None:
+    stages = LoadedStages(remote=object(), error=error)
+    assert await prefilled(stages) == ["started", "scoring prompt"]
+
+
 @pytest.mark.parametrize(
     ("stages", "admitted"),
     [
         (LoadedStages("failed"), 0),
-        (LoadedStages(remote=object()), 0),
         (LoadedStages(), 1),
     ],
-    ids=["not loaded", "elsewhere", "a call was sooner"],
+    ids=["not loaded", "a call was sooner"],
 )
 async def test_nothing_is_read(stages: LoadedStages, admitted: int) -> None:
     assert await prefilled(stages, admitted) == ["started"]

@@ -1,18 +1,20 @@
 """Sessions that can't begin: what the client is told."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from agent.calls.call_state import CallHead, CallState
-from agent.calls.service import CANT_BEGIN, AdmittedCall
+from agent.calls.service import BROKEN, CANT_BEGIN, WARMING, AdmittedCall
 from agent.calls.session_start import SessionStart, session_start
 from agent.calls.state_store.memory import MemoryStateStore
 from agent.calls.state_writer import FleetCalls, TakenOverCall
 from agent.errors import CLOSE_OVERLOADED, CLOSE_POLICY, ClientError
 from agent.http.auth.principal import ANYONE
+from agent.http.refusal import HttpRefusal
 from agent.session.api.conversation import ItemId, Message
 from agent.session.api.ids import new_session_id
 from agent.session.api.server_events import Notice, Problem
@@ -63,6 +65,40 @@ async def test_the_client_is_told_why_its_language_is_not_possible(
     (problem,) = last
     assert isinstance(problem, Problem)
     assert (problem.message, problem.param) == ("pip install 'halfsec[languages]'", param)
+    assert made.is_empty
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal"), [("warming", WARMING), ("broken", BROKEN), ("failed", BROKEN)]
+)
+def test_a_service_that_cannot_work_does_not_say_that_it_loads(
+    status: str, refusal: HttpRefusal, tmp_path: Path
+) -> None:
+    made = TelephonyHarness(ManualClock(), tmp_path)
+    made.stages.status = status
+    give_way = made.calls.waiting.can_give_way
+    assert made.call_service.refusal(ANYONE, None, give_way) == refusal
+
+
+async def test_a_voice_that_this_server_lacks_is_refused_before_the_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a call of another server, or of a client secret that was made there."""
+
+    def lack(voice: str, rate_hz: int) -> NoReturn:
+        raise ClientError(f"There is no voice {voice!r}.", code="invalid_value", param="voice")
+
+    made = TelephonyHarness(ManualClock(), tmp_path)
+    monkeypatch.setattr(made.stages, "open_voice", lack)
+    service, carrier = made.call_service, EndedCarrier()
+    start = session_start(made.config, ANYONE, None)
+    assert isinstance(start, SessionStart)
+    elsewhere = replace(start, settings=start.settings.changed(voice="af_elsewhere"))
+    await service.hold(service.admit(ANYONE, SCOPE, elsewhere, service.socket_rules), carrier)
+    ((code, reason, (problem,)),) = carrier.ended
+    assert (code, reason) == (CLOSE_POLICY, CANT_BEGIN)
+    assert isinstance(problem, Problem)
+    assert "af_elsewhere" in problem.message
     assert made.is_empty
 
 

@@ -51,6 +51,15 @@ def test_one_that_breaks_its_contract(install: Install, capsys: pytest.CaptureFi
     assert out.endswith("6 of the checks failed; what each means: docs/how-to/engines.md\n")
 
 
+def test_one_that_ends_the_process(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    ends = ECHO.replace("yield request", "raise SystemExit(3)\n            yield request")
+    install("mine", "halfsec.chats", "mine = mine_chat:Echo", ends)
+    assert main(["check-plugin", "mine:"]) == 1
+    out = capsys.readouterr().out
+    assert "  WRONG replies in text\n        -> RuntimeError: SystemExit: 3\n" in out
+    assert "  ok    can be closed\n" in out
+
+
 def test_one_that_cannot_be_loaded(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install("mine", "halfsec.voices", "mine = mine_voice:Hum", HUM)
     assert main(["check-plugin", "mine:3"]) == 2

@@ -115,7 +115,7 @@ def test_a_report_is_of_the_service_s_own_turns(tmp_path: Path) -> None:
     (tmp_path / "halfsec.toml").write_text(
         '[latency_budget]\nstore = "postgresql://ana:s3cret@127.0.0.1:1/turns"'
     )
-    gone = halfsec("report", home=home, cwd=tmp_path)
+    gone = halfsec("report", "--config", "../halfsec.toml", home=home, cwd=home)
     assert gone.returncode == 2
     assert gone.stderr.startswith("postgresql://***@127.0.0.1:1/turns: ")
     assert len(gone.stderr.splitlines()) == 1
@@ -257,6 +257,31 @@ def test_doctor_says_where_traces_go(
     done = halfsec("doctor", "--port", "0", "--set", setting, home=tmp_path)
     lines = [" ".join(each.split()) for each in done.stdout.splitlines()]
     assert [each for each in lines if each.startswith(line)]
+
+
+@pytest.mark.parametrize("password", [None, "", "s3cret"])
+def test_doctor_misses_the_password_of_the_turn_server(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    password: str | None,
+) -> None:
+    monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    monkeypatch.delenv("RELAY_PASSWORD", raising=False)
+    if password is not None:
+        monkeypatch.setenv("RELAY_PASSWORD", password)
+    arguments = ["doctor", "--port", "0", "--set", "webrtc.turn_password_env=RELAY_PASSWORD"]
+    assert main(arguments) == 0
+    assert "TURN server" not in capsys.readouterr().out
+    assert main([*arguments, "--set", "webrtc.turn_url=turn:relay.test:3478"]) == 0
+    out = capsys.readouterr().out
+    (line,) = re.findall(r"TURN server\n +(\w+) +webrtc.turn_url +(.*)", out)
+    if password:
+        assert line == ("ok", "turn:relay.test:3478 (RELAY_PASSWORD is set)")
+    else:
+        assert line == ("note", "turn:relay.test:3478 (RELAY_PASSWORD is not set)")
+    assert ("-> set RELAY_PASSWORD to the password" in out) == (not password)
+    assert "s3cret" not in out
 
 
 def test_doctor_calls_gpus_experimental(

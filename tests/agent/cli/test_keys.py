@@ -1,11 +1,13 @@
 """`halfsec keys`, and the findings of `halfsec doctor` about access to the server."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from agent.__main__ import main
 from agent.cli.doctor import examine
+from agent.config import sources
 from agent.config.layers import load_config
 from agent.http.auth.keys import KeyFile
 from tests.support.service.redis_server import RedisServer
@@ -18,7 +20,17 @@ Output = pytest.CaptureFixture[str]
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def close_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the working directory be one that this user may not enter; root may enter them all."""
+
+    def is_there(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(sources, "Path", type("Closed", (type(Path()),), {"exists": is_there}))
 
 
 def test_a_key_is_made_shown_once_and_taken_away(home: Path, capsys: Output) -> None:
@@ -47,7 +59,9 @@ def test_a_key_is_made_shown_once_and_taken_away(home: Path, capsys: Output) -> 
     assert text not in listed
     assert key.digest.hex() not in listed
     assert main(["keys", "revoke", "ana"]) == 0
-    assert "Keys left: 1" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "Keys left: 1" in told
+    assert "No other server was told: there is no halfsec.toml in this directory" in told
     assert main(["keys", "revoke", "ben"]) == 0
     assert "the server stays closed" in capsys.readouterr().out
 
@@ -55,12 +69,19 @@ def test_a_key_is_made_shown_once_and_taken_away(home: Path, capsys: Output) -> 
 def test_a_key_is_taken_away_on_all_machines(
     home: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, redis: RedisServer
 ) -> None:
-    for name in ("ana", "ben"):
+    for name in ("ana", "ben", "cleo"):
         assert main(["keys", "add", name]) == 0
-    ana, ben = KeyFile(home / "keys.json").read()
+    ana, ben, cleo = KeyFile(home / "keys.json").read()
+    settings = home / "server.toml"
+    settings.write_text(f'[agent]\nstate_store = "{redis.address()}"\n')
+    capsys.readouterr()
+    assert main(["keys", "revoke", "cleo", "--config", str(settings)]) == 0
+    assert f"that share agent.state_store (file {settings})" in capsys.readouterr().out
     monkeypatch.setenv("HALFSEC_AGENT__STATE_STORE", redis.address())
     assert main(["keys", "revoke", "ana"]) == 0
+    assert "(environment variable HALFSEC_AGENT__STATE_STORE)" in capsys.readouterr().out
     revoked = redis.command("SMEMBERS", "test:revoked")
+    assert cleo.key_id.encode() in revoked
     assert ana.key_id.encode() in revoked
     assert ben.key_id.encode() not in revoked
     monkeypatch.setenv("HALFSEC_AGENT__STATE_STORE", "redis://:secret@127.0.0.1:1/0")
@@ -69,6 +90,31 @@ def test_a_key_is_taken_away_on_all_machines(
     told = capsys.readouterr().err
     assert "Revoked on this machine only" in told
     assert "secret" not in told
+    assert KeyFile(home / "keys.json").read() == ()
+
+
+def test_what_a_revocation_looked_for_is_told(home: Path, capsys: Output) -> None:
+    for name in ("ana", "ben"):
+        assert main(["keys", "add", name]) == 0
+    settings = home / "server.toml"
+    settings.write_text("[agent]\nport = 9000\n")
+    capsys.readouterr()
+    assert main(["keys", "revoke", "ana", "--config", str(settings)]) == 0
+    assert f"No other server was told: {settings} names no Redis" in capsys.readouterr().out
+    assert main(["keys", "revoke", "ben", "--config", "none.toml"]) == 1
+    told = capsys.readouterr().err
+    assert "Revoked on this machine only: Can't read the settings file none.toml" in told
+    assert KeyFile(home / "keys.json").read() == ()
+
+
+def test_a_revocation_in_a_directory_that_is_closed_says_what_it_did(
+    home: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["keys", "add", "ana"]) == 0
+    close_directory(monkeypatch)
+    assert main(["keys", "revoke", "ana"]) == 1
+    told = capsys.readouterr().err
+    assert "Revoked on this machine only: Can't look for halfsec.toml in this directory" in told
     assert KeyFile(home / "keys.json").read() == ()
 
 

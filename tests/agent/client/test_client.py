@@ -2,11 +2,13 @@
 
 import base64
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from agent.client import events as ev
+from agent.client.audio import input_encoding
 from agent.client.call import Call, connect
 from agent.client.errors import CallEndedError
 from agent.session.api.client_events import AppendAudio
@@ -23,7 +25,7 @@ from agent.session.api.server_events import (
     SpeechStopped,
     TranscriptCompleted,
     TranscriptDelta,
-    TranscriptFailed,
+    TranscriptionFailed,
     Usage,
 )
 from latency_budget.account.clock import ManualClock
@@ -93,7 +95,7 @@ async def test_everything_that_happens_in_a_turn_becomes_an_event() -> None:
             Extension("halfsec.waiting", {"stage": "asr", "waited_ms": 1500}),
             ItemRetrieved(Message(a, "assistant", "audio", "Hi", "incomplete")),
             Problem("No.", "invalid_value", param="p", event_id="e"),
-            TranscriptFailed(u, "Gone."),
+            TranscriptionFailed(u, "Gone."),
             Extension("halfsec.unheard_of", {}),
         )
         events = await take(call, 17)
@@ -202,6 +204,75 @@ async def test_frames_that_can_not_be_read_are_errors_not_exceptions() -> None:
         *events, closed = [event async for event in call.events()]
     assert isinstance(closed, ev.Closed)
     assert [e.code for e in events if isinstance(e, ev.ServerError)] == ["invalid_frame"] * 5
+
+
+RESUMED: dict[str, Any] = {
+    "type": "halfsec.resumed",
+    "items": [],
+    "num_items": 0,
+    "received": 7,
+    "will_answer": False,
+}
+CALL: dict[str, Any] = {
+    "type": "function_call",
+    "id": "i",
+    "status": "completed",
+    "call_id": "c",
+    "name": "clock",
+    "arguments": "{}",
+}
+ITEM_DONE: dict[str, Any] = {"type": "response.output_item.done", "response_id": "r", "item": CALL}
+TOKEN: dict[str, Any] = {"type": "halfsec.session", "resume_token": "t", "resume_s": 30}
+
+
+@pytest.mark.parametrize(
+    "good",
+    [RESUMED, {**RESUMED, "items": [CALL, {"type": "message", "name": 5}]}, ITEM_DONE, TOKEN],
+)
+def test_frames_that_the_client_goes_on_from(good: dict[str, Any]) -> None:
+    event = ev.EventReader().read(json.dumps(good), 0)
+    assert isinstance(event, ev.Resumed | ev.FunctionCall | ev.ResumeToken)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "[" * 100_000,
+        "9" * 5000,
+        *map(
+            json.dumps,
+            [
+                {**RESUMED, "received": "7"},
+                {**RESUMED, "received": 7.5},
+                {**RESUMED, "received": True},
+                {**RESUMED, "num_items": None},
+                {**RESUMED, "items": 5},
+                {**RESUMED, "items": [5]},
+                {**RESUMED, "items": [{}]},
+                {**RESUMED, "items": [{**CALL, "call_id": []}]},
+                {**RESUMED, "items": [{**CALL, "name": {}}]},
+                {**RESUMED, "items": [{"type": "function_call_output"}]},
+                {**ITEM_DONE, "response_id": []},
+                {**ITEM_DONE, "item": {**CALL, "name": []}},
+                {**ITEM_DONE, "item": {**CALL, "call_id": {}}},
+                {**TOKEN, "resume_token": {}},
+                {**TOKEN, "resume_token": "\ud800"},
+                {**TOKEN, "resume_s": "30"},
+                {"type": "session.updated", "session": 5},
+            ],
+        ),
+    ],
+    ids=lambda frame: frame[:100],
+)
+def test_frames_from_which_the_client_can_not_go_on(frame: str) -> None:
+    event = ev.EventReader().read(frame, 3)
+    assert isinstance(event, ev.ServerError)
+    assert (event.code, event.at_ns) == ("invalid_frame", 3)
+
+
+@pytest.mark.parametrize("audio", [5, {"input": []}, {"input": {"format": "pcm"}}])
+def test_a_session_without_a_readable_audio_format(audio: object) -> None:
+    assert input_encoding({"audio": audio}, "pcmu") == "pcmu"
 
 
 def test_audio_on_the_wire_is_base64_without_breaks() -> None:

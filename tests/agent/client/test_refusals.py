@@ -9,8 +9,11 @@ from typing import Any
 import httpx
 import pytest
 from websockets.asyncio.server import Server, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
 
-from agent.client.call import connect, wait_ready
+from agent.client.call import MAX_ANSWER_BYTES, connect, wait_ready
 from agent.client.errors import ConnectError, handshake_error
 from agent.session.api.conversation import ItemId
 from agent.session.api.server_events import Problem, SpeechStarted
@@ -86,6 +89,14 @@ async def test_a_wrong_path_is_no_wrong_key(status: HTTPStatus) -> None:
 async def test_a_refusal_in_the_servers_own_words() -> None:
     async with serving(lambda _: answer(HTTPStatus.FORBIDDEN, "Not from this page.")) as peer:
         assert "Not from this page." in str(await failure(peer.url + "x"))
+
+
+def test_a_refusal_that_is_nested_too_deeply() -> None:
+    body = b"[" * 100_000
+    refusal = Response(503, "Service Unavailable", Headers(), body)
+    error = handshake_error("ws://host", InvalidStatus(refusal))
+    assert (error.status, error.passes) == (503, True)
+    assert "not ready" in str(error)
 
 
 async def test_something_else_answers() -> None:
@@ -182,6 +193,21 @@ def ready_after(refusals: int) -> httpx.MockTransport:
 async def test_readiness_is_polled() -> None:
     answer_ = await wait_ready("ws://host:1/v1/realtime", poll_s=0.0, transport=ready_after(3))
     assert answer_ == {"status": "ready"}
+
+
+@pytest.mark.parametrize(
+    ("answer_", "words"),
+    [
+        (httpx.Response(200, content=b"[" * 100_000), "RecursionError"),
+        (httpx.Response(200, content=b"5"), "TypeError"),
+        (httpx.Response(200, content=b" " * (MAX_ANSWER_BYTES + 1)), "more than 1048576 bytes"),
+        (httpx.Response(200, headers={"content-encoding": "br, br"}), "compressed"),
+    ],
+)
+async def test_readiness_of_a_hostile_server(answer_: httpx.Response, words: str) -> None:
+    transport = httpx.MockTransport(lambda _: answer_)
+    with pytest.raises(ConnectError, match=words):
+        await wait_ready("http://host:1", 0.0, transport=transport, clock=ManualClock())
 
 
 async def test_readiness_that_never_comes() -> None:

@@ -20,8 +20,19 @@ def test_it_changes_nothing_commented_out_or_not(preset: str) -> None:
     commented = load_config({"agent.preset": preset}, file_text=text)
     assert commented.fingerprint() == config.fingerprint()
     assert all(not line or line[0] in "#[" for line in text.splitlines())
-    given = re.sub(r"(?m)^# (\w+ = (?! )|  \{|\])", r"\1", text)
-    assert load_config(file_text=given).fingerprint() == config.fingerprint()
+    valued = re.sub(r"(?m)^# Not set\. An example:\n.*\n", "", text)
+    assert load_config(file_text=uncommented(valued)).fingerprint() == config.fingerprint()
+
+
+def uncommented(text: str) -> str:
+    return re.sub(r"(?m)^# (\w+ = |  \{|\])", r"\1", text)
+
+
+def test_the_examples_of_settings_that_are_not_set_are_taken() -> None:
+    config = load_config(file_text=uncommented(settings_file(load_config())))
+    assert (config.agent.record_dir, config.agent.trace_dir) == ("recordings", "traces")
+    default = config.agents["default"]
+    assert (default.language, default.pace_ms, default.budget_ms) == ("de", 700, 800)
 
 
 def test_every_setting_is_there_with_its_words_and_bounds() -> None:
@@ -34,7 +45,7 @@ def test_every_setting_is_there_with_its_words_and_bounds() -> None:
     assert f"# One of {listed}.\n# preset = " in text
     assert "# One of int8, int4, float32, bfloat16, fp8.\n# dtype = " in text
     assert 'A language code like "en".' in text
-    assert "# trace_dir =   (not set)\n" in text
+    assert '# Not set. An example:\n# trace_dir = "traces"\n' in text
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,13 @@ def test_a_language_brings_recognizer_voice_and_sentences() -> None:
     assert config.telephony_in("de").announcement == PROFILES["de"].sentences.announcement
 
 
+def test_the_recognizers_language_is_one_that_it_knows() -> None:
+    with pytest.raises(ConfigError, match=r"asr\.language .*no recognizer here knows the language"):
+        made('[asr]\nlanguage = "xx"\n')
+    elsewhere = "openai:http://127.0.0.1:9/v1#whisper"
+    assert made(f'[asr]\nlanguage = "xx"\nmodel = "{elsewhere}"\n').asr.language == "xx"
+
+
 def test_agents_have_languages_of_their_own() -> None:
     config = made('[agents.paris]\nlanguage = "fr"\n[agents.madrid]\nlanguage = "es"\nvoice="x"\n')
     assert config.call_languages == ("en", "fr", "es")

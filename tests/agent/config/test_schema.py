@@ -1,6 +1,7 @@
 """Settings: which layer wins, what is refused, and what the refusal says."""
 
 import contextlib
+import errno
 import string
 from pathlib import Path
 
@@ -124,6 +125,20 @@ def test_unknown_settings(
         ("[agents.a]\ntools = ['x']", "agents.a.tools must be a table, not 'x'"),
         ("[agents.a]\npreset = 'x'", "agents.a.preset must be one of"),
         ("[agent]\nearly_openers = 1", "agent.early_openers must be true or false, not 1"),
+        (
+            "[agent]\nallowed_origins = ['voice.example.org']",
+            "agent.allowed_origins must be web origins like https://voice.example.com",
+        ),
+        ("[agent]\nallowed_origins = ['https://a.example/b']", "must be web origins like"),
+        ("[agent]\nallowed_origins = ['https://*.example']", "must be web origins like"),
+        (
+            "[asr]\ncompute_type = 'float16'",
+            'asr.compute_type is "float16" (file halfsec.toml), and asr.device "cpu" computes in',
+        ),
+        (
+            "[telephony]\nrecord = 'always'",
+            'telephony.record is "always" (file halfsec.toml), but agent.record_dir is not set',
+        ),
     ],
 )
 def test_values_that_do_not_fit(file_text: str, message: str) -> None:
@@ -206,6 +221,47 @@ def test_the_environment_reaches_an_agent_whose_name_has_capitals() -> None:
     assert set(config.agents) == {"default", "Bob"}
 
 
+NAMED = """
+[agents.front-desk]
+[agents.back_office]
+[agents."v1.2"]
+[mcp.home-lights]
+url = "http://127.0.0.1:9/mcp"
+[webhooks.our-crm]
+url = "https://crm.example/hook"
+"""
+
+
+def test_the_environment_reaches_names_that_variables_can_not_have() -> None:
+    env = {
+        "HALFSEC_AGENTS__FRONT_DESK__GREETING": "Hi",
+        "HALFSEC_AGENTS__BACK_OFFICE__GREETING": "Yes?",
+        "HALFSEC_AGENTS__V1_2__GREETING": "Hm",
+        "HALFSEC_MCP__HOME_LIGHTS__TOOLS": "lamp",
+        "HALFSEC_WEBHOOKS__OUR_CRM__TRANSCRIPT": "no",
+    }
+    config = load_config(env=env, file_text=NAMED)
+    assert {name: each.greeting for name, each in config.agents.items() if each.greeting} == {
+        "front-desk": "Hi",
+        "back_office": "Yes?",
+        "v1.2": "Hm",
+    }
+    assert set(config.agents) == {"default", "front-desk", "back_office", "v1.2"}
+    assert config.mcp["home-lights"].tools == ("lamp",)
+    assert list(config.webhooks) == ["our-crm"]
+    assert not config.webhooks["our-crm"].transcript
+
+
+def test_a_variable_that_could_mean_two_names_is_refused() -> None:
+    both = "[agents.front-desk]\n[agents.'front.desk']\n"
+    variable = "HALFSEC_AGENTS__FRONT_DESK__GREETING"
+    told = "could mean agents.front-desk and agents.front.desk"
+    with pytest.raises(ConfigError, match=f"Environment variable {variable} {told}"):
+        load_config(env={variable: "Hi"}, file_text=both)
+    exact = load_config(env={variable: "Hi"}, file_text=f"{both}[agents.front_desk]\n")
+    assert exact.agents["front_desk"].greeting == "Hi"
+
+
 @pytest.mark.parametrize(
     "variable",
     [
@@ -216,12 +272,51 @@ def test_the_environment_reaches_an_agent_whose_name_has_capitals() -> None:
         "HALFSEC_PORT=tcp://10.0.0.1:80",
         "HALFSEC_PORT_80_TCP=tcp://10.0.0.1:80",
         "HALFSEC_PORT_80_TCP_ADDR=10.0.0.1",
+        "HALFSEC_HEAD_SVC_SERVICE_HOST=fd00::1",
+        "HALFSEC_HEAD_SVC_SERVICE_PORT_GCS=6379",
+        "HALFSEC_HEAD_SVC_PORT=tcp://10.0.0.1:6379",
+        "HALFSEC_HEAD_SVC_PORT_6379_TCP_PROTO=tcp",
+        "HALFSEC_SERVE_SVC_PORT_8000_TCP_PORT=8000",
+        "HALFSEC_REDIS_PORT_5_SCTP=sctp://10.0.0.1:5",
+        "HALFSEC_POSTGRES_SERVICE_PORT=5432",
+        "HALFSEC_DB_PASSWORD=s3cret",
+        "HALFSEC_REDIS_PASSWORD=s3cret",
         "HALFWAY=1",
     ],
 )
 def test_variables_that_are_no_settings(variable: str) -> None:
     name, _, value = variable.partition("=")
     assert load_config(env={name: value}) == load_config()
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "HALFSEC_PORT=9000",
+        "HALFSEC_AGENT_PORT=9000",
+        "HALFSEC_SERVICE_HOST=voice.example.org",
+        "HALFSEC_HEAD__SERVICE_PORT=80",
+        "HALFSEC_AGENT__X_PORT=tcp://10.0.0.1:80",
+        "HALFSEC_POSTGRES_PASSWORD=s3cret",
+    ],
+)
+def test_variables_that_only_look_like_those_of_a_service(variable: str) -> None:
+    name, _, value = variable.partition("=")
+    with pytest.raises(ConfigError, match=f"environment variable {name}"):
+        load_config(env={name: value})
+
+
+def test_web_origins_as_browsers_send_them() -> None:
+    origins = ["*", "null", "https://A.example:8443/", "capacitor://localhost", "http://[::1]:80"]
+    config = load_config(file_text=f"[agent]\nallowed_origins = {origins}")
+    assert config.agent.allowed_origins == tuple(origins)
+
+
+def test_number_formats_are_those_of_the_recognizers_device() -> None:
+    on_a_gpu = load_config({"asr.device": "cuda", "asr.compute_type": "float16"})
+    assert on_a_gpu.asr.compute_type == "float16"
+    of_a_plugin = load_config({"asr.model": "mine:tiny", "asr.compute_type": "float16"})
+    assert of_a_plugin.asr.compute_type == "float16"
 
 
 def test_agents_inherit_from_the_default_one() -> None:
@@ -329,6 +424,15 @@ def test_reading_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert origin(named, "agent.port") == f"file {other}"
 
 
+def test_a_directory_that_is_closed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_there(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "exists", is_there)
+    with pytest.raises(ConfigError, match=r"Can't look for halfsec\.toml in this directory: Perm"):
+        read_config(env={})
+
+
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_config(path=str(tmp_path / "none.toml"), env={})
@@ -341,7 +445,13 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("gpus", "2"), ("kv_dtype", "fp8"), ("head_dtype", "fp8"), ("calibration", "calls.txt")],
+    [
+        ("gpus", "2"),
+        ("kv_dtype", "fp8"),
+        ("head_dtype", "fp8"),
+        ("calibration", "calls.txt"),
+        ("megakernel", "true"),
+    ],
 )
 def test_what_is_for_a_gpu_is_refused_where_none_calculates(name: str, value: str) -> None:
     key = f"llm_engine.{name}"

@@ -19,7 +19,7 @@ from agent.http.auth.keys import KeyFile
 from agent.http.auth.principal import ANYONE, SCOPE_KEY, KeyLimits
 from agent.http.endpoints.latency import LatencyEndpoints
 from agent.observability import live_events
-from agent.observability.live_events import MAX_KEPT, MAX_LISTENERS, LiveEvents
+from agent.observability.live_events import MAX_ENCODED, MAX_KEPT, MAX_LISTENERS, LiveEvents
 from latency_budget.account.clock import ManualClock, SystemClock
 from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, Stage, TurnId
@@ -88,6 +88,34 @@ async def test_reconnected_listener_receives_missed_events() -> None:
     assert [number for number, _, _ in await told(again, 3)] == [3, 4, 5]
     of_a_server_before = events.listen(after_id=1000)
     assert [number for number, _, _ in await told(of_a_server_before, 5)] == [1, 2, 3, 4, 5]
+
+
+async def test_a_replay_of_the_ring_leaves_others_their_turns() -> None:
+    """And what is published meanwhile comes once, in order."""
+    events = LiveEvents()
+    turns, encoded_at = 0, list[int]()
+
+    def content() -> dict[str, Any]:
+        encoded_at.append(turns)
+        return {}
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            if turns <= 100:
+                events.publish("mark", "s1", content)
+            await asyncio.sleep(0)
+
+    for _ in range(MAX_KEPT - 200):
+        events.publish("mark", "s1", content)
+    async with asyncio.TaskGroup() as group:
+        beside = group.create_task(others())
+        await asyncio.sleep(0)
+        found = await told(events.listen(after_id=0), MAX_KEPT - 100)
+        beside.cancel()
+    assert [number for number, _, _ in found] == list(range(1, MAX_KEPT - 99))
+    assert max(map(encoded_at.count, set(encoded_at))) == MAX_ENCODED
 
 
 async def test_slow_listener_receives_the_number_of_lost_events() -> None:

@@ -2,14 +2,18 @@
 
 import asyncio
 import importlib
+import io
 import logging
+import re
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
 
 from agent.observability import server_log
-from agent.observability.server_log import Seldom
+from agent.observability.server_log import LogHandler, Seldom
+from tests.support.full_disk import files_limited_to
 from tests.support.service.server_connections import ServerUnderTest, end
 
 
@@ -80,9 +84,50 @@ def test_refused_streams_and_webhooks_do_not_fill_the_log(
         assert importlib.import_module(name)._log.name == name
         monkeypatch.setattr(logging.getLogger(name), "filters", [])
     monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
     levels = {name: logging.getLogger(name).level for name in server_log.PACKAGES}
     server_log.log_to_stderr("info")
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     for name in server_log._TELL_OF_STRANGERS:
         assert logging.getLogger(name).filters == [server_log.SELDOM]
+    assert not logging.raiseExceptions
+
+
+def test_a_full_disk_costs_one_line_a_minute_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log"
+    with path.open("w", buffering=1) as stream:
+        handler = LogHandler(stream)
+        with files_limited_to(0):
+            for later_s in (0.0, 1.0, 59.0, 61.0):
+                one = record("a call has ended")
+                one.created = 1e9 + later_s
+                handler.handle(one)
+        handler.handle(record("the disk has room"))
+    lines = path.read_text().splitlines()
+    told = [line for line in lines if "can't be written" in line]
+    assert [re.findall(r"\((\d) so far\)", line) for line in told] == [["1"], ["4"]]
+    assert all(line.endswith(": OSError: [Errno 27] File too large") for line in told)
+    assert lines[-1] == "the disk has room"
+    assert handler.num_failed == 4
+    assert capsys.readouterr().err == ""
+
+
+def test_a_line_that_can_not_be_formatted_is_told_with_its_place() -> None:
+    stream = io.StringIO()
+    bad = logging.LogRecord("agent", logging.ERROR, "agent/x.py", 7, "%d", ("no\nnumber",), None)
+    handler = LogHandler(stream)
+    handler.handle(bad)
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("Lines of the log can't be written (1 so far), the last one from agent")
+    assert "agent/x.py:7: TypeError: " in line
+
+
+def test_a_closed_log_is_no_error() -> None:
+    stream = io.StringIO()
+    stream.close()
+    handler = LogHandler(stream)
+    handler.handle(record("a"))
+    assert handler.num_failed == 1

@@ -1,14 +1,18 @@
 """Limits of one client's messages and audio."""
 
 import asyncio
+import base64
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from agent.codec.json_frame import MAX_FRAME_BYTES
 from agent.config.access import AccessSettings
 from agent.errors import IdleClientError
+from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.realtime.socket import (
     CHARS_PER_MESSAGE,
     MAX_REASON_BYTES,
@@ -17,6 +21,7 @@ from agent.realtime.socket import (
     WORK,
     CallSocket,
     ReceiveLimiter,
+    _cost,
 )
 from agent.session.api.client_events import (
     AppendAudio,
@@ -26,8 +31,11 @@ from agent.session.api.client_events import (
     Request,
     UpdateSession,
 )
-from agent.session.api.settings import ResponseOptions, SessionSettings
+from agent.session.api.settings import AudioEncoding, ResponseOptions, SessionSettings
+from agent.telephony.carriers.twilio import Twilio
+from agent.telephony.media_session import PhoneLine
 from latency_budget.account.clock import ManualClock
+from tests.agent.telephony.carriers.test_twilio import media, start
 
 
 class Peer:
@@ -128,6 +136,30 @@ async def test_idle_timeout_can_be_disabled() -> None:
             await taken.frame()
 
 
+async def test_the_next_connection_of_a_call_has_what_is_left_of_the_burst() -> None:
+    before, pauses = await intake(burst_s=2)
+    again, pauses_again = await intake(burst_s=2)
+    second = AppendAudio(np.zeros(24_000, np.int16), 24_000)
+    for _ in range(2):
+        await before.keep_pace("", [second])
+    again.continue_from(before)
+    await again.resume()
+    assert pauses_again == []
+    await again.keep_pace("", [second])
+    await again.resume()
+    assert pauses == []
+    assert pauses_again == [pytest.approx(1.0)] * 2
+
+
+async def test_a_resumption_counts_as_a_change_of_the_session() -> None:
+    taken, pauses = await intake()
+    for _ in range(MESSAGES_AT_ONCE // WORK):
+        await taken.resume()
+    assert pauses == []
+    await taken.resume()
+    assert pauses == [pytest.approx(WORK / MESSAGES_PER_S)]
+
+
 async def test_audio_is_read_no_faster_than_real_time_beyond_the_burst() -> None:
     taken, pauses = await intake(burst_s=2)
     second = AppendAudio(np.zeros(24_000, np.int16), 24_000)
@@ -191,8 +223,46 @@ async def test_long_messages_other_than_audio_count_by_length() -> None:
     assert pauses[-1] == pytest.approx(1.0, abs=0.1)
 
 
-async def test_long_audio_counts_as_one_message() -> None:
-    taken, pauses = await intake()
-    frame = "x" * 10 * MESSAGES_AT_ONCE * CHARS_PER_MESSAGE
-    await taken.keep_pace(frame, [AppendAudio(np.zeros(24_000, np.int16), 24_000)])
-    assert pauses == []
+@pytest.mark.parametrize(
+    ("encoding", "sample", "rate_hz"), [("pcm16", b"\1\2", 24_000), ("pcmu", b"\x7f", 8_000)]
+)
+async def test_audio_counts_as_one_message_however_long(
+    encoding: AudioEncoding, sample: bytes, rate_hz: int
+) -> None:
+    protocol = RealtimeProtocol(SessionSettings(input_encoding=encoding), model="x")
+    for num_samples in (rate_hz // 50, MAX_FRAME_BYTES * 3 // 4 // len(sample) - 64):
+        audio = base64.b64encode(sample * num_samples).decode()
+        frame = json.dumps({"type": "input_audio_buffer.append", "audio": audio})
+        for each in (frame, frame.encode()):
+            (appended,) = protocol.receive(each)
+            assert isinstance(appended, AppendAudio)
+            assert len(appended.pcm) == num_samples
+            assert _cost(each, [appended]) == 1
+
+
+async def test_escaped_slashes_of_audio_in_real_time_are_within_the_rate() -> None:
+    """As PHP writes JSON. The loudest possible noise of one sign: nothing but slashes."""
+    audio = base64.b64encode(b"\xff" * 960).decode().replace("/", "\\/")
+    frame = f'{{"type":"input_audio_buffer.append","audio":"{audio}"}}'
+    (appended,) = RealtimeProtocol(SessionSettings(), model="x").receive(frame)
+    assert isinstance(appended, AppendAudio)
+    assert 1 < _cost(frame, [appended]) < MESSAGES_PER_S / 50
+
+
+@pytest.mark.parametrize("num_lists", [21_000, 65_000])
+async def test_what_an_audio_message_holds_besides_audio_counts_by_length(num_lists: int) -> None:
+    lists = "[" + "[]," * num_lists + "0]"
+    for fields in (f'"audio":{lists},"audio":"AAAAAAAA"', f'"audio":"AAAAAAAA","x":{lists}'):
+        frame = f'{{"type":"input_audio_buffer.append",{fields}}}'
+        requests = RealtimeProtocol(SessionSettings(), model="x").receive(frame)
+        appended = [each for each in requests if isinstance(each, AppendAudio)]
+        assert _cost(frame, appended) > len(frame) / CHARS_PER_MESSAGE - 1 > 100
+
+
+async def test_what_a_carriers_audio_message_holds_besides_audio_counts_by_length() -> None:
+    line = PhoneLine(Twilio())
+    line.open(start())
+    plain = media(base64.b64encode(b"\xff" * 160).decode())  # 20 ms
+    assert _cost(plain, line.receive(plain)) == 1
+    padded = f'{plain[:-1]},"x":"{"x" * 60_000}"}}'
+    assert _cost(padded, line.receive(padded)) > 100

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,14 @@ from agent.config.schema import AgentProfile, Config
 from agent.errors import SlowReader
 from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.realtime.resume_tokens import ResumeTokens
-from agent.realtime.socket import SEND_TIMEOUT_S, CallSocket
+from agent.realtime.socket import (
+    CHARS_PER_MESSAGE,
+    MESSAGES_AT_ONCE,
+    MESSAGES_PER_S,
+    SEND_TIMEOUT_S,
+    WORK,
+    CallSocket,
+)
 from agent.realtime.transport import RealtimeTransport, Resuming
 from agent.session.api.server_events import Extension
 from agent.session.api.settings import SessionSettings
@@ -142,6 +150,81 @@ def test_call_waits_for_a_reconnect_until_its_timeout(after_s: float, is_back: b
             assert len(call.calls.waiting) == 0
             second.leave(1000)
         assert len(call.tokens) == 0
+
+    play(story)
+
+
+def test_a_client_that_resumes_in_the_last_moment_may_resume_again() -> None:
+    """It comes back in the pass of the loop in which its time is over, behind that."""
+
+    async def story(clock: ManualClock) -> None:
+        first, second, third = (Peer(clock) for _ in range(3))
+        async with scene(clock, first) as call:
+            first.leave(1006)
+            await second.socket.accept()
+            while not call.calls.waiting:  # noqa: ASYNC110 - no time passes
+                await asyncio.sleep(0)
+            loop = asyncio.get_running_loop()
+            loop.call_at(loop.time() + WAIT_S + 5e-7, call.voice.come_back, second.socket)
+            await asyncio.sleep(WAIT_S + 1)
+            second.leave(1006)
+            await asyncio.sleep(1)
+            await third.socket.accept()
+            call.voice.come_back(third.socket)
+            await asyncio.sleep(1)
+            third.leave(1000)
+        for peer in (second, third):
+            assert "halfsec.resumed" in [each["type"] for each in peer.told]
+
+    play(story)
+
+
+def test_a_client_that_resumes_has_what_is_left_of_its_limits() -> None:
+    """After each burst, on a new socket, as long as the old one is open or not."""
+
+    async def story(clock: ManualClock) -> None:
+        peers = [Peer(clock) for _ in range(4)]
+        async with scene(clock, peers[0]) as call:
+            for number, peer in enumerate(peers):
+                if number:
+                    await peer.socket.accept()
+                    call.voice.come_back(peer.socket)
+                for _ in range(MESSAGES_AT_ONCE):
+                    peer.say("input_audio_buffer.clear")
+                await asyncio.sleep(1)
+            told = [each for peer in peers for each in peer.told]
+            received = [each["received"] for each in told if each["type"] == "halfsec.resumed"]
+            at_once, per_s = MESSAGES_AT_ONCE // WORK, MESSAGES_PER_S // WORK
+            assert at_once * 0.9 < received[0] <= at_once + per_s
+            later = [after - before for before, after in pairwise(received)]
+            assert len(later) == 2
+            assert min(later) > 0
+            assert max(later) <= per_s
+            peers[-1].leave(1000)
+            await asyncio.sleep(10)
+
+    play(story)
+
+
+def test_a_client_that_was_over_its_limits_waits_on_its_next_socket() -> None:
+    """One message a socket would be without limit else: a wait ends with its socket."""
+
+    async def story(clock: ManualClock) -> None:
+        peers = [Peer(clock) for _ in range(6)]
+        text = "x" * CHARS_PER_MESSAGE * 2 * MESSAGES_AT_ONCE
+        async with scene(clock, peers[0]) as call:
+            for number, peer in enumerate(peers):
+                if number:
+                    await peer.socket.accept()
+                    call.voice.come_back(peer.socket)
+                peer.say("session.update", session={"type": "realtime"}, event_id=text)
+                await asyncio.sleep(1)
+            refused = [sum(each["type"] == "error" for each in peer.told) for peer in peers]
+            assert refused == [1, 0, 0, 0, 0, 0]
+            await asyncio.sleep(MESSAGES_AT_ONCE / MESSAGES_PER_S)
+            assert sum(each["type"] == "error" for each in peers[-1].told) == 1
+            peers[-1].leave(1000)
+            await asyncio.sleep(60)
 
     play(story)
 

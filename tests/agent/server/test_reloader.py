@@ -100,9 +100,16 @@ async def test_new_settings_are_applied_and_what_changed_is_told(
         ('[agents.sales]\ngreting = "Hi."\n', "agents.sales.greting"),
         ("[agents.sales\n", "not valid TOML"),
         ('[agents.sales]\nserver_tools = ["gone.py"]\n', "there is no file"),
+        ('[agents.sales]\ntools = [{ type = "function" }]\n', "tools[0].name' is missing"),
         ('[agents.sales]\n[telephony]\nnumbers = { "+4930" = "nobody" }\n', "no such agent"),
     ],
-    ids=["unknown key", "no TOML", "a tool that is not there", "a number of no agent"],
+    ids=[
+        "unknown key",
+        "no TOML",
+        "a tool that is not there",
+        "a client's tool",
+        "a number of no agent",
+    ],
 )
 async def test_wrong_settings_are_refused_whole(
     service: Service, caplog: pytest.LogCaptureFixture, text: str, reason: str

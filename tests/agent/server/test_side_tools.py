@@ -212,6 +212,24 @@ async def test_uncallable_tool_leaves_the_other_tools_usable(
     assert await names_of(service(tmp_path), Model(fails=True)) == ["clock", "lamp"]
 
 
+async def test_a_tool_on_which_the_check_fails_leaves_the_other_tools_usable(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Model):
+        async def check(self, tools: Tools) -> None:
+            await super().check(tools)
+            if "clock" in self.asked[-1]:
+                raise ValueError("too many digits")
+
+    tools, model = service(tmp_path), Failing()
+    assert await names_of(tools, model) == ["lamp"]
+    assert await names_of(tools, model) == ["lamp"]
+    assert model.asked == [["clock", "lamp"], ["clock"], ["lamp"]], "it is asked once"
+    told = [record.getMessage() for record in caplog.records]
+    assert "tool clock is left out: the check of its definition failed (ValueError)" in told
+    assert [each for each in caplog.records if each.exc_info], "the cause is in the log"
+
+
 async def test_a_whole_reply_with_tools_in_python(tmp_path: Path) -> None:
     tools = service(tmp_path)
     replies = (

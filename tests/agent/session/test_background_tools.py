@@ -23,13 +23,12 @@ from agent.session.api.session_state import SessionState
 from agent.session.api.settings import ResponseOptions, SemanticVad, SessionSettings
 from agent.session.background_tools import (
     MAX_BACKGROUND,
-    OUT_OF_BAND,
     OVER,
     RUNNING,
     too_many,
 )
 from agent.session.ports.stage_ports import APOLOGY, ChatMessage, ReplyToken
-from agent.session.response.task import LOST, TOO_LONG
+from agent.session.response.task import LOST, OUT_OF_BAND, TOO_LONG
 from agent.tools.api import ToolError
 from agent.tools.server_tools import CallTools, ToolCounts, handoff_tools
 from agent.turn_taking import events as ev

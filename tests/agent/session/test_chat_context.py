@@ -8,7 +8,7 @@ import pytest
 from agent.errors import StageError
 from agent.session.api.conversation import ConversationItems, ItemId, Message, Role
 from agent.session.api.settings import Truncation
-from agent.session.context.chat_context import ChatContext
+from agent.session.context.chat_context import MAX_PENDING, ChatContext
 from agent.session.context.prefill_scheduler import IdlePrefill
 from agent.session.ports.stage_ports import ChatMessage
 from tests.support.fakes.stages import FakeChat
@@ -96,6 +96,19 @@ async def test_cancelled_edit_is_sent_by_the_next_sync() -> None:
     await talk.cut_off()
     talk.add("b", "user", "two")
     assert await talk.settled() == [("reset", (("user", "one"), ("user", "two")))]
+
+
+async def test_too_many_changes_are_the_whole_conversation_anew() -> None:
+    talk = Talk()
+    words = [f"word {number}" for number in range(MAX_PENDING + 1)]
+    for number, text in enumerate(words[:-1]):
+        talk.add(f"item_{number}", "user", text)
+    assert len(talk.context._pending) == MAX_PENDING
+    talk.add("last", "user", words[-1])
+    assert len(talk.context._pending) == 0
+    assert await talk.settled() == [("reset", tuple(("user", text) for text in words))]
+    talk.add("more", "user", "more")
+    assert await talk.settled() == [("user", "more")]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])

@@ -17,7 +17,7 @@ from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_messages import messages_of
 from agent.session.ports.stage_ports import ChatMessage
 from agent.session.response.handoff import MAX_HANDOFFS, NOT_THIS_ONE, TOO_MANY, AgentSwitch
-from agent.session.response.task import INTERRUPTED
+from agent.session.response.task import INTERRUPTED, OUT_OF_BAND
 from agent.tools.server_tools import CallTools, ToolCounts, handoff_tools
 from agent.turn_taking import events as ev
 from agent.turn_taking.tables import Agent
@@ -360,6 +360,46 @@ async def test_with_a_tool_of_the_client_the_other_agent_waits_for_its_result() 
         await answer(call)
         _, second = await replied(call, 2)
         assert second.text == "It is noon, and this is billing."
+
+
+@pytest.mark.parametrize(
+    ("named", "then"), [("transfer_to_billing", "auto"), ("weather", "weather")]
+)
+async def test_a_choice_that_names_a_tool_which_is_gone_is_auto(named: str, then: str) -> None:
+    agents = Agents()
+    weather = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+    profile = agents.config.agents["default"]
+    settings = SessionSettings(
+        instructions=profile.instructions,
+        tools=(weather,),
+        tool_choice={"type": "function", "name": named},
+    )
+    chat = RememberingChat([Calling("", (TO_BILLING,)), "Billing here."])
+    chat.system = profile.instructions
+    async with call_with(
+        chat=chat,
+        profile=profile,
+        settings=settings,
+        tools=agents.tools("default"),
+        switch_agent=agents.switch,
+    ) as call:
+        call.ears.say("My bill is wrong.")
+        await replied(call, 2)
+        choice = call.session.settings.tool_choice
+        assert (choice if isinstance(choice, str) else choice["name"]) == then
+        assert call.session.settings.tools == (weather,)
+
+
+async def test_a_response_outside_of_the_conversation_hands_nothing_off() -> None:
+    agents = Agents()
+    async with call_of(agents, Calling("", (TO_BILLING,)), "I can't do that.") as call:
+        options = ResponseOptions(out_of_band=True, output_modality="text", input=())
+        await call.session.handle(ask.CreateResponse(options))
+        (ended,) = await replied(call, 1)
+        assert ended.text == "I can't do that."
+        assert handoffs(call) == []
+        assert call.session.settings.agent == "default"
+        assert OUT_OF_BAND in [told for name, told in call.chat.calls if name == "tool"]
 
 
 async def test_what_a_client_changes_meanwhile_is_changed_for_the_other_agent() -> None:

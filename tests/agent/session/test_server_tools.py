@@ -84,12 +84,16 @@ def test_a_tool_that_takes_long_does_not_leave_the_caller_in_silence() -> None:
     virtual_time.run(story)
 
 
-async def test_a_quick_tool_is_not_talked_over() -> None:
-    async with call_with(Calling("", (CALL,)), NOON, tools=Toolbox()) as call:
-        call.ears.say("What time is it?")
-        (ended,) = await call.until(say.ReplyEnded)
-        assert isinstance(ended, say.ReplyEnded)
-        assert ended.text == NOON
+def test_a_quick_tool_is_not_talked_over() -> None:
+    async def story(clock: ManualClock) -> None:
+        replies = (Calling("", (CALL,)), NOON)
+        async with call_with(*replies, tools=Toolbox(), clock=clock, ahead=False) as call:
+            call.ears.say("What time is it?")
+            (ended,) = await call.until(say.ReplyEnded)
+            assert isinstance(ended, say.ReplyEnded)
+            assert ended.text == NOON
+
+    virtual_time.run(story)
 
 
 async def test_barge_in_cancels_a_running_tool() -> None:
@@ -128,6 +132,32 @@ async def test_a_tool_that_ran_unheard_is_not_forgotten() -> None:
     assert (first.status, first.text) == ("cancelled", "")
 
 
+async def test_a_tool_that_is_done_was_not_cancelled_by_barge_in() -> None:
+    """The model reads the results that are there: told otherwise, it would book again."""
+    other = ModelCall(CALL.name, '{"zone": "CET"}')
+
+    class OneWaits(Toolbox):
+        async def run(self, call: ModelCall, item_id: ItemId) -> str:
+            if call == CALL:
+                await asyncio.Event().wait()
+            return await super().run(call, item_id)
+
+    tools = OneWaits()
+    chat = RememberingChat([Calling("Let me look that up for you now.", (CALL, other)), "Fine."])
+    async with call_with(chat=chat, tools=tools) as call:
+        call.ears.say("What time is it?")
+        await until(lambda: tools.called)
+        await call.until(say.ReplyAudio, 8)
+        call.ears.say("Never mind.")
+        await call.until(say.ReplyEnded, 2)
+    assert tools.called == [other]
+    assert [(message.role, message.text) for message in chat.asked[-1]][2:] == [
+        ("tool", INTERRUPTED),
+        ("tool", "12:00"),
+        ("user", "Never mind."),
+    ]
+
+
 async def test_several_tools_run_at_once() -> None:
     tools = Toolbox(gate=asyncio.Event(), results=["1", "2"])
     other = ModelCall(CALL.name, '{"zone": "CET"}')
@@ -157,20 +187,24 @@ async def test_a_model_that_only_calls_has_to_answer_in_the_end() -> None:
     assert len(tools.called) == MAX_ROUNDS
 
 
-async def test_a_repeated_call_is_not_run_again_and_ends_the_calls() -> None:
+def test_a_repeated_call_is_not_run_again_and_ends_the_calls() -> None:
     """A repeated call must not book a table twice."""
-    tools = Toolbox(results=["booked"])
-    calling = [Calling("", (CALL,)), Calling("", (CALL, CALL))]
-    async with call_with(*calling, NOON, tools=tools) as call:
-        call.ears.say("What time is it?")
-        (ended,) = await call.until(say.ReplyEnded)
-        assert isinstance(ended, say.ReplyEnded)
-        assert ended.text == NOON
-        choices = [None if each is None else each.choice for each in call.chat.may_call]
-        shown = [what for kind, what in call.chat.calls if kind == "tool"]
-    assert len(tools.called) == 1
-    assert shown == ["booked"] * 3
-    assert choices == ["auto", "auto", "none"]
+
+    async def story(clock: ManualClock) -> None:
+        tools = Toolbox(results=["booked"])
+        calling = [Calling("", (CALL,)), Calling("", (CALL, CALL))]
+        async with call_with(*calling, NOON, tools=tools, clock=clock, ahead=False) as call:
+            call.ears.say("What time is it?")
+            (ended,) = await call.until(say.ReplyEnded)
+            assert isinstance(ended, say.ReplyEnded)
+            assert ended.text == NOON
+            choices = [None if each is None else each.choice for each in call.chat.may_call]
+            shown = [what for kind, what in call.chat.calls if kind == "tool"]
+        assert len(tools.called) == 1
+        assert shown == ["booked"] * 3
+        assert choices == ["auto", "auto", "none"]
+
+    virtual_time.run(story)
 
 
 async def test_a_result_too_long_for_the_model_is_said_to_be() -> None:

@@ -10,7 +10,8 @@ from agent.errors import StageError
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.conversation import ConversationItems, ItemId, ItemReference, Message
-from agent.session.api.settings import ResponseOptions, SemanticVad
+from agent.session.api.settings import ResponseOptions, SemanticVad, SessionSettings
+from agent.session.context.chat_context import MAX_PENDING
 from agent.session.context.chat_messages import messages_of, response_input
 from agent.session.ports.stage_ports import APOLOGY, ChatMessage, Speech, SpeechResult
 from agent.turn_taking import events as ev
@@ -124,6 +125,36 @@ async def test_a_cancellation_names_the_response_that_it_is_for() -> None:
         assert isinstance(ended, say.ReplyEnded)
         assert (ended.status, ended.reason) == ("cancelled", "client_cancelled")
         assert len(call.of(say.Problem)) == 1
+
+
+async def test_a_late_cancellation_of_a_response_leaves_the_next_one() -> None:
+    settings = SessionSettings(turn_detection=None)
+    async with call_with("One.", "Two.", settings=settings) as call:
+        call.ears.words[1] = "First."
+        await call.session.handle(ask.CommitAudio("c1"))
+        await call.session.handle(ask.CreateResponse(ResponseOptions(), "r1"))
+        (ended,) = await call.until(say.ReplyEnded)
+        assert isinstance(ended, say.ReplyEnded)
+        await call.session.handle(ask.CommitAudio("c2"))
+        await call.session.handle(ask.CreateResponse(ResponseOptions(), "r2"))
+        await call.session.handle(ask.CancelResponse(ended.response_id, "late"))
+        (problem,) = call.of(say.Problem)
+        assert isinstance(problem, say.Problem)
+        assert (problem.code, problem.event_id) == ("response_cancel_not_active", "late")
+        call.ears.hear(ev.TranscriptReady(2, 1, "Second."))
+        _, second = await call.until(say.ReplyEnded, 2)
+        assert isinstance(second, say.ReplyEnded)
+        assert second.text == "Two."
+
+
+async def test_a_transcription_session_asks_nothing_of_the_language_model() -> None:
+    settings = SessionSettings(transcribes_only=True, instructions="Be brief.")
+    async with call_with(settings=settings) as call:
+        for number in range(1, MAX_PENDING + 20):
+            call.ears.say(f"Words {number}.")
+            await call.until(say.TranscriptCompleted, number)
+        assert call.chat.calls == []
+        assert len(call.session._context._pending) <= MAX_PENDING
 
 
 async def test_only_responses_can_be_truncated() -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import FunctionCall, FunctionOutput, ItemId, ModelCall
 from agent.session.api.settings import ResponseOptions
 from agent.session.context.chat_messages import messages_of
-from agent.session.ports.stage_ports import ChatMessage, Tools
+from agent.session.ports.stage_ports import ChatMessage, ReplyToken, Tools
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import Calling
 from tests.support.session.session_call import call_with
@@ -126,6 +129,40 @@ async def test_barge_in_keeps_the_tool_call_unchanged() -> None:
         ChatMessage("assistant", first.text, (CALL,)),
         ChatMessage("user", "Stop."),
     )
+
+
+class CallsForEver(RememberingChat):
+    """Has written a call, and goes on with its reply."""
+
+    has_called = False
+
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[ReplyToken, None]:
+        async with aclosing(super().generate(*args, **options)) as tokens:
+            async for token in tokens:
+                yield token
+                if token.calls:
+                    self.has_called = True
+                    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("text", ["", "Let me look."])
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_call_that_was_cut_in_the_middle_is_forgotten(text: str, is_lost: bool) -> None:
+    """A model server refuses a history in which a call has no result."""
+    chat = CallsForEver([Calling(text, (CALL,)), "Fine."])
+    async with call_with(chat=chat, ahead=False) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await until(lambda: chat.has_called)
+        if is_lost:
+            call.session.client_lost()
+            call.session.client_back()
+        else:
+            await call.session.handle(ask.CancelResponse())
+        await call.until(say.ReplyEnded)
+        call.ears.say("Never mind.")
+        await until(lambda: len(chat.asked) > 1)
+    assert not any(message.calls for asked in chat.asked for message in asked)
 
 
 async def test_a_guess_calls_nothing_before_it_is_a_reply() -> None:

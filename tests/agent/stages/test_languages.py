@@ -14,9 +14,12 @@ import pytest
 
 import asr
 import tts
+from agent.calls.registry import CallRegistry
 from agent.calls.session_check import check_session
 from agent.config.layers import load_config
+from agent.config.schema import Config
 from agent.errors import ClientError, StageError
+from agent.http.endpoints.metrics import Metrics
 from agent.session.api.settings import SessionSettings
 from agent.session.spoken_voice import NO_VOICE, with_spoken_voice
 from agent.stages.loading import Loading
@@ -92,6 +95,13 @@ async def staged(
     finally:
         await stages.recognizer.close()
         await stages.close()
+
+
+async def exported_ready(stages: Stages) -> dict[str, float]:
+    """Values of halfsec_stage_ready, by stage."""
+    families = await Metrics(stages, CallRegistry(Config(), SystemClock())).families()
+    (ready,) = (each for each in families if each.name == "halfsec_stage_ready")
+    return {sample.labels["stage"]: sample.value for sample in ready.samples}
 
 
 async def test_english_calls_load_nothing_more(
@@ -282,11 +292,15 @@ async def test_trouble_of_what_a_language_needs_is_seen_and_refuses_no_other_cal
             assert stages.threads()[name].only_computes, "sleeping threads would be a hang"
         stages._progress = dict.fromkeys(("vad", "asr", "turn", "llm", "voice hibari"), "ready")
         assert (stages.is_troubled, stages.status) == (False, "ready")
+        started = dict.fromkeys(("vad", "asr", "turn", "llm", "voice hibari"), 1.0)
+        working = {**started, "asr languages": 1.0, "voice pico-de": 1.0}
+        assert await exported_ready(stages) == working
         with pytest.raises(StageError):
             await stages.multilingual.call(fail, timeout_s=30)
         while stages.multilingual.broken is None:  # noqa: ASYNC110 - a thread builds it
             await asyncio.sleep(0.01)
         assert (stages.is_troubled, stages.status) == (True, "ready")
+        assert await exported_ready(stages) == {**working, "asr languages": 0.0}
         assert await stages.prepare_language("de", "hibari") == "pico-de"
         assert "pt" in stages.known_languages(), "while it is built anew, nothing is refused"
 

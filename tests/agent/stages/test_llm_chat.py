@@ -12,14 +12,14 @@ import llm_engine
 from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
-from agent.session.ports.stage_ports import ChatMessage, Tools
+from agent.session.ports.stage_ports import ChatMessage, ReplyToken, Tools
 from agent.stages import idle_threads, llm_chat
 from agent.stages.llm_chat import EngineChat
 from agent.stages.model_thread import ModelThread
 from agent.stages.tool_call_adapter import ToolLimits, tool_use
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.turn import TurnId
-from llm_engine.chat.tool_calls import HERMES, CallingMessage, ToolCall, ToolUse
+from llm_engine.chat.tool_calls import HERMES, NO_TOOLS, CallingMessage, ToolCall, ToolUse
 
 
 class StubConversation:
@@ -38,6 +38,9 @@ class StubConversation:
         self.truncated: list[int] = []
         self.callable: list[str] = []
         """Tools that the last reply could call."""
+        self.uses: list[ToolUse | None] = []
+        self.replies: list[list[llm_engine.TokenChunk]] = []
+        """The next replies; then each is `chunks`."""
 
     async def warm(self, text: str) -> None:
         await self.warming.wait()
@@ -46,8 +49,9 @@ class StubConversation:
         self, turn: TurnId, deadline_ns: int, *, use: ToolUse | None = None, **_: Any
     ) -> AsyncGenerator[llm_engine.TokenChunk, None]:
         self.callable = [tool.name for tool in use.callable] if use else []
+        self.uses.append(use)
         await self.answering.wait()
-        for chunk in self.chunks:
+        for chunk in self.replies.pop(0) if self.replies else self.chunks:
             yield chunk
 
     def played_until(self, turn: TurnId, at_ns: int) -> None:
@@ -392,6 +396,83 @@ async def test_a_reply_by_call_is_cut_behind_its_words() -> None:
     await chat.truncate_reply(5)
     await chat.truncate_reply(0)
     assert conversation.truncated == [len(head) + 5, 0]
+
+
+CALL = HERMES.written(CallingMessage("", (ToolCall("clock", "{}"),))).text
+
+
+def chunks_of(*texts: str) -> list[llm_engine.TokenChunk]:
+    """A reply whose chunks have these texts, and one token each."""
+    ends = [None] * (len(texts) - 1) + [llm_engine.FinishReason.STOP]
+    return [
+        llm_engine.TokenChunk(TurnId(1), index, text, (1,), end, None)
+        for index, (text, end) in enumerate(zip(texts, ends, strict=True))
+    ]
+
+
+async def without_tools(chat: EngineChat) -> list[ReplyToken]:
+    tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
+    return [token async for token in tokens]
+
+
+async def test_a_reply_without_tools_goes_on_without_a_call() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "What time is it?"))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    conversation.replies = [chunks_of("It is ", "<tool", f"{CALL[5:]}noon", ".")]
+    tokens = await without_tools(chat)
+    assert [token.text for token in tokens] == ["It is ", "", "noon", "."]
+    assert (conversation.uses, conversation.truncated) == ([None], [])
+
+
+async def test_a_reply_without_tools_is_cut_behind_the_words_that_were_heard() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "What time is it?"))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    conversation.replies = [chunks_of("One moment. ", CALL, "It is ", "noon.")]
+    said = "".join(token.text for token in await without_tools(chat))
+    assert said == "One moment. It is noon."
+    for num_heard in (len("One moment. It is"), len("One moment."), 0):
+        await chat.truncate_reply(num_heard)
+    assert conversation.truncated == [len(f"One moment. {CALL}It is"), len("One moment."), 0]
+
+
+async def test_a_reply_without_tools_that_is_a_call_is_asked_for_again() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "What time is it?"))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    conversation.replies = [chunks_of(CALL, "\n"), chunks_of("It is noon.", "")]
+    tokens = await without_tools(chat)
+    assert "".join(token.text for token in tokens) == "It is noon."
+    assert [token.finish_reason for token in tokens] == [None, None, "stop"]
+    assert tokens[-1].usage.output_tokens == 4, "the first reply has cost something as well"
+    assert (conversation.uses, conversation.truncated) == ([None, NO_TOOLS], [0])
+
+
+async def test_after_calls_a_reply_without_tools_can_be_no_call() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "What time is it?"))
+    conversation = stage.engine.opened[0]
+    conversation.answering.set()
+    conversation.replies = [chunks_of(CALL), chunks_of("Noon."), chunks_of("Hi.")]
+    tools = Tools(('{"name": "clock"}',))
+    async for _ in chat.generate(
+        TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None, tools=tools
+    ):
+        pass
+    await chat.commit(ChatMessage("tool", "12:00"))
+    assert [token.text for token in await without_tools(chat)] == ["Noon."]
+    assert conversation.uses[1:] == [NO_TOOLS]
+    await chat.reset([ChatMessage("user", "Hello")])
+    await without_tools(chat)
+    assert conversation.uses[2:] == [None]
 
 
 async def test_a_thought_is_not_the_first_token() -> None:

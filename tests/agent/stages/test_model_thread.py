@@ -538,6 +538,159 @@ async def test_generators_of_an_abandoned_model_end_without_another_restart(
     assert asked == [1, 1]
 
 
+class Generator:
+    """A generator that notes the threads on which it is made and closed."""
+
+    def __init__(self) -> None:
+        self.begun, self.closed = threading.Event(), threading.Event()
+        self.release = threading.Event()
+        self.release.set()
+        self.made_on = self.closed_on = ""
+
+    def start(self, model: Model) -> Iterator[int]:
+        self.made_on = self._thread()
+        try:
+            for number in range(3):
+                self.begun.set()
+                self.release.wait(30)
+                yield number
+        finally:
+            self.closed_on = self._thread()
+            self.closed.set()
+
+    @staticmethod
+    def _thread() -> str:
+        return f"{threading.current_thread().name} {threading.get_ident()}"
+
+    async def check(self) -> None:
+        assert await asyncio.to_thread(self.closed.wait, 30)
+        assert self.closed_on == self.made_on
+        assert self.made_on.startswith("stage-")
+
+
+async def test_a_generator_that_is_broken_off_is_closed_on_the_owner_thread(
+    stage: ModelThread[Model],
+) -> None:
+    made = Generator()
+    async with contextlib.aclosing(stage.iterate(made.start, timeout_s=30)) as items:
+        assert await anext(items) == 0
+        release, busy = await hold(stage, NORMAL)
+    assert not made.closed.is_set()  # breaking off waits for no job
+    release.set()
+    await busy
+    await made.check()
+    assert not stage._open
+
+
+async def test_a_generator_that_works_when_it_is_broken_off_is_closed_after_that(
+    stage: ModelThread[Model],
+) -> None:
+    made = Generator()
+    made.release.clear()
+    items = stage.iterate(made.start, timeout_s=30)
+    first = asyncio.get_running_loop().create_task(anext(items))
+    assert await asyncio.to_thread(made.begun.wait, 30)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert not made.closed.is_set()
+    made.release.set()
+    await made.check()
+    assert stage.restarts == 0
+
+
+async def test_a_generator_that_starts_when_it_is_broken_off_stays_nowhere(
+    stage: ModelThread[Model],
+) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def start(_: Model) -> Iterator[int]:
+        begun.set()
+        release.wait(30)
+        return (number for number in range(3))
+
+    first = asyncio.get_running_loop().create_task(anext(stage.iterate(start, timeout_s=30)))
+    assert await asyncio.to_thread(begun.wait, 30)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    release.set()
+    await stage.call(lambda _: None, timeout_s=30)
+    assert not stage._open
+
+
+async def test_a_generator_of_an_abandoned_model_is_closed_on_its_own_thread(
+    stage: ModelThread[Model],
+) -> None:
+    made = Generator()
+
+    def fail(_: Model) -> None:
+        raise RuntimeError("broken")
+
+    async with contextlib.aclosing(stage.iterate(made.start, timeout_s=30)) as items:
+        assert await anext(items) == 0
+        with pytest.raises(StageError):
+            await stage.call(fail, timeout_s=30)
+        assert await stage.call(lambda model: model.number, timeout_s=30) == 2
+    await made.check()
+
+
+async def test_an_idle_thread_that_is_abandoned_ends_with_its_generators(
+    stage: ModelThread[Model],
+) -> None:
+    """Though no job comes that would wake it."""
+    made = Generator()
+    async with contextlib.aclosing(stage.iterate(made.start, timeout_s=30)) as items:
+        assert await anext(items) == 0
+        assert stage.model is not None
+        stage.restart(stage.model, "is said to hang")
+        await made.check()
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 2
+
+
+async def test_a_generator_of_a_closed_stage_is_closed_before_its_model() -> None:
+    done: list[bool] = []
+    made = Generator()
+    stage = ModelThread("test", Model, lambda model: done.append(made.closed.is_set()))
+    await stage.start()
+    async with contextlib.aclosing(stage.iterate(made.start, timeout_s=30)) as items:
+        assert await anext(items) == 0
+        await stage.close()
+    await made.check()
+    assert done == [True]
+
+
+async def test_a_generator_that_raises_when_it_is_closed_ends_no_stage(
+    stage: ModelThread[Model], caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(_: Model) -> Iterator[int]:
+        try:
+            yield 0
+        finally:
+            raise RuntimeError("the device is gone")
+
+    async with contextlib.aclosing(stage.iterate(start, timeout_s=30)) as items:
+        await anext(items)
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 1
+    assert "the device is gone" in caplog.text
+
+
+async def test_a_generator_that_hangs_when_it_is_closed_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, stage: ModelThread[Model]
+) -> None:
+    monkeypatch.setattr(model_thread, "CHECK_S", 0.01)
+    release = threading.Event()
+
+    def start(_: Model) -> Iterator[int]:
+        try:
+            yield 0
+        finally:
+            release.wait(30)
+
+    async with contextlib.aclosing(stage.iterate(start, timeout_s=0.2)) as items:
+        await anext(items)
+    assert await stage.call(lambda model: model.number, timeout_s=30) == 2
+    release.set()
+
+
 async def test_a_model_that_cannot_be_built_says_why() -> None:
     def build() -> Model:
         raise ValueError("model.bin is truncated")

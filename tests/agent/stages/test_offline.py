@@ -18,6 +18,7 @@ import asr
 import tts
 from agent.config.schema import Config
 from agent.http import multipart
+from agent.http.auth.principal import client_of
 from agent.http.json_body import JsonBodies
 from agent.http.openai import concurrency_limit
 from agent.http.openai.speech import SpeechEndpoint
@@ -104,9 +105,10 @@ class Service:
                 voice_stage=lambda name: self.voice,
             ),
         )
+        speech = SpeechEndpoint(Config(), stages, JsonBodies(client_of))
         routes = [
             Route(TRANSCRIPTIONS, Transcriptions(Config(), stages).serve, methods=["POST"]),
-            Route(SPEECH, SpeechEndpoint(Config(), stages, JsonBodies()).serve, methods=["POST"]),
+            Route(SPEECH, speech.serve, methods=["POST"]),
         ]
         self.app = Starlette(routes=routes)
 

@@ -308,3 +308,76 @@ async def test_a_recording_too_long_for_push_to_talk_is_refused_once() -> None:
         await made.hear(quiet(1))
         assert isinstance(await made.hearing.commit(), int)
         assert not any(isinstance(heard.event, ev.SpeechStarted) for heard in made.told)
+
+
+async def test_speech_in_audio_that_is_forgotten_meanwhile_has_not_begun() -> None:
+    """Whoever is told that it began would wait for its end, and be told of another beginning."""
+    async with ears() as made:
+        Detector.hold = hold = threading.Event()
+        await made.hearing.feed(loud(0.5), RATE_HZ)
+        await asyncio.to_thread(Detector.held.wait, PATIENCE_S)
+        made.hearing.set_detection(None)
+        made.hearing.set_detection(SemanticVad())
+        hold.set()
+        await made.hearing._queue.drained()
+        assert made.events() == []
+        await made.hear(np.concatenate([loud(1), quiet(1)]))
+        assert made.events() == ["SpeechStarted", "SpeechPaused"]
+
+
+# --- the agent's voice ---
+
+
+def played_at(made: Ears) -> list[int]:
+    return [first_sample for first_sample, _ in made.hearing._guarded.stream.echo._played]
+
+
+async def test_what_the_agent_says_while_the_client_sends_nothing_comes_before_later_audio() -> (
+    None
+):
+    async with ears() as made:
+        for _ in range(50):
+            made.clock.advance_ms(20)
+            await made.hear(quiet(0.02))
+        made.clock.advance_ms(1000)
+        for _ in range(20):  # two seconds of the agent's voice, which end two before the audio
+            made.hearing.played(loud(0.1), RATE_HZ, made.clock.now_ns())
+            made.clock.advance_ms(100)
+        made.clock.advance_ms(2000)
+        await made.hear(quiet(0.02))
+        assert max(played_at(made)) < made.hearing.received - 2 * RATE_HZ
+        assert made.hearing._guarded.stream.echo.level(int(made.hearing.received)) == 0
+
+
+async def test_what_the_agent_is_saying_when_the_client_sends_again_counts_as_ever() -> None:
+    async with ears() as made:
+        await made.hear(quiet(0.02))
+        made.clock.advance_ms(5000)
+        now_ns = made.clock.now_ns()
+        made.hearing.played(loud(0.032), RATE_HZ, now_ns + 100_000_000)  # sent ahead
+        await made.hear(quiet(0.02))
+        made.hearing.played(loud(0.032), RATE_HZ, now_ns + 132_000_000)
+        made.clock.advance_ms(20)
+        await made.hear(quiet(0.02))
+        # 20 ms had arrived before the gap, and 20 after it.
+        assert played_at(made) == [640 + 1600, 640 + 1600 + 512]
+
+
+async def test_the_agents_voice_without_audio_of_the_caller_is_bounded() -> None:
+    async with ears() as made:
+        await made.hear(quiet(0.02))
+        for _ in range(1000):
+            made.hearing.played(loud(0.02), RATE_HZ, made.clock.now_ns())
+            made.clock.advance_ms(20)
+        assert len(made.hearing._played) == hearing_module.MAX_PLAYED
+
+
+# --- the end ---
+
+
+async def test_what_is_asked_of_a_call_that_is_over_does_nothing() -> None:
+    async with ears() as made:
+        await made.hear(quiet(0.02))
+    made.hearing.close(1)
+    made.hearing.played(loud(0.02), RATE_HZ, made.clock.now_ns())
+    assert not made.hearing._played

@@ -139,18 +139,21 @@ async def test_a_final_takes_over_the_words_of_a_pass_that_is_still_being_made()
 
 
 class Broken(Recognizer):
-    """Raises in its first passes."""
+    """Raises in its first passes, or gives garbage."""
 
-    def __init__(self, num_failures: int) -> None:
+    def __init__(self, num_failures: int, garbage: asr.Hypothesis | None = None) -> None:
         super().__init__()
         self.may_go_on.set()
         self._num_failures = num_failures
+        self._garbage = garbage
 
     def transcribe(self, pcm: npt.NDArray[np.float32], *, fallback: bool) -> asr.Hypothesis:
         found = super().transcribe(pcm, fallback=fallback)
-        if len(self.begun) <= self._num_failures:
+        if len(self.begun) > self._num_failures:
+            return found
+        if self._garbage is None:
             raise RuntimeError("out of order")
-        return found
+        return self._garbage
 
 
 NO_EARLY = asr.ListenerConfig(endpointing=endpointing_for(SemanticVad(), 80), partial_interval_ms=0)
@@ -165,6 +168,38 @@ async def test_a_final_whose_recognizer_fails_is_recognized_by_the_next_one(
         await made.hear(said(0.512), quiet(0.16))
         assert await made.final() == heard
         assert len(model.begun) == min(2, num_failures + 1)
+
+
+@pytest.mark.parametrize("has_early", [False, True])
+@pytest.mark.parametrize(
+    "garbage", [asr.Hypothesis("\x00\ufffd" * 9), asr.Hypothesis("Yes.", avg_logprob=np.nan)]
+)
+async def test_a_final_that_is_garbage_is_recognized_by_the_next_recognizer(
+    garbage: asr.Hypothesis, has_early: bool
+) -> None:
+    model = Broken(1, garbage)
+    async with call(model, None if has_early else NO_EARLY) as made:
+        await made.hear(said(0.512), quiet(0.064))
+        if has_early:
+            assert await asyncio.to_thread(model.is_begun.wait, PATIENCE_S)
+        await made.hear(quiet(0.096))
+        assert await made.final() == "pass 2"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_garbage"),
+    [
+        ("", False),
+        ("Ja.", False),
+        ("\u00bfQu\u00e9 tal?\n\u5c11\u3057\ufffd", False),
+        ("\ufffd", False),
+        ("\ufffd\ufffd", True),
+        ("ok\x00\x01", True),
+        ("\ue000\udc80 a few words", True),
+    ],
+)
+def test_unreadable_text_is_garbage(text: str, is_garbage: bool) -> None:
+    assert asr.Hypothesis(text).is_garbage == is_garbage
 
 
 async def test_a_retry_is_made_by_the_recognizer_that_failed_whatever_the_language_is_by_then() -> (

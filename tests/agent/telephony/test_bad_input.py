@@ -15,10 +15,21 @@ from agent.config.access import AccessSettings
 from agent.http.auth.principal import ANYONE
 from agent.telephony.carriers.asterisk import Asterisk
 from agent.telephony.carriers.audiosocket import AudioSocket
-from agent.telephony.carriers.media_stream import FlowChanged, Frame, MarkReached, PhoneEvent
+from agent.telephony.carriers.json_media_stream import MAX_FRAME, MAX_FRAME_MARKS, MAX_TEXT
+from agent.telephony.carriers.media_stream import (
+    FlowChanged,
+    Frame,
+    MarkReached,
+    PhoneEvent,
+    StreamError,
+)
 from agent.telephony.carriers.twilio import Twilio
+from agent.telephony.endpoint import MAX_OPENING_CHARS, _described
+from agent.telephony.media_session import PhoneLine
 from latency_budget.account.clock import ManualClock
 from tests.agent.telephony.carriers.test_carriers import (
+    ALL,
+    ASTERISK,
     EXOTEL,
     JAMBONZ,
     PLIVO,
@@ -193,6 +204,65 @@ def test_what_is_bad_in_the_middle_of_a_call_ends_it_and_no_more_is_said(
     assert code == 1008
     assert reason in said
     assert len(carrier.heard) / 8000 < len(GREETING) * CHAR_S / 2
+
+
+# --- what a stream may hold before it says what call it is ---
+
+
+class Opening:
+    """The frames of a stream's beginning, one after the other."""
+
+    def __init__(self, *frames: Frame) -> None:
+        self.frames = list(frames)
+
+    async def frame(self) -> Frame:
+        return self.frames.pop(0)
+
+
+async def described(vectors: Vectors, *frames: Frame) -> PhoneLine:
+    socket: Any = Opening(*frames)
+    line = PhoneLine(vectors.make())
+    assert await _described(socket, line) is line.started
+    return line
+
+
+@pytest.mark.parametrize("vectors", [TELNYX, EXOTEL, PLIVO, VONAGE, JAMBONZ, ASTERISK])
+async def test_a_frame_of_many_values_is_refused_unparsed(
+    vectors: Vectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = ['{"event":"x","a":[' + value * (MAX_FRAME_MARKS + 1) for value in ("[],", "1,")]
+    assert max(map(len, frames)) < min(MAX_OPENING_CHARS, MAX_FRAME)
+    monkeypatch.setattr("json.loads", None)
+    for each in frames:
+        with pytest.raises(StreamError, match="brackets and commas; at most 1024"):
+            await described(vectors, each)
+
+
+async def test_a_long_opening_is_refused_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    longest = f'{{"event":"{"x" * (MAX_OPENING_CHARS - 12)}"}}'
+    socket: Any = Opening(longest, longest, start())
+    monkeypatch.setattr("json.loads", lambda text, **_: {"event": text[10:-2]})
+    line = PhoneLine(Twilio())
+    read: list[Frame] = []
+    monkeypatch.setattr(line, "open", read.append)
+    with pytest.raises(StreamError, match="none of them says what call it is"):
+        await _described(socket, line)
+    assert (read, socket.frames) == ([longest], [start()])
+
+
+@pytest.mark.parametrize("vectors", ALL)
+async def test_openings_of_carriers_are_a_quarter_of_what_is_taken(vectors: Vectors) -> None:
+    opening = (*vectors.before, vectors.start)
+    assert (await described(vectors, *opening)).started == vectors.started
+    assert 4 * sum(map(len, opening)) < MAX_OPENING_CHARS
+
+
+async def test_a_start_with_thirty_long_parameters_is_taken() -> None:
+    text = "Ann, who called on Monday, asks for an invoice, "
+    parameters = {f"name{number}": (text * 10)[: MAX_TEXT - 30] for number in range(30)}
+    socket: Any = Opening('{"event":"connected"}', start(customParameters=parameters))
+    described_ = await _described(socket, PhoneLine(Twilio()))
+    assert described_.parameters == parameters
 
 
 # --- who holds how many lines ---

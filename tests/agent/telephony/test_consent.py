@@ -43,7 +43,8 @@ def hold(
     async def main(clock: ManualClock) -> None:
         recorder, kept = Recorder(tmp_path / "recordings", clock), Kept()
         parts = {"recorder": recorder, "store": kept}
-        text = f"[telephony]\n{settings}\n{AGENT}"
+        recorded = f"[agent]\nrecord_dir = '{recorder.directory}'\n"
+        text = f"{recorded}[telephony]\n{settings}\n{AGENT}"
         scene = TelephonyHarness(clock, tmp_path, settings=text, calls=parts)
         carrier = await scene.call(lambda carrier: story(scene, carrier))
         recorder.step()

@@ -2,6 +2,7 @@
 of which nothing is known keep no call out."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from twilio.request_validator import RequestValidator
@@ -9,7 +10,7 @@ from twilio.request_validator import RequestValidator
 from agent.calls.service import AdmittedCall, CallService
 from agent.errors import CLOSE_NORMAL, CLOSE_POLICY
 from agent.session.api.ids import new_session_id
-from agent.telephony import endpoint, webhooks
+from agent.telephony import call_plan, endpoint, webhooks
 from agent.telephony.carriers.webhook import FORM
 from agent.telephony.pending_streams import CROWDED_OUT, MAX_STREAMS
 from tests.agent.telephony.carriers.test_served import plivo_start
@@ -62,6 +63,33 @@ async def test_with_a_key_one_is_in_nobody_elses_way(
     (code, reason), (genuine, _) = closed
     assert (code, genuine) == (CLOSE_POLICY, CLOSE_NORMAL)
     assert "has a stream already" in reason
+
+
+@pytest.mark.parametrize("proof", ["signature", "key", "webhook with key", "key that dials"])
+async def test_a_key_that_names_a_call_can_t_have_it_transferred(
+    server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch, proof: str
+) -> None:
+    """Neither by its stream nor by a webhook of its own: the call may be another's."""
+    means: list[bool] = []
+    plan = call_plan.planned
+
+    def noticed(settings: Any, held: Any, started: Any, transfer: Any, now_ns: int) -> Any:
+        assert started.call_id == CALL
+        means.append(transfer is not endpoint._refuse_transfer)
+        return plan(settings, held, started, transfer, now_ns)
+
+    monkeypatch.setattr(endpoint, "planned", noticed)
+    key = basic(await server.key(dials=proof == "key that dials"))
+    shown, parameters = {}, {}
+    if proof == "signature":
+        parameters["token"] = token_in(await server.twilio())
+    elif proof == "webhook with key":
+        announced = {"CallSid": CALL, "From": "+15550100", "To": SALES}
+        parameters["token"] = token_in(await server.post(VOICE, announced, key))
+    else:
+        shown = {"authorization": key["Authorization"]}
+    await server.stream("twilio", start(customParameters=parameters), headers=shown)
+    assert means == [proof in ("signature", "key that dials")]
 
 
 async def test_who_is_announced_has_a_line(server: ServerUnderTest) -> None:

@@ -111,6 +111,7 @@ async def test_a_minute_that_comes_at_once_is_heard_and_the_next_turn_is_as_ever
         ([start(), "{"], "JSON"),
         ([start(), b"abc"], "binary"),
         (['{"event":"connected"}'] * 65, "64 messages"),
+        ([f'{{"event":"{"x" * 6000}"}}'] * 3, "characters, and none of them says"),
     ],
 )
 async def test_what_is_no_stream_is_closed_with_the_reason(

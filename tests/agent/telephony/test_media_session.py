@@ -14,7 +14,14 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId
 from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings
 from agent.telephony.carriers.asterisk import Asterisk
-from agent.telephony.carriers.media_stream import StreamError
+from agent.telephony.carriers.audiosocket import UUID, AudioSocket, message
+from agent.telephony.carriers.media_stream import (
+    CallerAudio,
+    Frame,
+    MarkReached,
+    PhoneEvent,
+    StreamError,
+)
 from agent.telephony.carriers.twilio import Twilio
 from agent.telephony.media.dtmf import sound_of
 from agent.telephony.media_output import MAX_MARKS
@@ -70,6 +77,53 @@ def test_the_caller_is_heard() -> None:
     assert request.rate_hz == 8_000
     assert np.array_equal(request.pcm, mulaw_decode(codes))
     assert begun().receive(media("")) == []
+
+
+def test_the_audio_of_one_read_is_one_request() -> None:
+    """An AudioSocket may send a thousand messages of one sample at once."""
+    line = PhoneLine(AudioSocket())
+    line.open(message(UUID, bytes(16)) + message(0x10, b"\1\0"))
+    samples = np.arange(2, 821, dtype="<i2")
+    first, *rest = line.receive(b"".join(message(0x10, each.tobytes()) for each in samples))
+    assert rest == []
+    assert isinstance(first, ask.AppendAudio)
+    assert first.pcm.tolist() == [1, *range(2, 821)]
+    assert line.receive(message(0x10) * 3) == []
+
+
+def test_the_speech_beside_a_key_in_one_read_is_kept() -> None:
+    speech = np.random.default_rng(1).normal(0, 3000, 960).astype(np.int16)
+    pcm = np.concatenate([speech[:480], sound_of("5", off_ms=0), speech[480:]])
+    messages = [message(0x10, each.tobytes()) for each in pcm.reshape(-1, 160)]
+    heard = []
+    for reads in (messages, [b"".join(messages)]):
+        line = PhoneLine(AudioSocket(), detects_keys=True)
+        line.open(message(UUID, bytes(16)) + message(0x10, bytes(320)))
+        requests = [request for read in reads for request in line.receive(read)]
+        pieces = [each.pcm for each in requests if isinstance(each, ask.AppendAudio)]
+        heard.append(np.concatenate(pieces)[160:].tolist())
+        assert line.take_keys() == ["5"]
+    assert heard[0] == heard[1]
+    assert heard[1][:320] == speech[:320].tolist()
+
+
+def test_what_stands_between_audio_keeps_its_place() -> None:
+    class Mixed(Twilio):
+        def receive(self, frame: Frame) -> list[PhoneEvent]:
+            if isinstance(frame, bytes):
+                silence = CallerAudio(b"\xff")
+                return [silence, silence, MarkReached(frame.decode()), silence]
+            return super().receive(frame)
+
+    line = PhoneLine(Mixed())
+    line.open(start())
+    (name,) = marks(reply(line, 1, 1))
+    before, report, behind = line.receive(name.encode())
+    assert isinstance(before, ask.AppendAudio)
+    assert isinstance(behind, ask.AppendAudio)
+    assert [len(before.pcm), report, len(behind.pcm)] == [
+        2, ask.PlaybackReport(ItemId("item_1"), 100), 1,
+    ]  # fmt: skip
 
 
 def test_every_piece_of_a_reply_has_a_mark_behind_it() -> None:

@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from agent.calls.stream_tokens import TOKEN_S, CallTokens, ExpectedCall
-from agent.http.auth.principal import ANYONE, UNPROVEN, Principal
+from agent.http.auth.principal import ANYONE, UNPROVEN, KeyLimits, Principal
 from agent.http.auth.telephony_credentials import TOKEN, basic_password
 from agent.telephony.carriers import plivo, telnyx, twilio
 from agent.telephony.carriers.carrier import Carrier
 from agent.telephony.carriers.media_stream import MULAW, StreamStarted
-from agent.telephony.stream_auth import completed, proven
+from agent.telephony.signatures import carrier_principal
+from agent.telephony.stream_auth import completed, may_transfer, proven
 from latency_budget.account.clock import ManualClock
 
 SALES = Principal("sales", "key", key_id="key:1")
@@ -125,6 +126,29 @@ def test_who_came_in_by_a_key_needs_no_token() -> None:
     assert proven(SALES, twilio.CARRIER, stream(), tokens) == ExpectedCall(SALES)
     assert proven(ANYONE, twilio.CARRIER, guessed, tokens) == ExpectedCall(ANYONE)
     assert proven(UNPROVEN, twilio.CARRIER, guessed, tokens) is None
+
+
+@pytest.mark.parametrize("has_public_url", [True, False])
+def test_calls_are_transferred_for_the_carrier_and_for_those_who_may_dial(
+    has_public_url: bool,
+) -> None:
+    """A key may name any call. A server without keys tells nobody from another."""
+    dialer = replace(SALES, limits=KeyLimits(dials=True))
+    local, secret = Principal("a command", "local"), Principal("a page", "ephemeral")
+    may = {
+        each.kind + (" that dials" if each.limits.dials else ""): may_transfer(
+            each, has_public_url=has_public_url
+        )
+        for each in (carrier_principal("Twilio"), dialer, local, SALES, secret, ANYONE)
+    }
+    assert may == {
+        "carrier": True,
+        "key that dials": True,
+        "local": True,
+        "key": False,
+        "ephemeral": False,
+        "open": not has_public_url,
+    }
 
 
 def test_tokens_that_nobody_uses_are_forgotten() -> None:

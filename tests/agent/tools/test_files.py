@@ -40,6 +40,25 @@ def written(folder: Path, text: str, name: str = "home.py") -> str:
     return str(path)
 
 
+OF_A_CLIENT = """
+[[agents.sales.tools]]
+type = "function"
+name = "lamp"
+parameters = { type = "object" }
+"""
+
+
+def test_tools_of_clients_have_the_form_of_the_protocol() -> None:
+    """Not that of chat completions, which the model would refuse in every call."""
+    check_tools(load_config(file_text=OF_A_CLIENT))
+    nested = OF_A_CLIENT.replace('name = "lamp"', 'function = { name = "lamp" }')
+    assert "'agents.sales.tools[0].name' is missing. Tools of agents are like" in complaint(nested)
+    sections = doctor.examine(load_config(file_text=nested))
+    (tools,) = (each for each in sections if each.title == "Tools")
+    wrong = [each.name for each in tools.findings if each.verdict == "WRONG"]
+    assert wrong == ["agents.sales.tools"]
+
+
 def test_files_and_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

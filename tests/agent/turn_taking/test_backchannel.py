@@ -1,11 +1,19 @@
 """Classification of speech over the agent: backchannel, answer, echo, or interruption."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import languages
-from agent.turn_taking.backchannel import BACKCHANNELS, asks, meaning, takes_floor
+from agent.turn_taking.backchannel import (
+    _is_listening,
+    _may_be_listening,
+    asks,
+    meaning,
+    takes_floor,
+)
 from agent.turn_taking.barge_in import _is_said_again
 from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.state import TurnState
@@ -92,9 +100,32 @@ def test_beginnings(text: str, takes: bool) -> None:
     assert takes_floor(text, HEARD, LEFT) is takes
 
 
-@given(st.sampled_from(BACKCHANNELS), st.integers(0, 20))
+@given(st.sampled_from(languages.ENGLISH.turn_words.backchannels), st.integers(0, 20))
 def test_no_beginning_of_a_backchannel_takes_the_floor(part: tuple[str, ...], num: int) -> None:
     assert not takes_floor(" ".join(part[:num]), HEARD, LEFT)
+
+
+def test_the_end_of_a_sentence_is_looked_for_once_in_many_marks() -> None:
+    """From each mark anew it would take the time that a test has."""
+    assert asks("Are you", "." * 200_000 + "x sure?")
+
+
+class Counted(list[str]):
+    """Words that count how often some of them are taken."""
+
+    num_taken = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.num_taken += 1
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize("known", [each.turn_words for each in languages.PROFILES.values()])
+def test_a_long_text_is_no_backchannel_whatever_its_words(known: TurnWords) -> None:
+    words = Counted(["a"] * 10_000)
+    assert not _may_be_listening(words, known)
+    assert not _is_listening(words, known)
+    assert not words.num_taken
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.text(max_size=60))

@@ -4,7 +4,9 @@ import pytest
 
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
+from agent.turn_taking.end_of_turn import TurnRules
 from agent.turn_taking.reply_outcome import (
+    BY_DELAY_MS,
     MAX_OPEN,
     NOTICE_NS,
     REACTION_MS,
@@ -74,6 +76,32 @@ def test_the_opening_is_that_of_the_first_word() -> None:
     assert found == ["stops", "joins", "begins", "other", "other", "other"]
 
 
+@pytest.mark.parametrize(
+    ("language", "before", "words"),
+    [
+        ("de", "Ich brauche einen Tisch.", "Am Donnerstag um sieben."),
+        ("de", "Ich brauche einen Tisch am", "Nein, falsch."),
+        ("es", "Quiero una mesa.", "No, espera."),
+        ("pt", "Quero uma mesa.", "Um momento."),
+    ],
+)
+def test_in_other_languages_the_delay_decides_whatever_the_words_are(
+    language: str, before: str, words: str
+) -> None:
+    found = [
+        continues(LateSpeech(before, words, delay_ms, is_expected, language))
+        for is_expected in (False, True)
+        for delay_ms in (REACTION_MS - 1, BY_DELAY_MS - 1, BY_DELAY_MS, 1200)
+    ]
+    assert found == [True, True, False, False, True, False, False, False]
+
+
+def test_backchannels_are_those_of_the_language() -> None:
+    assert not continues(LateSpeech("Ich brauche einen Tisch.", "Genau.", 400, language="de"))
+    assert continues(LateSpeech("I need a table.", "Genau.", 400))
+    assert continues(LateSpeech("Quero uma mesa.", "Um.", 400, language="pt"))
+
+
 # --- the automaton ---
 
 
@@ -110,6 +138,17 @@ def test_a_reply_into_a_sentence_that_goes_on_has_cut_in() -> None:
     outcomes.command(cmd.CutReply(TURN, "turn_detected"))
     assert understood(outcomes, "With a bit of brown sugar.") is Outcome.CUT_IN
     assert not outcomes.is_open(TURN)
+
+
+@pytest.mark.parametrize(
+    ("language", "outcome"), [("en", Outcome.CUT_IN), ("de", None), ("pt", None)]
+)
+def test_the_language_is_that_of_the_newest_rules(language: str, outcome: Outcome | None) -> None:
+    outcomes = answered()
+    outcomes.event(ev.RulesChanged(TurnRules(language="fr")), 0)
+    speak(outcomes, 900)
+    outcomes.event(ev.RulesChanged(TurnRules(language=language)), 0)
+    assert understood(outcomes, "With a bit of brown sugar.") is outcome
 
 
 def test_words_that_come_later_settle_it_as_well() -> None:

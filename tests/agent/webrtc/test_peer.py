@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import copy
 import errno
 import re
 import socket
+import struct
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -12,8 +14,17 @@ from typing import Any
 
 import pytest
 from aioice import stun
+from aioice.ice import CandidatePair
 from aiortc.rtcsctptransport import DataChunk, SackChunk
-from aiortc.rtp import RTCP_RTPFB_NACK, RtcpPsfbPacket, RtcpRtpfbPacket, RtpPacket
+from aiortc.rtp import (
+    RTCP_RTPFB_NACK,
+    RtcpByePacket,
+    RtcpPacket,
+    RtcpPsfbPacket,
+    RtcpRrPacket,
+    RtcpRtpfbPacket,
+    RtpPacket,
+)
 from OpenSSL import SSL
 
 from agent.config.webrtc import WebRtcSettings
@@ -26,6 +37,7 @@ from agent.webrtc.peer import (
     MAX_DATAGRAM_BYTES,
     MAX_DATAGRAMS,
     MAX_REMOTE_CANDIDATES,
+    MAX_RTCP_HZ,
     MAX_STRANGERS_HZ,
     Peer,
 )
@@ -353,6 +365,28 @@ async def test_every_record_of_a_datagram_is_read(
     assert came == [b"%d" % number for number in range(300)]
 
 
+async def test_other_tasks_have_their_turn_between_datagrams(answered: Peer) -> None:
+    dtls: Any = answered._connection.getReceivers()[0].transport
+    waiting = [b"\x80 RTP"] * 20
+    turns: list[int] = []
+
+    async def received() -> bytes:
+        return waiting.pop()
+
+    async def read() -> None:
+        while waiting:
+            await dtls._recv_next()
+
+    async def run() -> None:
+        while waiting:
+            turns.append(len(waiting))
+            await asyncio.sleep(0)
+
+    dtls.transport._recv, dtls._RTCDtlsTransport__handshake_done = received, True
+    await asyncio.gather(run(), read())
+    assert turns == [*range(20, 0, -1)]
+
+
 @pytest.mark.parametrize("failing", [1, 2])
 async def test_nothing_is_read_from_a_dtls_connection_that_failed(
     answered: Peer, failing: int
@@ -445,11 +479,58 @@ async def test_a_nack_is_answered_with_nothing(
         await is_sent.wait()
     first = [each for each in sent if each[1] & 0x7F < 64 or each[1] & 0x7F >= 96]
     assert len(first) == 1
-    lost = [RtpPacket.parse(first[0]).sequence_number] * 50
+    lost = [RtpPacket.parse(first[0]).sequence_number]
     before = len(sent)
     nack = RtcpRtpfbPacket(RTCP_RTPFB_NACK, ssrc=1, media_ssrc=sender._ssrc, lost=lost)
-    await sender._handle_rtcp_packet(nack)
+    await sender.transport._handle_rtcp_data(bytes(nack))
     assert [each for each in sent[before:] if each[1:4] == first[0][1:4]] == []
+
+
+async def test_what_a_client_asks_for_again_is_not_parsed(
+    answered: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One packet of 1412 bytes names 5950 others. What is beside it in the datagram is read."""
+    dtls: Any = answered._connection.getReceivers()[0].transport
+    parsed: list[object] = []
+    parse = RtcpPacket.parse
+
+    def noticed(data: bytes) -> list[Any]:
+        parsed.append(parse(data))
+        return []
+
+    monkeypatch.setattr(RtcpPacket, "parse", noticed)
+    asked = b"".join(struct.pack("!HH", 17 * number % 65_536, 0xFFFF) for number in range(350))
+    nack = struct.pack("!BBHLL", 0x81, 205, 2 + 350, 1, 2) + asked
+    report, bye = RtcpRrPacket(ssrc=1), RtcpByePacket(sources=[1])
+    for data in (nack, bytes(report) + nack + bytes(bye) + nack, nack[:8]):
+        await dtls._handle_rtcp_data(data)
+    assert parsed == [[], [report, bye], []]
+
+
+async def test_rtcp_a_second_is_bounded(answered: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtls: Any = answered._connection.getReceivers()[0].transport
+    clock = Clock()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", clock.time)
+    parsed: list[bytes] = []
+
+    def noticed(data: bytes) -> list[Any]:
+        parsed.append(data)
+        return []
+
+    monkeypatch.setattr(RtcpPacket, "parse", noticed)
+    data = bytes(RtcpRrPacket(ssrc=1))
+
+    async def num_parsed(num: int) -> int:
+        parsed.clear()
+        for _ in range(num):
+            await dtls._handle_rtcp_data(data)
+        return len(parsed)
+
+    assert await num_parsed(MAX_RTCP_HZ + 7) == MAX_RTCP_HZ
+    assert answered.num_dropped == 7
+    clock.now_s = 0.5
+    assert await num_parsed(MAX_RTCP_HZ) == MAX_RTCP_HZ // 2
+    monkeypatch.undo()  # `close` has limits of time
 
 
 async def test_another_source_is_heard_once_the_first_is_silent(
@@ -732,43 +813,128 @@ class Clock:
         return self.now_s
 
 
+class Counted:
+    """What becomes of datagrams of a peer that no client has connected to, by a manual clock."""
+
+    def __init__(self, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = Clock()
+        self.peer = peer
+        self.ice: Any = peer._connection.getReceivers()[0].transport.transport.iceGatherer
+        self.ice = self.ice._connection
+        self.protocol = self.ice._protocols[0]
+        self._passed: list[bytes] = []
+        self._read: list[bytes] = []
+        self.ice.data_received = lambda data, component: self._passed.append(data)
+        monkeypatch.setattr("agent.webrtc.peer.asyncio.get_running_loop", lambda: self.clock)
+
+        def noticed(data: bytes) -> stun.Message:
+            self._read.append(data)
+            raise RuntimeError  # as a parser of the library may
+
+        monkeypatch.setattr(stun, "parse_message", noticed)
+
+    def counts(self, data: bytes, addr: tuple[str, int], number: int) -> tuple[int, int, int]:
+        """Of so many: passed on, read as STUN, and counted as dropped."""
+        self._passed.clear()
+        self._read.clear()
+        before = self.peer.num_dropped
+        for _ in range(number):
+            self.protocol.datagram_received(data, addr)
+        return len(self._passed), len(self._read), self.peer.num_dropped - before
+
+
+CHECK, MEDIA = bytes(20), b"\x80" + bytes(40)
+STRANGER = ("192.0.2.1", 9)
+
+
 async def test_datagrams_a_second_are_bounded(
     answered: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers' checks take nothing from the client's."""
-    clock = Clock()
-    monkeypatch.setattr("agent.webrtc.peer.asyncio.get_running_loop", lambda: clock)
-    ice = answered._connection.getReceivers()[0].transport.transport.iceGatherer._connection
-    protocol, known = ice._protocols[0], ice._remote_candidates[0]
-    client, stranger = (known._network_host, known.port), ("192.0.2.1", 9)
-    passed: list[bytes] = []
-    ice.data_received = lambda data, component: passed.append(data)
-    read: list[bytes] = []
+    counted = Counted(answered, monkeypatch)
+    counts, known = counted.counts, counted.ice._remote_candidates[0]
+    client = (known._network_host, known.port)
+    assert counts(CHECK, STRANGER, MAX_STRANGERS_HZ + 7) == (0, MAX_STRANGERS_HZ, 7)
+    assert counts(MEDIA, STRANGER, 9) == (0, 0, 0), "as before: they are none of the call's"
+    assert counts(CHECK, client, 3) == (0, 3, 0)
+    assert counts(MEDIA, client, MAX_CLIENT_HZ) == (MAX_CLIENT_HZ - 3, 0, 3)
+    counted.clock.now_s = 0.5
+    assert counts(MEDIA, client, MAX_CLIENT_HZ) == (MAX_CLIENT_HZ // 2, 0, MAX_CLIENT_HZ // 2)
+    assert counts(CHECK, STRANGER, MAX_STRANGERS_HZ)[1] == MAX_STRANGERS_HZ // 2
+    counted.clock.now_s = 60.0
+    assert counts(MEDIA, client, MAX_CLIENT_HZ + 1) == (MAX_CLIENT_HZ, 0, 1)
 
-    def noticed(data: bytes) -> stun.Message:
-        read.append(data)
-        raise RuntimeError  # as a parser of the library may
 
-    monkeypatch.setattr(stun, "parse_message", noticed)
+def record(size: int) -> bytes:
+    return b"\x17\xfe\xfd" + bytes(8) + size.to_bytes(2, "big") + bytes(size)
 
-    def counts(data: bytes, addr: tuple[str, int], number: int) -> tuple[int, int, int]:
-        passed.clear()
-        read.clear()
-        before = answered.num_dropped
-        for _ in range(number):
-            protocol.datagram_received(data, addr)
-        return len(passed), len(read), answered.num_dropped - before
 
-    check, media = bytes(20), b"\x80" + bytes(40)
-    assert counts(check, stranger, MAX_STRANGERS_HZ + 7) == (0, MAX_STRANGERS_HZ, 7)
-    assert counts(media, stranger, 9) == (0, 0, 0), "as before: they are none of the call's"
-    assert counts(check, client, 3) == (0, 3, 0)
-    assert counts(media, client, MAX_CLIENT_HZ) == (MAX_CLIENT_HZ - 3, 0, 3)
-    clock.now_s = 0.5
-    assert counts(media, client, MAX_CLIENT_HZ) == (MAX_CLIENT_HZ // 2, 0, MAX_CLIENT_HZ // 2)
-    assert counts(check, stranger, MAX_STRANGERS_HZ)[1] == MAX_STRANGERS_HZ // 2
-    clock.now_s = 60.0
-    assert counts(media, client, MAX_CLIENT_HZ + 1) == (MAX_CLIENT_HZ, 0, 1)
+@pytest.mark.parametrize(
+    ("data", "num"),
+    [
+        (record(40), 1),
+        (record(40) * 18, 18),
+        (record(0) * 100, 100),
+        (record(40) + record(99)[:20], 2),  # the library reads no more of it
+        (record(40) + b"\x17", 2),
+        (b"\x2f\x00\x00\x00\x05" + bytes(5), 1),  # DTLS 1.3: two bytes each
+        ((b"\x2c\x00\x00\x00\x05" + bytes(5)) * 9, 9),
+        ((b"\x24\x00\x00\x05" + bytes(5)) * 9, 9),
+        (b"\x20\x00" + bytes(50), 1),  # to the end
+        (b"\x80" + record(0) * 9, 1),  # RTP
+    ],
+)
+async def test_records_of_a_datagram_count_as_datagrams(
+    answered: Peer, monkeypatch: pytest.MonkeyPatch, data: bytes, num: int
+) -> None:
+    """Each may be a packet of the data channel, with eight chunks to be answered."""
+    counted = Counted(answered, monkeypatch)
+    known = counted.ice._remote_candidates[0]
+    passed, _, dropped = counted.counts(data, (known._network_host, known.port), MAX_CLIENT_HZ)
+    assert (passed, passed + dropped) == (MAX_CLIENT_HZ // num, MAX_CLIENT_HZ)
+
+
+async def test_datagrams_with_another_address_of_the_client_take_nothing_from_it(
+    answered: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An offer has addresses that any host may write on its datagrams."""
+    counted = Counted(answered, monkeypatch)
+    counts, ice, protocol = counted.counts, counted.ice, counted.protocol
+    known = ice._remote_candidates[0]
+    client, spoofed = (known._network_host, known.port), ("192.0.2.7", 4711)
+    other = copy.copy(known)
+    other._network_host, other.port = spoofed
+    ice._remote_candidates.append(other)
+    pairs = [CandidatePair(protocol, each) for each in (known, other)]
+    ice._check_list[:] = pairs
+    pairs[0].state, ice._nominated[1] = CandidatePair.State.SUCCEEDED, pairs[0]
+    assert counts(MEDIA, spoofed, 9) == (0, 0, 0), "nobody has answered a check there"
+    assert counts(CHECK, spoofed, 2 * MAX_CLIENT_HZ) == (0, MAX_CLIENT_HZ, MAX_CLIENT_HZ)
+    assert counts(MEDIA, client, MAX_CLIENT_HZ + 1) == (MAX_CLIENT_HZ, 0, 1)
+    counted.clock.now_s = 60.0
+    pairs[1].state = CandidatePair.State.SUCCEEDED
+    assert counts(MEDIA, spoofed, MAX_CLIENT_HZ + 1) == (MAX_CLIENT_HZ, 0, 1)
+    assert counts(CHECK, client, 3) == (0, 3, 0)
+    ice._nominated[1] = pairs[1]
+    assert counts(MEDIA, spoofed, MAX_CLIENT_HZ) == (MAX_CLIENT_HZ - 3, 0, 3), "the path is another"
+    assert counts(CHECK, STRANGER, MAX_STRANGERS_HZ + 7) == (0, MAX_STRANGERS_HZ, 7)
+
+
+async def test_a_connection_has_the_address_that_its_audio_comes_from(connected: Connected) -> None:
+    ice, client = connected.ice, connected.client.connection.getSenders()[0].transport.transport
+    (pair,) = client._connection._nominated.values()
+    (nominated,) = ice._nominated.values()
+    assert nominated.remote_addr == (pair.local_candidate.host, pair.local_candidate.port)
+    took: list[object] = []
+    takes = connected.server._nominated_pace.takes
+
+    def noticed(now_s: float, num: int = 1) -> bool:
+        took.append(now_s)
+        return takes(now_s, num)
+
+    connected.server._nominated_pace.takes = noticed  # type: ignore[method-assign]
+    assert await connected.comes_through("one")
+    assert took
 
 
 class StunServer(asyncio.DatagramProtocol):

@@ -26,12 +26,19 @@ def test_a_name_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def data_received(self) -> None: ...
 
-    monkeypatch.delattr(aiortc.RTCRtpSender, "_retransmit")
+    monkeypatch.delattr(aiortc.RTCRtpReceiver, "_send_rtcp")
     monkeypatch.setattr(aioice.ice, "Connection", Other)
     lacking = ["get_component_candidates", "check_incoming"]
-    lacking += ["_queue", "_remote_candidates", "stun_server", "turn_server"]
+    lacking += [
+        "_check_list",
+        "_nominated",
+        "_queue",
+        "_remote_candidates",
+        "stun_server",
+        "turn_server",
+    ]
     expected = [f"aioice.ice.Connection.{name}" for name in lacking]
-    assert missing() == ["aiortc.RTCRtpSender._retransmit", *expected]
+    assert missing() == ["aiortc.RTCRtpReceiver._send_rtcp", *expected]
     with pytest.raises(IncompatibleLibraryError, match=re.escape(", ".join(expected))):
         load()
 

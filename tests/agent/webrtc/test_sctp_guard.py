@@ -27,18 +27,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import ClientError
+from agent.http.hardening.leaky_bucket import LeakyBucket
 from agent.webrtc import sctp_guard
 from agent.webrtc.sctp_guard import (
     MAX_CHANNELS,
+    MAX_CONTROL_AT_ONCE,
     MAX_CONTROL_CHUNKS,
+    MAX_CONTROL_HZ,
+    MAX_DATA_HZ,
     MAX_FRAGMENTS,
     MAX_GAPS,
     MAX_IGNORED,
     MAX_MISORDERED,
     MAX_OPEN_BYTES,
     MAX_TSN_AHEAD,
+    ChunkCounts,
     SctpGuard,
-    is_readable,
+    counted_chunks,
 )
 
 EVENTS = 0
@@ -70,12 +75,24 @@ class Association:
     def __init__(self) -> None:
         self.client: Sctp = RTCSctpTransport(Wire("client"))  # type: ignore[arg-type]
         self.server: Sctp = RTCSctpTransport(Wire("server"))  # type: ignore[arg-type]
-        self.guard = SctpGuard(self.server, lambda stream_id: stream_id == EVENTS)
+        self.clock_s = 0.0
+        self.step_s = 60.0
+        """Time between two looks at the clock: as many chunks as may come at once, by default."""
+        self.guard = SctpGuard(self.server, lambda stream_id: stream_id == EVENTS, self._time_s)
         self.messages: list[str | bytes] = []
         self.server.on("datachannel", self._opened)
         self.channel: Any = None
         """The client's."""
         self.opened: list[Any] = []
+
+    def _time_s(self) -> float:
+        self.clock_s += self.step_s
+        return self.clock_s
+
+    def pause(self, pause_s: float) -> None:
+        """Let so much time pass, and no more from then on."""
+        self.clock_s += pause_s
+        self.step_s = 0.0
 
     def _opened(self, channel: Any) -> None:
         self.opened.append(channel)
@@ -423,7 +440,7 @@ def test_parameters_are_counted_as_the_library_does(values: list[bytes], rest: b
 @settings(max_examples=50, deadline=None)
 @given(st.binary(max_size=80))
 def test_any_packet_can_be_looked_through(body: bytes) -> None:
-    is_readable(bytes(12) + body)
+    counted_chunks(bytes(12) + body)
 
 
 async def test_a_packet_is_answered_with_few(association: Association) -> None:
@@ -436,6 +453,73 @@ async def test_a_packet_is_answered_with_few(association: Association) -> None:
     await association.receive(HeartbeatChunk())
     assert len(sent) == MAX_CONTROL_CHUNKS
     assert association.is_refused(sctp_guard.UNREADABLE)
+
+
+async def test_answers_of_many_packets_are_bounded(association: Association) -> None:
+    """Eighteen packets are in one datagram."""
+    sent = association.server.transport.sent
+    sent.clear()
+    association.pause(60.0)
+    num_chunks = 4
+
+    async def num_answers(num_packets: int) -> int:
+        for _ in range(num_packets):
+            await association.receive(*[HeartbeatChunk()] * num_chunks)
+        answers = len(sent)
+        sent.clear()
+        return answers
+
+    assert await num_answers(1000) == MAX_CONTROL_AT_ONCE
+    assert association.guard.num_dropped == 1000 - MAX_CONTROL_AT_ONCE // num_chunks
+    association.pause(1.0)
+    assert await num_answers(1000) == MAX_CONTROL_HZ
+    await association.receive(association.data(1))
+    assert association.messages == ["x"], "DATA is counted apart"
+    association.guard.check()
+
+
+async def test_chunks_that_the_server_has_are_bounded(association: Association) -> None:
+    """A packet holds 70 of them, and is answered with a SACK."""
+    sent = association.server.transport.sent
+    sent.clear()
+    association.pause(60.0)
+    num_chunks = 50
+    for _ in range(MAX_DATA_HZ // num_chunks + 100):
+        await association.receive(*[association.data(0)] * num_chunks)
+    assert len(sent) == MAX_DATA_HZ // num_chunks
+    assert association.guard.num_dropped == 100
+    association.pause(1.0)
+    await association.receive(association.data(1))
+    assert association.messages == ["x"]
+    association.guard.check()
+
+
+async def test_messages_come_through_where_packets_are_dropped_for_their_number(
+    association: Association,
+) -> None:
+    """What was dropped is sent again: nothing is lost or comes twice."""
+    association.guard._control = LeakyBucket(MAX_CONTROL_HZ, 1, association.clock_s)
+    association.guard._data = LeakyBucket(MAX_DATA_HZ, 5, association.clock_s)
+    association.step_s = 0.0002
+    texts = [f"message {number}" for number in range(40)]
+    for text in texts:
+        association.channel.send(text)
+    for _ in range(100):
+        await association.deliver()
+        if len(association.messages) == len(texts):
+            break
+        association.client._t3_expired()
+    assert association.messages == texts
+    assert association.guard.num_dropped > 0
+
+
+def test_chunks_of_a_packet_are_counted_by_kind() -> None:
+    data = DataChunk(flags=7)
+    data.user_data = b"x"
+    heartbeat = HeartbeatChunk()
+    body = b"".join(map(bytes, [heartbeat, data, data, heartbeat, data]))
+    assert counted_chunks(packet(9, body)) == ChunkCounts(num_control=2, num_data=3)
+    assert counted_chunks(packet(9, body[:-4])) == ChunkCounts(num_control=2, num_data=2)
 
 
 async def test_a_reconfiguration_has_two_parameters(association: Association) -> None:

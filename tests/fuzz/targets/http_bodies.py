@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Bpe
 from agent.config.layers import load_config
 from agent.errors import ClientError
 from agent.http.auth.client_secrets import ClientSecrets
-from agent.http.auth.principal import SCOPE_KEY, Principal
+from agent.http.auth.principal import SCOPE_KEY, Principal, client_of
 from agent.http.endpoints.client_secrets import SecretEndpoint
 from agent.http.json_body import JsonBodies
 from agent.http.openai.chat import _parsed
@@ -123,7 +123,7 @@ def request_with(body: bytes, kind: bytes, size: int) -> Request:
 
 
 async def _chat(request: Request) -> None:
-    async with JsonBodies().read(request) as body:
+    async with JsonBodies(client_of).read(request) as body:
         asked = _parsed(body, DEFAULTS, LIMITS)
     for dialect in (HERMES, LLAMA):
         _, _, sampling = asked.prompt(dialect)
@@ -134,7 +134,7 @@ async def _chat(request: Request) -> None:
 
 
 async def _speech(request: Request) -> None:
-    async with JsonBodies().read(request) as body:
+    async with JsonBodies(client_of).read(request) as body:
         asked = parse_speech(body)
     assert asked.text.strip(), asked
     assert 0.25 <= asked.speed <= 4, asked
@@ -150,7 +150,7 @@ async def _published(_text: str, _holder: Principal, _life_s: int) -> None:
 
 async def _secret(request: Request) -> None:
     endpoint = SecretEndpoint(
-        CONFIG, ClientSecrets(), SystemClock(), _agreed, _published, JsonBodies()
+        CONFIG, ClientSecrets(), SystemClock(), _agreed, _published, JsonBodies(client_of)
     )
     response = await endpoint.serve(request)
     assert response.status_code < 500, response.status_code

@@ -96,6 +96,29 @@ test('what was heard of a cut reply is sent once, however long the browser count
   }
 });
 
+test('a state that another connection has replaced is not told', async () => {
+  const settled = () => new Promise((resolve) => setImmediate(resolve));
+  for (const [old, next] of [
+    [{ state: 'closed' }, { state: 'connecting' }],
+    [{ state: 'waiting', resumable: true }, { state: 'open', resumed: true }],
+  ]) {
+    const { call, client } = setUp();
+    let counted = () => {};
+    call.devices.flush = () => new Promise((resolve) => (counted = resolve));
+    const told = [];
+    call.addEventListener('connection', ({ detail }) => told.push(detail.state));
+    client.become(old);
+    client.become(next);
+    counted([]);
+    await settled();
+    assert.deepEqual(told, [next.state]);
+    client.become(old);
+    counted([]);
+    await settled();
+    assert.deepEqual(told, [next.state, old.state]);
+  }
+});
+
 class FakeNode extends EventTarget {
   port = { postMessage() {} };
 

@@ -74,6 +74,13 @@ class FakePeerCall:
         """End the call, from any thread: a browser that is closed says no goodbye."""
         self._loop.call_soon_threadsafe(self.peer.closed.set)
 
+    def cut_line(self) -> None:
+        """Drop all datagrams, both ways: a network that is gone says nothing. From any thread."""
+        transport = self.peer._connection.getReceivers()[0].transport.transport
+        for protocol in transport.iceGatherer._connection._protocols:
+            protocol.datagram_received = protocol.send_stun = _drop
+            protocol.send_data = _drop_later
+
     def changed(self) -> None:
         """Wake all who wait."""
         with self._condition:
@@ -87,3 +94,11 @@ class FakePeerCall:
     def _receive(self, message: str | bytes) -> None:
         self.events.append(json.loads(message))
         self.changed()
+
+
+def _drop(*_: object) -> None:
+    """Drop a datagram."""
+
+
+async def _drop_later(*_: object) -> None:
+    """Drop a datagram whose sender awaits that it is sent."""

@@ -192,6 +192,7 @@ test('tracks that broke are a new call, and a resumption never takes them', (t) 
 test('push-to-talk over tracks keeps the server from filling up with silence', () => {
   const cleared = [];
   const client = { status: { state: 'open' }, usesTracks: true, clearAudio: () => cleared.push(1) };
+  client.withdrawCommit = () => false;
   const uplink = new Uplink(Object.assign(client, { appendAudio: () => true }));
   const pass = (seconds) => {
     for (let i = 0; i < 50 * seconds; i += 1) uplink.add(new Int16Array(480), true);
@@ -207,6 +208,53 @@ test('push-to-talk over tracks keeps the server from filling up with silence', (
   assert.equal(cleared.length, 3);
   pass(300);
   assert.equal(cleared.length, 3, 'a turn that is spoken is left alone');
+});
+
+test('a key that is pressed again before its turn was committed goes on with that turn', (t) => {
+  const { client, last } = setUp(t);
+  const uplink = new Uplink(client);
+  const { pushToTalk } = uplink;
+  const yielded = [];
+  uplink.addEventListener('yielded', ({ detail }) => yielded.push(detail));
+  const hold = (ms) => {
+    pushToTalk.press();
+    for (let held = 0; held < ms; held += 20) uplink.add(new Int16Array(480), true);
+    pushToTalk.release();
+    uplink.add(new Int16Array(480), true);
+  };
+  const sent = () => last().sent.splice(0).map(({ type }) => type.replace('input_audio_buffer.', ''));
+  pushToTalk.enable(true);
+  client.connect();
+  last().tell(GREETING);
+  for (const againMs of [400, 20]) {
+    hold(400);
+    assert.deepEqual(sent(), ['clear']);
+    mock.timers.tick(100);
+    hold(againMs);
+    mock.timers.tick(100);
+    assert.deepEqual(sent(), [], 'the sentence is neither cleared nor cut');
+    mock.timers.tick(1000);
+    assert.deepEqual(sent(), ['commit', 'response.create'], `held again for ${againMs} ms`);
+  }
+  assert.deepEqual(yielded, [true, true, true, true]);
+  hold(20);
+  mock.timers.tick(1000);
+  assert.deepEqual(sent(), ['clear', 'clear'], 'a slip alone is one, as before');
+  assert.equal(yielded.at(-1), false);
+});
+
+test('a turn that a lost connection took along is not gone on with', (t) => {
+  const { client, last } = setUp(t);
+  const uplink = new Uplink(client);
+  client.connect();
+  last().tell(GREETING);
+  client.commitAudio();
+  last().onclose({ code: 1006, reason: 'gone' });
+  mock.timers.tick(client.status.retryInMs);
+  last().tell(GREETING);
+  uplink.pushToTalk.enable(true);
+  uplink.pushToTalk.press();
+  assert.deepEqual(last().sent.map(({ type }) => type), ['input_audio_buffer.clear']);
 });
 
 // --- the connection ---
@@ -295,6 +343,86 @@ test('the offer goes to the agent’s calls, its audio before its channel', asyn
   assert.equal(connection.order.at(-1), 'closed');
   assert.deepEqual(hungUp, [], 'the server sees a connection end');
   assert.equal(callsUrl('ws://here/v1/realtime'), 'http://here/v1/realtime/calls');
+});
+
+/** An open call whose line the browser has in this state; `pass` lets time go by. */
+async function interrupted(t) {
+  mock.timers.enable({ apis: ['setTimeout'] });
+  t.after(() => mock.timers.reset());
+  const made = connect(new Response('v=0 answer', ANSWER));
+  const { connection } = made;
+  await settled();
+  const stats = new Map([
+    ['pair', { type: 'candidate-pair', bytesReceived: 700 }],
+    ['audio', { type: 'inbound-rtp', bytesReceived: 500 }],
+    ['channel', { type: 'data-channel', bytesReceived: 90 }],
+    ['microphone', { type: 'outbound-rtp', bytesSent: 0 }],
+  ]);
+  connection.getStats = async () => stats;
+  connection.channel.onopen();
+  const become = async (state) => {
+    connection.connectionState = state;
+    connection.onconnectionstatechange();
+    await settled();
+  };
+  const pass = async (ms) => {
+    mock.timers.tick(ms);
+    await settled();
+  };
+  await become('connected');
+  return { ...made, stats, become, pass };
+}
+
+test('a line that is dead is given up before the browser does, and its call at the server', async (t) => {
+  const { become, pass, stats, ended, hungUp, socket, connection } = await interrupted(t);
+  await become('disconnected');
+  await pass(2900);
+  stats.get('microphone').bytesSent += 4000;
+  assert.deepEqual([ended, socket.readyState], [[], 1]);
+  await pass(200);
+  assert.deepEqual(ended, [{ code: 1006, reason: 'the connection broke' }]);
+  assert.deepEqual(hungUp, ['/v1/realtime/calls/rtc_1'], 'the server does not see it end');
+  assert.equal(connection.order.at(-1), 'closed');
+});
+
+test('a stall that passes ends no call', async (t) => {
+  const { become, pass, ended } = await interrupted(t);
+  for (let i = 0; i < 3; i += 1) {
+    await become('disconnected');
+    await pass(2000);
+    await become('connected');
+    await pass(2000);
+  }
+  assert.deepEqual(ended, []);
+});
+
+for (const name of ['pair', 'audio', 'channel']) {
+  test(`a line that lets something through is left alone: ${name}`, async (t) => {
+    const { become, pass, stats, ended } = await interrupted(t);
+    await become('disconnected');
+    for (let i = 0; i < 5; i += 1) {
+      stats.get(name).bytesReceived += 1;
+      await pass(3000);
+    }
+    assert.deepEqual(ended, []);
+    await pass(3000);
+    assert.equal(ended.length, 1, 'until nothing comes any more');
+  });
+}
+
+test('a line is watched no more once it was closed, or where nothing is known of it', async (t) => {
+  const { become, pass, ended, hungUp, socket, connection } = await interrupted(t);
+  const getStats = connection.getStats;
+  connection.getStats = () => Promise.reject(new Error('closed'));
+  await become('disconnected');
+  await pass(10_000);
+  assert.equal(socket.readyState, 1);
+  await become('connected');
+  connection.getStats = getStats;
+  await become('disconnected');
+  socket.close();
+  await pass(10_000);
+  assert.deepEqual([ended, hungUp], [[], []]);
 });
 
 test('whoever gives up before the connection is open frees the line', async () => {

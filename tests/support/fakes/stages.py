@@ -69,9 +69,9 @@ class FakeChat:
         self.refused_tools: StageError | None = None
         """Raised when tools are checked."""
         self.may_call: list[Tools | None] = []
+        """Tools of each reply, in order."""
         self.deadlines_ns: list[int] = []
         """Of the replies that were asked for."""
-        """Tools of each reply, in order."""
         self.refusals: list[StageError] = []
         """Raised in place of what is committed next."""
         self.played_until_ns: list[int] = []

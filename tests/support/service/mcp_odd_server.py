@@ -11,6 +11,7 @@ TOOLS = [
     {"name": "long", "inputSchema": {"type": "object", "description": "x" * 20_000}},
     {"name": "rubbish", "description": "No answer.", "inputSchema": SCHEMA},
     {"name": "change", "description": "Be another.", "inputSchema": SCHEMA},
+    {"name": "endless", "description": "A line of 64 MB, and no end.", "inputSchema": SCHEMA},
 ]
 
 
@@ -29,6 +30,10 @@ def answer(method: str, params: dict[str, object]) -> dict[str, object] | None:
         return {"tools": TOOLS}
     if method == "tools/call" and params["name"] == "rubbish":
         return {"content": "\x00\xff", "isError": "perhaps"}
+    if method == "tools/call" and params["name"] == "endless":
+        for _ in range(64):
+            print("x" * 1_000_000, end="", flush=True)
+        return None
     if method == "tools/call" and params["name"] == "change":
         TOOLS[0]["name"] = "finer"
         say(method="notifications/tools/list_changed")

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from agent.codec.json_frame import read_frame
 from agent.config.remote_models import RemoteModel
 from agent.config.schema import Config
+from agent.http.auth.principal import client_of
 from agent.http.json_body import JsonBodies
 from agent.http.openai.chat import ChatCompletions
 from agent.http.openai.models import ModelList
@@ -40,7 +41,7 @@ async def chat_endpoint(stage: ModelThread[Engine]) -> AsyncIterator[str]:
     routes = [
         Route(
             "/v1/chat/completions",
-            ChatCompletions(Config(), stages, JsonBodies()).serve,
+            ChatCompletions(Config(), stages, JsonBodies(client_of)).serve,
             methods=["POST"],
         ),
         Route("/v1/models", ModelList(Config()).all),

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.client import events as ev
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from latency_budget.account.clock import ManualClock
 
 MS = 1_000_000
@@ -68,7 +68,7 @@ class Scene:
         self.call.extensions = extensions
         self.seen: list[ev.ClientEvent] = []
         self._late_ms = late_ms
-        self.caller = Caller(
+        self.caller = SimulatedCaller(
             self.call, clock=self.clock, sleep=self.sleep, on_event=self.seen.append
         )
 
@@ -79,7 +79,7 @@ class Scene:
                 await asyncio.sleep(0)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Caller]:
+    async def running(self) -> AsyncIterator[SimulatedCaller]:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.caller.run())
             yield self.caller

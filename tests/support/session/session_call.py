@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError
@@ -29,6 +30,7 @@ from agent.session.response.handoff import SwitchAgent, no_agents
 from agent.session.session import Session
 from agent.tools.offered import NO_TOOLS
 from agent.turn_taking.end_of_turn import NOT_IDLE, IdleRules
+from languages import ENGLISH
 from latency_budget.account.actions import Action
 from latency_budget.account.budget import EMBEDDED
 from latency_budget.account.clock import Clock, SystemClock
@@ -100,17 +102,18 @@ class Call:
             is_troubled=is_troubled,
             switch_agent=switch_agent,
         )
+        said = replace(
+            ENGLISH.sentences, openers=tuple(openers), idle_prompt="Hey?", tool_wait=WAIT
+        )
         options = SessionOptions(
             lead_ms=400,
             budget=EMBEDDED,
             preemptive=ahead,
             previews=ahead,
             ducks=ducks,
-            openers=openers,
+            sentences=lambda language: said,
             early_openers=early_openers,
             idle=idle,
-            idle_prompt="Hey?",
-            tool_wait=WAIT,
         )
         self._log = TurnRecorder(
             session_id, self.trace, self.turns.append, told=told, agent="default"

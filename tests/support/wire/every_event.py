@@ -33,7 +33,7 @@ from agent.session.api.server_events import (
     SpeechStopped,
     TranscriptCompleted,
     TranscriptDelta,
-    TranscriptFailed,
+    TranscriptionFailed,
     Usage,
 )
 from agent.session.api.settings import ServerVad, SessionSettings, Truncation
@@ -132,7 +132,7 @@ def every_notice() -> list[Notice]:
         ItemAdded(Message(U1, "user", "audio", None), None),
         TranscriptDelta(U1, "Hel"),
         TranscriptCompleted(U1, "Hello.", 0.8),
-        TranscriptFailed(U1, "The recognizer is being restarted."),
+        TranscriptionFailed(U1, "The recognizer is being restarted."),
         SilenceTimedOut(U1, 900, 5900),
         AudioCleared(),
         *(ItemAdded(item, U1) for item in items),

@@ -9,7 +9,7 @@ import pytest
 
 from agent.client import events as ev
 from agent.client.errors import CallEndedError
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.turn_record import Outcome
 from tests.support.session.scripted_call import (
@@ -197,7 +197,9 @@ async def test_rest_of_the_answer_is_cancelled_after_the_cut() -> None:
     """The rest of the answer is cancelled, and what is left of the recording stays unsaid."""
     script: Script = {29: [started(), audio(loud(3000))], 41: [done(1, "cancelled", None)]}
     scene = Scene(script)
-    scene.caller = Caller(scene.call, clock=scene.clock, sleep=scene.sleep, cut_after_s=0.2)
+    scene.caller = SimulatedCaller(
+        scene.call, clock=scene.clock, sleep=scene.sleep, cut_after_s=0.2
+    )
     tail = np.zeros(RATE_HZ * 4, np.int16)
     async with scene.running() as caller:
         exchange = await caller.ask(np.concatenate([speech(400), tail]), RATE_HZ)
@@ -212,7 +214,9 @@ async def test_rest_of_the_answer_is_cancelled_after_the_cut() -> None:
 async def test_an_answer_that_came_too_early_is_left_to_the_barge_in() -> None:
     script: Script = {2: [started(), audio(loud(3000))], 60: [done(1, "cancelled", None)]}
     scene = Scene(script)
-    scene.caller = Caller(scene.call, clock=scene.clock, sleep=scene.sleep, cut_after_s=0.2)
+    scene.caller = SimulatedCaller(
+        scene.call, clock=scene.clock, sleep=scene.sleep, cut_after_s=0.2
+    )
     async with scene.running() as caller:
         exchange = await caller.ask(speech(1000), RATE_HZ)
     assert scene.call.cancelled == []
@@ -225,7 +229,9 @@ async def test_a_cancel_that_comes_too_late_is_no_error() -> None:
 
     script: Script = {29: [started(), audio(loud(1000))], 40: [done(), late]}
     scene = Scene(script)
-    scene.caller = Caller(scene.call, clock=scene.clock, sleep=scene.sleep, cut_after_s=0.2)
+    scene.caller = SimulatedCaller(
+        scene.call, clock=scene.clock, sleep=scene.sleep, cut_after_s=0.2
+    )
     async with scene.running() as caller:
         exchange = await caller.ask(speech(400), RATE_HZ)
     assert scene.call.cancelled == [40]
@@ -330,7 +336,7 @@ async def test_what_was_due_while_nothing_got_through_is_not_said_later() -> Non
         await asyncio.sleep(0)
 
     call = Stuck(clock, {200: [lambda now: ev.Closed(1000, "", now)]})
-    caller = Caller(call, clock=clock, sleep=instantly)
+    caller = SimulatedCaller(call, clock=clock, sleep=instantly)
     caller.say(speech(8_000), RATE_HZ)
     await caller.run()
     times = [at_ms for at_ms, _ in call.frames]
@@ -375,6 +381,6 @@ async def test_lost_connection_still_plays_received_audio() -> None:
         clock.advance_ms(seconds * 1000)
         await asyncio.sleep(0)
 
-    caller = Caller(Broken(clock, {}), clock=clock, sleep=instantly)
+    caller = SimulatedCaller(Broken(clock, {}), clock=clock, sleep=instantly)
     await caller.run()
     assert caller.closed == ev.Closed(None, "connection lost", 0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.client import events as ev
 from agent.client.call import connect
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from agent.client.simulated_caller.ducking import DUCKED, FALL_NS, RISE_NS, Ducking
 from agent.client.simulated_caller.playback import SimulatedPlayback
 from agent.session.api.conversation import ItemId
@@ -119,7 +119,7 @@ async def test_a_caller_obeys_the_server() -> None:
             arrived.set()
 
     async with serving() as peer, connect(peer.url) as call, asyncio.TaskGroup() as group:
-        caller = Caller(call, on_event=note)
+        caller = SimulatedCaller(call, on_event=note)
         running = group.create_task(caller.run())
         await say_one(peer, ITEM, "resp_1", VOICE)
         await peer.say(Extension("halfsec.duck", {"item_id": ITEM}))

@@ -1,5 +1,7 @@
 """Client secrets: how long they hold, how many there may be, and what they fix."""
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -62,6 +64,40 @@ def test_number_of_client_secrets_is_limited(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(client_secrets, "MAX_BYTES", 1000)
     with pytest.raises(ClientError):
         secrets.mint(holder(instructions="x" * 1000), 10, 10 * SECOND)
+
+
+class CountingCounter(Counter[str]):
+    """Counter that counts the keys it is asked for one by one, and all of them where it is
+    iterated."""
+
+    num_touched = 0
+
+    def __getitem__(self, key: str) -> int:
+        self.num_touched += 1
+        return super().__getitem__(key)
+
+    def items(self) -> Any:
+        self.num_touched += len(self)
+        return super().items()
+
+    def __iter__(self) -> Iterator[str]:
+        self.num_touched += len(self)
+        return super().__iter__()
+
+
+def test_expiry_takes_work_in_proportion_to_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = ClientSecrets()
+    num_of = CountingCounter()
+    monkeypatch.setattr(secrets, "_num_of", num_of)
+    for number in range(300):
+        for _ in range(2):
+            secrets.mint(Principal("u", "ephemeral", KeyLimits(), {}, f"jwt:{number}"), 10, 0)
+    num_of.num_touched = 0
+    assert secrets.find("ek_x", 11 * SECOND) is None
+    assert len(secrets) == 0
+    assert secrets._num_of is num_of, "it is not made anew"
+    assert num_of.num_touched <= 3 * 600
+    assert not num_of, "a key without secrets is forgotten"
 
 
 BOUND: dict[str, Any] = {

@@ -2,7 +2,10 @@
 
 import asyncio
 import base64
+import gzip
 import hmac
+import json
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,7 @@ class Issuer:
 
     def _serve(self, request: httpx.Request) -> httpx.Response:
         assert str(request.url) == SETTINGS.jwt_jwks_url
+        assert request.headers.get_list("accept-encoding") == ["identity"]
         self.num_asked += 1
         return self.answer()
 
@@ -277,6 +281,7 @@ async def test_keys_are_kept_fresh_beside_the_tokens() -> None:
     [
         lambda: httpx.Response(500),
         lambda: httpx.Response(302, headers={"location": "https://evil.example"}),
+        lambda: httpx.Response(302, headers={"location": "mailto:]"}),
         lambda: httpx.Response(200, text="<html>"),
         lambda: httpx.Response(200, json=[]),
         lambda: httpx.Response(200, json={"keys": []}),
@@ -284,6 +289,11 @@ async def test_keys_are_kept_fresh_beside_the_tokens() -> None:
         lambda: httpx.Response(200, json={"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}),
         lambda: httpx.Response(200, content=b" " * (MAX_JWKS_BYTES + 1)),
         lambda: httpx.Response(200, content=b"[" * 100_000),
+        lambda: httpx.Response(
+            200,
+            content=gzip.compress(json.dumps({"keys": KEYS}).encode()),
+            headers={"content-encoding": "gzip"},
+        ),
     ],
 )
 async def test_malformed_key_set(answer: Callable[[], httpx.Response]) -> None:
@@ -300,9 +310,12 @@ async def test_malformed_key_set(answer: Callable[[], httpx.Response]) -> None:
     assert await issuer.tokens.read(token()) is not None  # what it had stays good
 
 
-async def test_unreachable_issuer() -> None:
+@pytest.mark.parametrize(
+    "error", [httpx.ConnectError("no route"), ssl.SSLError("bad record"), TimeoutError()]
+)
+async def test_unreachable_issuer(error: Exception) -> None:
     def away() -> httpx.Response:
-        raise httpx.ConnectError("no route")
+        raise error
 
     with pytest.raises(IssuerUnreachableError):
         await Issuer(away).tokens.read(token())

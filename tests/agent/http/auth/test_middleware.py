@@ -5,7 +5,7 @@ import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
@@ -13,7 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from agent.config.layers import load_config
 from agent.config.schema import Config
 from agent.http.auth.authenticator import Authenticator
-from agent.http.auth.keys import KeyFile
+from agent.http.auth.keys import KeyFile, KeyFileError
 from agent.http.auth.middleware import MAX_HELD, AuthMiddleware, open_paths
 from agent.http.auth.origin_check import OriginCheck
 from agent.http.auth.principal import KeyLimits, Principal, principal_of
@@ -260,6 +260,37 @@ async def test_key_limited_to_agents_opens_only_calls(server: ServerUnderTest) -
         assert (answer.status, answer.code) == (403, "insufficient_permissions")
 
 
+class Login:
+    """Believes every web token: an end user's."""
+
+    async def read(self, text: str) -> Principal:
+        return Principal("caller-4711", "jwt", KeyLimits(), key_id="jwt:caller-4711")
+
+
+async def test_web_tokens_tell_of_no_other_callers(
+    closed: ServerUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closed.access, "_jwt", Login())
+    token = "head.body.signature"
+    assert (await closed.knock(SOCKET, token)).status == 200
+    assert closed.guest.kind == "jwt"
+    for path in (
+        "/v1/realtime/calls", "/v1/realtime/calls/rtc_1/hangup", "/v1/realtime/client_secrets",
+        "/v1/models", "/v1/models/default", "/v1/chat/completions", "/v1/audio/speech",
+        "/v1/audio/transcriptions", "/telephony/calls",
+    ):  # fmt: skip
+        assert (await closed.knock(path, token, method="POST")).status == 200, path
+    for path in (
+        "/v1/sessions", "/v1/sessions/x/trace", "/v1/sessions/x/recording", "/v1/calls",
+        "/v1/calls/x", "/v1/latency/turns", "/v1/latency/events", "/metrics",
+        "/v1/settings/reload", "/nothing-here",
+    ):  # fmt: skip
+        for method in ("GET", "POST"):
+            answer = await closed.knock(path, token, method=method)
+            assert (answer.status, answer.code) == (403, "insufficient_permissions"), path
+            assert "a key" in answer.message
+
+
 async def test_client_secret_opens_only_websockets(closed: ServerUnderTest) -> None:
     session = {"type": "realtime", "instructions": "Arr."}
     maker = Principal("ana", "ephemeral", KeyLimits(2), session, "")
@@ -394,6 +425,29 @@ async def test_damaged_key_file_keeps_the_loaded_keys(
         await closed.access.refresh()
     assert (await closed.knock(SOCKET, closed.ana)).status == 200
     assert caplog.text.count("is damaged") == 1
+
+
+async def test_key_file_that_can_not_be_read_is_read_again(
+    closed: ServerUnderTest, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_read = 0
+
+    def read(file: KeyFile) -> Never:
+        nonlocal num_read
+        num_read += 1
+        raise KeyFileError(f"The keys in {file.path} can't be read: Too many open files.")
+
+    closed.file.revoke("ana")
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyFile, "read", read)
+        for _ in range(3):
+            await closed.access.refresh()
+    assert (await closed.knock(SOCKET, closed.ana)).status == 200
+    assert num_read == 3
+    assert caplog.text.count("Too many open files") == 1
+    await closed.access.refresh()
+    assert (await closed.knock(SOCKET, closed.ana)).status == 401
+    assert not closed.access.holds(closed.guest)
 
 
 async def test_key_file_is_watched(closed: ServerUnderTest) -> None:

@@ -1,5 +1,8 @@
 """Limits of a single address."""
 
+from collections import Counter
+from typing import NoReturn
+
 import pytest
 
 from agent.config.access import AccessSettings
@@ -91,3 +94,17 @@ def test_calls_are_counted_per_client_address() -> None:
     calls.ended(neighbour)
     assert not calls.are_all_held(here)
     assert not CallsByAddress(AccessSettings()).are_all_held(here)
+
+
+def test_a_connection_that_ends_looks_at_its_own_address_alone() -> None:
+    class Watched(Counter[str]):
+        def items(self) -> NoReturn:
+            raise AssertionError("all addresses are looked at")
+
+    limits = AddressLimits(AccessSettings())
+    limits._num_open = Watched()
+    for place in ("one", "two", "two"):
+        limits.opened(place)
+    limits.closed("one")
+    limits.closed("two")
+    assert (len(limits._num_open), limits._num_open["two"]) == (1, 1)

@@ -285,7 +285,7 @@ async def test_pipelined_requests_are_rate_limited() -> None:
             return getattr(asyncio.get_running_loop(), name)
 
         def call_later(self, delay_s: float, callback: Any, *args: Any) -> Any:
-            if callback.__name__ == "on_response_complete":
+            if callback.__name__ == "_take_next":
                 delays.append(delay_s)
                 delay_s = 0
             return call_later(delay_s, callback, *args)

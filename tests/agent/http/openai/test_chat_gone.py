@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import Message
 
 from agent.config.schema import Config
+from agent.http.auth.principal import client_of
 from agent.http.json_body import JsonBodies
 from agent.http.openai.chat import ChatCompletions
 from agent.stages.registry import Stages
@@ -46,7 +47,7 @@ class Client:
     """One request to the endpoint, as a server hands it to the application."""
 
     def __init__(self, engine: Engine) -> None:
-        chats = ChatCompletions(Config(), cast(Stages, StubStages(engine)), JsonBodies())
+        chats = ChatCompletions(Config(), cast(Stages, StubStages(engine)), JsonBodies(client_of))
         self._app = Starlette(routes=[Route("/v1/chat/completions", chats.serve, methods=["POST"])])
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
 

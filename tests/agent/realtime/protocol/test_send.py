@@ -15,7 +15,7 @@ from agent.session.api.server_events import (
     SessionCreated,
     SessionUpdated,
     TranscriptCompleted,
-    TranscriptFailed,
+    TranscriptionFailed,
 )
 from agent.session.api.settings import SemanticVad, ServerVad, SessionSettings, Truncation
 from tests.support.wire.wire_frames import make, say
@@ -141,7 +141,7 @@ def test_edits_transcripts_and_errors() -> None:
         ItemDeleted(U1),
         ItemTruncated(A1, 1500),
         TranscriptCompleted(U1, "hi there", 1.5),
-        TranscriptFailed(U1, "The recognizer stopped."),
+        TranscriptionFailed(U1, "The recognizer stopped."),
         Problem("No.", "invalid_value", param="a.b", event_id="e1"),
     ]
     events = [

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.cli.doctor import examine
 from agent.config.layers import load_config
 from agent.errors import ConfigError
 from agent.server.startup_checks.preflight import check_gpu, check_models
@@ -58,6 +59,14 @@ def test_voices_of_ones_own_are_accepted(tmp_path: Path) -> None:
     assert "voice" not in complaint(tmp_path, tts__voice="mine")
     assert "voice" not in complaint(tmp_path, tts__voice=str(own / "mine.onnx"))
     assert "voice" not in complaint(tmp_path, tts__voice="hibari-emma")
+
+
+def test_the_doctor_misses_the_secret_of_a_webhook(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(file_text='[webhooks.crm]\nurl = "https://crm.example/hook"\n')
+    for secret, verdict in (("", "WRONG"), (f"whsec_{'A' * 32}", "ok")):
+        monkeypatch.setenv("WEBHOOK_SECRET", secret)
+        (webhooks,) = (each for each in examine(config) if each.title == "Webhooks")
+        assert [each.verdict for each in webhooks.findings] == [verdict]
 
 
 def test_a_gpu_that_is_asked_for_and_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agent.__main__ import main as halfsec
+from agent.cli.doctor import examine
 from agent.config.layers import load_config
 from agent.errors import ConfigError
 from agent.server.startup_checks.telephony import check_telephony
@@ -26,6 +27,7 @@ def test_what_fits_is_taken() -> None:
     )
     check(transfers='{ sales = "+493067890" }')
     check(public_url="https://a.example:65535/voice")
+    check(audiosocket_allow="asterisk.local")  # nothing listens there
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,11 @@ def test_what_fits_is_taken() -> None:
         ({"public_url": "https://a.example:65536"}, "telephony.public_url", "from 1 to 65535"),
         ({"public_url": "https://a.example:0/x"}, "telephony.public_url", "from 1 to 65535"),
         ({"audiosocket_agent": "x"}, "telephony.audiosocket_agent", "is 'x', and there is no such"),
+        (
+            {"audiosocket_port": 9092, "audiosocket_allow": "asterisk.local"},
+            "telephony.audiosocket_allow",
+            "'asterisk.local' does not appear to be an IPv4 or IPv6 network. Give addresses",
+        ),
         ({"transfers": '{ a = "0301234567" }'}, "telephony.transfers", "'a' at '0301234567': give"),
         ({"transfers": '{ a = "sip:desk" }'}, "telephony.transfers", "sip:sales@example.com"),
         ({"transfers": '{ a = "tel:+493067890" }'}, "telephony.transfers", "like +493012345"),
@@ -55,6 +62,15 @@ def test_what_does_not_is_named(settings: dict[str, str], key: str, words: str) 
         check(**settings)
     assert raised.value.key == key
     assert words in raised.value.message
+
+
+def test_the_doctor_says_so_too() -> None:
+    config = load_config({"telephony.numbers": '{ "+493012345" = "nobody" }'})
+    (section,) = (each for each in examine(config) if each.title == "Telephony")
+    (finding,) = section.findings
+    assert (finding.name, finding.verdict) == ("telephony.numbers", "WRONG")
+    assert "there is no such agent" in finding.value
+    assert "Telephony" not in {each.title for each in examine(load_config())}
 
 
 def test_a_server_does_not_start_with_them(

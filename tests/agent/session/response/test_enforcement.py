@@ -178,6 +178,18 @@ async def test_some_turns_run_without_the_action_and_record_it() -> None:
     assert [each.action for each in record.left_out] == [Action.SKIP_PARTIALS]
 
 
+async def test_noise_before_a_turn_does_not_take_the_place_of_the_turn_without_the_action() -> None:
+    policy = late_policy(Action.SKIP_PARTIALS, words=900, pass_ms=300)
+    for _ in range(TRY_EVERY - 1):
+        policy.active()
+    async with call_with(REPLY, policy=policy) as call:
+        await ask(call, "", voiced_ms_ago=0)
+        await ask(call, "How are you?", voiced_ms_ago=0)
+        await call.until(say.ReplyEnded)
+        assert call.ears.effort == FULL_EFFORT
+    assert [each.action for each in call.turns[0].record.left_out] == [Action.SKIP_PARTIALS]
+
+
 async def test_partials_are_not_skipped_during_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Partial words tell a backchannel from an interruption."""
     monkeypatch.setattr(reopening, "REOPEN_NS", 0)

@@ -13,6 +13,7 @@ from agent.session.api.conversation import Message
 from agent.session.api.settings import SessionSettings
 from agent.session.ports.stage_ports import ChatMessage
 from agent.session.response.repetition import RepetitionGuard
+from agent.session.response.task import LOOPING
 from latency_budget.account.clock import ManualClock
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import FakeChat
@@ -24,6 +25,10 @@ LOOP = LIST + "sunscreen, " * 80
 PLAYED_S = 60.0
 """More than the first reply lasts."""
 KEPT = LIST + ", ".join(["sunscreen"] * 12) + ","
+
+
+def sentence_of(num_words: int) -> str:
+    return " ".join(f"word{number}" for number in range(num_words)) + ". "
 
 
 def kept(text: str, size: int | None = None) -> str:
@@ -46,6 +51,8 @@ def kept(text: str, size: int | None = None) -> str:
             "So: " + "I am sorry, I can not help. " * 9,
             "So: " + " ".join(["I am sorry, I can not help."] * 4),
         ),
+        (sentence_of(25) * 9, sentence_of(25) * 3 + sentence_of(25).strip()),
+        (sentence_of(48) * 4, sentence_of(48) * 3 + sentence_of(48).strip()),
         ("zero " * 400, " ".join(["zero"] * 40)),
         ("Ja! JA, ja. " * 30, "Ja! JA, ja. " * 3 + "Ja! JA, ja."),
     ],
@@ -122,6 +129,26 @@ def test_history_and_item_have_what_was_spoken() -> None:
     )
     assert ("truncate", len(KEPT)) in chat.calls
     assert not [call for call in chat.calls if call[0] == "reset"]
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+def test_a_client_with_extensions_is_told_once_and_within_the_response(ahead: bool) -> None:
+    async def story(clock: ManualClock) -> None:
+        chat = FakeChat([LOOP, "Yes."])
+        async with call_with(chat=chat, clock=clock, ahead=ahead) as call:
+            call.ears.say("What do I pack?")
+            await call.until(say.ReplyEnded)
+            await asyncio.sleep(PLAYED_S)
+            call.ears.say("And what else?")
+            await call.until(say.ReplyEnded, 2)
+            extensions = [each for each in call.notices if isinstance(each, say.Extension)]
+            (told,) = [each for each in extensions if each.type == "halfsec.notice"]
+            assert told.fields == {"param": "response", "message": LOOPING}
+            began, ended = call.of(say.ReplyStarted)[0], call.of(say.ReplyEnded)[0]
+            place = call.notices.index
+            assert place(began) < place(told) < place(ended)
+
+    virtual_time.run(story)
 
 
 def test_a_written_reply_is_not_watched() -> None:

@@ -6,19 +6,24 @@ conversation, as it was said and heard.
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
-from agent.session.api.conversation import ROOT, ItemId, Message
+from agent.session.api.conversation import ROOT, ItemId, Message, ModelCall
 from agent.session.api.settings import ResponseOptions, SemanticVad, ServerVad
 from agent.session.context.chat_messages import messages_of
-from agent.session.ports.stage_ports import ChatMessage
+from agent.session.ports.stage_ports import ChatMessage, ReplyToken
+from agent.tools.offered import NO_TOOLS
 from tests.support.fakes import stages
 from tests.support.fakes.remembering import RememberingChat
+from tests.support.fakes.stages import Calling
 from tests.support.session.session_call import Call, call_with
+from tests.support.session.tool_call import Toolbox
 
 WORDS = ("Well,", "I would", "like a table", "for two.", "And the bill?", "Yes.")
 MAX_MOVES = 25
@@ -99,23 +104,64 @@ class Chaos:
         self.is_pausing = False
 
 
-def by_role(messages: list[ChatMessage]) -> dict[str, list[str]]:
-    """What each party said, in order. A note that comes while the model is being told what to
-    answer is told as well, and then stands before the reply, behind which the client put it."""
-    texts: dict[str, list[str]] = {"user": [], "assistant": []}
+class Tools(Toolbox):
+    """Tools that take more or less long."""
+
+    def __init__(self, lots: random.Random) -> None:
+        super().__init__()
+        self.lots = lots
+
+    async def run(self, call: ModelCall, item_id: ItemId) -> str:
+        for _ in range(self.lots.choice([0, 1, 3, 10, 60])):
+            await asyncio.sleep(0)
+        self.called.append(call)
+        return f"Result {len(self.called)}"
+
+
+class Chat(RememberingChat):
+    """A model that goes on for a while behind its calls."""
+
+    def __init__(self, replies: Sequence[str | Calling], lots: random.Random) -> None:
+        super().__init__(replies)
+        self.lots = lots
+
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[ReplyToken, None]:
+        async with aclosing(super().generate(*args, **options)) as tokens:
+            async for token in tokens:
+                yield token
+                for _ in range(self.lots.choice([0, 3, 10]) if token.calls else 0):
+                    await asyncio.sleep(0)
+
+
+def by_role(messages: list[ChatMessage]) -> dict[str, list[tuple[str, tuple[ModelCall, ...]]]]:
+    """What each party said and called, in order. A note that comes while the model is being told
+    what to answer is told as well, and then stands before the reply, behind which the client put
+    it."""
+    said: dict[str, list[tuple[str, tuple[ModelCall, ...]]]] = {}
     for message in messages:
-        texts[message.role].append(message.text.strip())
-    return texts
+        said.setdefault(message.role, []).append((message.text.strip(), message.calls))
+    return said
 
 
-@pytest.mark.parametrize("seed", range(100))
-async def test_the_history_is_the_conversation(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def reply(number: int, lots: random.Random, *, may_call: bool) -> str | Calling:
+    text = " ".join(f"r{number}.{word}" for word in range(lots.randint(1, 9))) + "."
+    if not (may_call and lots.random() < 0.5):
+        return text
+    calls = [ModelCall("clock", f'{{"n": {number}, "k": {k}}}') for k in range(lots.randint(1, 2))]
+    return Calling(lots.choice(["", text]), tuple(calls))
+
+
+@pytest.mark.parametrize(
+    ("seed", "has_tools"),
+    [(seed, False) for seed in range(100)] + [(seed, True) for seed in range(50)],
+)
+async def test_the_history_is_the_conversation(
+    seed: int, has_tools: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stages, "SAMPLES_PER_CHAR", 24)  # a millisecond
     lots = random.Random(seed)
-    replies = [" ".join(f"r{number}.{word}" for word in range(lots.randint(1, 9))) + "."
-               for number in range(2 * MAX_MOVES)]  # fmt: skip
-    chat = RememberingChat(replies)
-    async with call_with(chat=chat) as call:
+    chat = Chat([reply(n, lots, may_call=has_tools) for n in range(2 * MAX_MOVES)], lots)
+    async with call_with(chat=chat, tools=Tools(lots) if has_tools else NO_TOOLS) as call:
         chaos = Chaos(call, lots)
         for _ in range(MAX_MOVES):
             await chaos.move()
@@ -124,6 +170,7 @@ async def test_the_history_is_the_conversation(seed: int, monkeypatch: pytest.Mo
         while call.of(say.Problem)[-1:] != call.notices[-1:]:  # until there is nothing to cancel
             await chaos.cancel()
             await chaos.work()
+        chat.replies = ["The end."]
         num_ended = len(call.of(say.ReplyEnded))
         await call.session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
         await call.until(say.ReplyEnded, num_ended + 1)

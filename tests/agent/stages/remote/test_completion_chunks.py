@@ -6,11 +6,14 @@ import pytest
 
 from agent.session.api.conversation import ModelCall
 from agent.session.api.server_events import Usage
+from agent.stages.remote import completion_chunks
 from agent.stages.remote.completion_chunks import (
+    MAX_ARGUMENT_CHARS,
     MAX_CALLS,
     CallAssembler,
     CallPiece,
     Chunk,
+    ReplyLimit,
     ReportedError,
     error_text,
     parse_chunk,
@@ -48,6 +51,8 @@ def delta(**fields: object) -> str:
          Chunk(usage=Usage(7, 4, 0))),
         ('{"usage": {"prompt_tokens": 7, "cached_tokens": 4}}', Chunk(usage=Usage(7, 4, 0))),
         ('{"usage": {"prompt_tokens": -1, "completion_tokens": "2"}}', Chunk(usage=Usage())),
+        ('{"usage": {"prompt_tokens": 1' + "0" * 4299 + ', "completion_tokens": 9007199254740992}}',
+         Chunk(usage=Usage())),
     ],
 )  # fmt: skip
 def test_a_chunk_is_read(data: str, chunk: Chunk) -> None:
@@ -119,6 +124,37 @@ def test_pieces_with_ids_of_their_own_are_one_call() -> None:
     assert calls.flush(is_whole=True) == (ModelCall("weather", "{}"),)
 
 
+def test_arguments_without_end_are_refused() -> None:
+    calls = CallAssembler(NAMES)
+    part = "1," * 128
+    for number in range(MAX_ARGUMENT_CHARS // len(part)):
+        assert calls.push(piece(0, f"id{number}", "weather", part)) == ()
+    with pytest.raises(MalformedStreamError, match="more than 65536 characters of arguments"):
+        calls.push(piece(0, "last", "weather", "1"))
+
+
+def test_the_end_of_arguments_is_looked_for_behind_a_brace_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that came before is read then: at each piece, the time would grow with its square."""
+    read: list[str] = []
+
+    def is_object(text: str) -> bool:
+        read.append(text)
+        return isinstance(json.loads(text), dict)
+
+    monkeypatch.setattr(completion_chunks, "_is_object", is_object)
+    calls = CallAssembler(NAMES)
+    calls.push(piece(0, "a", "weather", '{"a": [0'))
+    for number in range(1, 401):
+        calls.push(piece(0, f"id{number}", "weather", f",{number}"))
+    calls.push(piece(0, "b", "weather", "]}\n"))
+    assert not read
+    (call,) = calls.push(piece(0, "c", "weather", "{}"))
+    assert json.loads(call.arguments) == {"a": list(range(401))}
+    assert len(read) == 2, "to see that it has ended, and that it is whole"
+
+
 def test_calls_in_pieces_are_put_together() -> None:
     calls = CallAssembler(NAMES)
     assert calls.push(piece(0, "a", "weather", "")) == ()
@@ -173,3 +209,29 @@ def test_calls_without_end_are_refused() -> None:
         calls.push(piece(number, f"id{number}", "book", "{}"))
     with pytest.raises(MalformedStreamError, match="more than 64"):
         calls.push(piece(MAX_CALLS, "another", "book", "{}"))
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "max_chars"),
+    [
+        ({"max_tokens": 16}, 16 * 16 + 256),
+        ({"max_tokens": 16, "max_completion_tokens": 1000}, 1000 * 16 + 256),
+        ({"max_tokens": None}, 8192 * 16 + 256),
+        ({"max_tokens": -1}, 8192 * 16 + 256),
+        ({}, 8192 * 16 + 256),
+    ],
+)
+def test_a_reply_ends_where_it_is_much_longer_than_its_limit(
+    request_fields: dict[str, object], max_chars: int
+) -> None:
+    limit = ReplyLimit(request_fields)
+    thought = Chunk(thinks=True)
+    assert limit.cut(thought) is thought, "the server's limit may be one of the words alone"
+    words = Chunk("x" * (max_chars - 3))
+    assert limit.cut(words) is words
+    call = Chunk(calls=piece(0, arguments=""))
+    assert limit.cut(call) is call
+    assert limit.cut(Chunk("abc", usage=Usage(1))) == Chunk(
+        "ab", finish_reason="length", usage=Usage(1)
+    )
+    assert limit.is_over

@@ -12,6 +12,7 @@ from agent.errors import StageError
 from agent.session.api.conversation import ModelCall
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools
 from agent.stages.remote import plugin_model, recovery
+from agent.stages.remote.completion_chunks import CHARS_PER_TOKEN, SPARE_CHARS
 from agent.stages.remote.plugin_model import PluginModel
 from agent.stages.remote.remote_chat import SmallModel, remote_chat_factory
 from agent.stages.tool_call_adapter import NO_LIMITS
@@ -90,6 +91,15 @@ async def test_a_reply_streams_and_the_request_has_all() -> None:
         assert [each["content"] for each in asked.messages] == ["Be brief.", "Hi"]
         assert (asked.max_tokens, asked.temperature, asked.seed) == (32, 0.5, 7)
         assert (asked.stop, asked.tools) == (("END",), ())
+        assert source.problem is None
+
+
+async def test_a_reply_that_takes_no_notice_of_its_limit_is_cut() -> None:
+    async with talking(["words and "] * 1000) as (chat, model, source):
+        tokens = await reply(chat)
+        assert tokens[-1].finish_reason == "length"
+        assert sum(len(token.text) for token in tokens) == 32 * CHARS_PER_TOKEN + SPARE_CHARS
+        assert model.ended == ["reply"]
         assert source.problem is None
 
 

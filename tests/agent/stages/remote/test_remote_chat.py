@@ -20,6 +20,7 @@ from agent.session.ports.stage_ports import (
 )
 from agent.stages.remote import api_server, recovery, remote_chat
 from agent.stages.remote import model_server as model_server_module
+from agent.stages.remote.completion_chunks import CHARS_PER_TOKEN, SPARE_CHARS
 from agent.stages.remote.event_stream import MAX_EVENT_BYTES
 from agent.stages.remote.model_server import ModelServer
 from agent.stages.remote.remote_chat import SmallModel, remote_chat_factory
@@ -191,6 +192,19 @@ async def test_a_barge_in_ends_a_stream_that_flows_within_some_turns_of_the_even
         assert history == ["Be brief.", "Hi", "".join(texts), "Stop"], "nothing was read behind it"
 
 
+async def test_a_reply_without_end_ends_by_its_limit() -> None:
+    flowing = Answer([head(), f"data: {said('words and ')}\n\n".encode()], "flow")
+    async with talking(flowing) as (chat, scripted, server):
+        tokens = await reply(chat)
+        assert tokens[-1].finish_reason == "length"
+        assert len(text_of(tokens)) == 32 * CHARS_PER_TOKEN + SPARE_CHARS
+        async with asyncio.timeout(WAIT_S):
+            await scripted.given_up.wait()
+        assert server.problem is None
+        summary = await server.complete([{"role": "user", "content": "Hi"}], 16)
+        assert len(summary) == 16 * CHARS_PER_TOKEN + SPARE_CHARS
+
+
 async def test_a_guess_is_given_up_before_its_first_token() -> None:
     async with talking(Answer([head()], "hang")) as (chat, scripted, server):
         tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
@@ -238,6 +252,14 @@ BROKEN: Final = {
     "a page of a proxy": (page(502), "answers with status 502"),
     "moved": (moved(307), "answers with a redirect"),
     "moved for good": (moved(301), "answers with a redirect"),
+    "compressed": (
+        Answer([http(200, EVENT_STREAM, b"\x1f\x8b", "content-encoding: gzip")], "keep"),
+        "compresses its answers",
+    ),
+    "an error that is compressed": (
+        error(503, "loading", "content-encoding: gzip, gzip"),
+        "compresses its answers",
+    ),
     "an error in the stream": (lines('{"error": {"message": "no memory"}}'), "reports: no memory"),
     "no key": (error(401, "Incorrect API key: sk-very-secret"), "rejects the key"),
     "a bad request": (error(400, "unknown field seed"), "status 400: unknown field seed"),
@@ -547,6 +569,32 @@ async def test_a_call_that_the_length_cut_off_is_dropped() -> None:
         assert [(each.calls, each.finish_reason) for each in tokens] == [((), "length")]
         await reply(chat, Tools((WEATHER,)))
         assert scripted.bodies[-1]["messages"] == scripted.bodies[0]["messages"]
+
+
+CALL_TEXT: Final = '<tool_call>\\n{\\"name\\": \\"weather\\"}\\n</tool_call>'
+"""A call that the model writes as its words, in a string of JSON."""
+
+
+async def test_a_call_in_a_reply_without_tools_is_dropped() -> None:
+    """Servers do not parse calls where the choice is "none"."""
+    answer = stream(said("Dry. <tool_"), said(CALL_TEXT[6:]), said("Bye", "stop"))
+    async with talking(answer, HELLO) as (chat, scripted, _):
+        await chat.set_tools((WEATHER,))
+        assert text_of(await reply(chat, Tools((WEATHER,), choice="none"))) == "Dry. Bye"
+        await chat.commit(HI)
+        await reply(chat)
+        assert scripted.bodies[-1]["messages"][2]["content"] == "Dry. Bye"
+
+
+async def test_a_reply_of_nothing_but_a_call_is_asked_for_again_once() -> None:
+    only = stream(said(CALL_TEXT, "stop"))
+    async with talking(only, HELLO, only, only) as (chat, scripted, _):
+        tokens = await reply(chat)
+        assert text_of(tokens) == "Hello"
+        assert [token.finish_reason for token in tokens if token.finish_reason] == ["stop"]
+        assert scripted.bodies[0] == scripted.bodies[1]
+        assert text_of(await reply(chat)) == ""
+        assert len(scripted.bodies) == 4
 
 
 async def test_a_tool_that_was_not_offered_is_not_called() -> None:

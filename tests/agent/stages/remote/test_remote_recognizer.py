@@ -13,8 +13,8 @@ from agent.config.remote_models import RemoteModel
 from agent.errors import StageError
 from agent.stages.remote import api_server, recovery, remote_recognizer
 from agent.stages.remote.api_server import ServerOptions
+from agent.stages.remote.remote_error import RemoteError
 from agent.stages.remote.remote_recognizer import LocalRecognizer, RemoteRecognizer
-from agent.stages.remote.server_error import ServerError
 from agent.stages.remote.transcription_server import TranscriptionServer, Transport, wav_of
 from tests.support.service.model_servers import WAIT_S, Answer, error, head, http, scripted_server
 from tests.support.service.realtime_recognizer import (
@@ -269,6 +269,18 @@ async def test_the_recognizer_of_this_process_answers_in_its_place(name: str) ->
         assert (len(made.peer.http.bodies) > before) == is_asked, "one known to fail is not asked"
 
 
+@pytest.mark.parametrize("has_local", [False, True])
+async def test_garbage_of_a_server_is_no_words(has_local: bool) -> None:
+    garbage = uploaded("\ufffd\x00" * 200)
+    async with recognizing(garbage, transport="upload", has_local=has_local) as made:
+        if has_local:
+            assert await made.text("final") == "from here"
+        else:
+            assert "unreadable" in (await made.failure()).message
+        made.peer.http.answers = [HEARD]
+        assert await made.text("final", 20_000, 19_000) == "From the upload."
+
+
 async def test_a_full_server_is_asked_again_when_it_says_so_soon() -> None:
     full = error(503, "full", "retry-after: 0")
     async with recognizing(full, error(500, "x"), HEARD, transport="upload") as made:
@@ -300,7 +312,7 @@ async def test_a_redirect_takes_no_key_to_another_server() -> None:
         server = TranscriptionServer(
             RemoteModel(peer.http.url, "whisper"), ServerOptions(key=SECRET), "en", "realtime"
         )
-        with pytest.raises(ServerError, match="answers with a redirect: set"):
+        with pytest.raises(RemoteError, match="answers with a redirect: set"):
             async with server.session():
                 raise AssertionError("there is no session")
         assert f"Bearer {SECRET}" in peer.http.heads[0]

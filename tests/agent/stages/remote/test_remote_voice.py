@@ -172,6 +172,23 @@ async def test_speech_is_heard_before_the_rest_is_there_and_cancelled_with_the_s
         assert voice.problem is None, "a barge-in is no failure of the server"
 
 
+def chunked(*pieces: bytes) -> Answer:
+    """An answer in these chunks."""
+    lines = ("HTTP/1.1 200 OK", "content-type: audio/pcm", "transfer-encoding: chunked", "", "")
+    body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in (*pieces, b""))
+    return Answer(["\r\n".join(lines).encode() + body], "keep")
+
+
+async def test_tiny_pieces_are_gathered_and_others_are_heard_as_they_come() -> None:
+    tiny = [PCM[at : at + 2] for at in range(0, 4900, 2)]
+    usual = [PCM[:1000], PCM[1000:2000], PCM[2000:2100]]
+    async with speaking(chunked(*tiny), chunked(*usual)) as (voice, _):
+        for pieces, sizes in ((tiny, [240] * 10 + [50]), (usual, [500, 500, 50])):
+            found = [each async for each, _ in voice._server.speak("Hello", is_last_resort=True)]
+            assert [len(each) for each in found] == sizes
+            assert np.concatenate(found).astype("<i2").tobytes() == b"".join(pieces)
+
+
 BROKEN: Final = {
     "wrong model": (error(404, "no such voice"), "has no voice 'nova' at this address (404)"),
     "no key": (error(401, f"bad key {SECRET}"), "rejects the key of tts.remote_key_env"),

@@ -72,6 +72,27 @@ def test_what_is_only_silence_says_so() -> None:
     assert streamed.is_silent
 
 
+class Counted(np.ndarray[tuple[int], np.dtype[np.int16]]):
+    """Samples that count how often their number is asked for."""
+
+    num_asked = 0
+
+    def __len__(self) -> int:
+        Counted.num_asked += 1
+        return super().__len__()
+
+
+def test_silence_in_front_costs_the_same_in_each_piece() -> None:
+    streamed = StreamedSpeech(TEXT, FIRST, 24_000, Pace())
+    asked = []
+    for _ in range(100):
+        before = Counted.num_asked
+        streamed.push(np.zeros(10, np.int16).view(Counted), 24_000)
+        asked.append(Counted.num_asked - before)
+    assert streamed.is_silent
+    assert len(set(asked)) == 1
+
+
 def test_the_pace_of_a_voice_is_learned_and_bounded() -> None:
     pace = Pace()
     for _ in range(20):

@@ -13,6 +13,7 @@ import pytest
 from agent.calls.recording import Recorder
 from agent.codec.g711 import mulaw_encode
 from agent.session.ports.stage_ports import NoRecording
+from agent.telephony.media import dtmf_redaction
 from agent.telephony.media.dtmf import HIGH_HZ, LOW_HZ, sound_of
 from agent.telephony.media.dtmf_redaction import RedactedRecording
 from latency_budget.account.clock import ManualClock
@@ -73,6 +74,24 @@ def test_tones_of_keys_are_silenced_from_their_first_sample(size: int, lead: int
     assert 0 < len(said) - len(kept) <= 40 * 8 + size, "and nothing moves"
 
 
+def test_many_small_pieces_are_looked_at_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    num_looks = 0
+    length_ms = dtmf_redaction._ms
+
+    def counted(piece: tuple[Int16, int, int]) -> float:
+        nonlocal num_looks
+        num_looks += 1
+        return length_ms(piece)
+
+    monkeypatch.setattr(dtmf_redaction, "_ms", counted)
+    kept = Kept()
+    quiet = RedactedRecording(kept)
+    for number in range(1000):
+        quiet.caller(np.zeros(1, np.int16), RATE_HZ, number)
+    assert [at_ns for _, _, at_ns in kept.pieces] == list(range(1000 - 320))
+    assert num_looks <= 4 * 1000
+
+
 def test_a_voice_is_left_as_it_is() -> None:
     voice = recording("vm-nobodyavail", RATE_HZ)
     kept = Kept()
@@ -100,7 +119,10 @@ def test_who_else_hears_of_a_key_can_say_so() -> None:
 @pytest.mark.parametrize("hears_keys", [False, True])
 def test_a_recorded_call_has_no_keys(tmp_path: Path, hears_keys: bool) -> None:
     """Twilio tells of keys, and their tones may be in the sound as well."""
-    settings = f"[telephony]\nrecord = 'always'\nkey_tones = {str(hears_keys).lower()}\n"
+    settings = (
+        f"[agent]\nrecord_dir = '{tmp_path / 'recordings'}'\n"
+        f"[telephony]\nrecord = 'always'\nkey_tones = {str(hears_keys).lower()}\n"
+    )
     digits = "4929"
 
     async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:

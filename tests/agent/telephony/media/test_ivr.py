@@ -195,7 +195,8 @@ def test_the_announcement_of_a_recording_leaves_what_a_menu_has_changed(tmp_path
         await asyncio.sleep(20)
         carrier.say(frame("stop"))
 
-    settings = SETTINGS.replace("[telephony]", '[telephony]\nrecord = "announced"')
+    recorded = f"[agent]\nrecord_dir = '{tmp_path / 'recordings'}'\n[telephony]"
+    settings = SETTINGS.replace("[telephony]", f'{recorded}\nrecord = "announced"')
     made: list[TelephonyHarness] = []
 
     async def main(clock: ManualClock) -> None:

@@ -19,6 +19,7 @@ from agent.codec.g711 import mulaw_decode
 from agent.config.layers import load_config
 from agent.config.telephony import TelephonySettings
 from agent.errors import ConfigError, StageError
+from agent.http.auth.principal import ANYONE, Principal
 from agent.session.api.conversation import ModelCall
 from agent.telephony.call_tools import SAY_GOODBYE
 from agent.telephony.carriers.plivo import Plivo
@@ -60,13 +61,19 @@ def calling(text: str, name: str, arguments: str = "{}") -> Calling:
 
 
 def hold(
-    tmp_path: Path, story: Story, *replies: str | Exception | Calling, move: Any = None, **how: Any
+    tmp_path: Path,
+    story: Story,
+    *replies: str | Exception | Calling,
+    move: Any = None,
+    principal: Principal = ANYONE,
+    **how: Any,
 ) -> tuple[TelephonyHarness, ScriptedCarrier]:
     kept: list[tuple[TelephonyHarness, ScriptedCarrier]] = []
 
     async def main(clock: ManualClock) -> None:
         scene = TelephonyHarness(clock, tmp_path, *replies, settings=SETTINGS)
         scene.sockets._transfers = {} if move is None else {"Twilio": move}
+        scene.principal = principal
         carrier = await scene.call(lambda carrier: story(scene, carrier), **how)
         assert scene.is_empty
         kept.append((scene, carrier))
@@ -176,6 +183,27 @@ def test_a_call_is_transferred_to_whom_the_settings_name(tmp_path: Path) -> None
     told = str(scene.chat.calls)
     assert "the workshop" in told
     assert "4930" not in told, "the model never gets to know numbers"
+
+
+def test_a_call_that_a_key_names_is_not_transferred(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be another's call. The agent gets to know, and the operator reads why."""
+    move = Move()
+
+    async def story(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
+        scene.ears.say("Sales, please.")
+        await asyncio.sleep(20)
+        carrier.say(frame("stop"))
+
+    wanted = calling("I connect you.", "transfer", '{"to": "sales"}')
+    sales = Principal("sales", "jwt", key_id="jwt:1")
+    scene, _ = hold(tmp_path, story, wanted, "I can't.", move=move, principal=sales)
+    assert move.moved == []
+    (result,) = results(scene)
+    assert str(result) == f"Error: {REFUSED}; the caller is still with you"
+    (warned,) = [each for each in caplog.messages if "can't be transferred" in each]
+    assert warned.endswith("(halfsec keys add NAME --dials)")
 
 
 def test_the_carrier_may_take_a_transferred_call_off_by_itself(tmp_path: Path) -> None:

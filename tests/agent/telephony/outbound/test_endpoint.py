@@ -177,7 +177,7 @@ async def test_bad_orders(
 async def test_bodies_of_all_endpoints_share_their_room(
     server: ServerUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_body, "MAX_HELD_BYTES", 1000)
+    monkeypatch.setattr(json_body, "MAX_HELD_BYTES", 2000)
     is_held, goes_on = asyncio.Event(), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
@@ -192,7 +192,7 @@ async def test_bodies_of_all_endpoints_share_their_room(
         other = group.create_task(secret)
         await is_held.wait()
         answer = await ordered(server)
-        assert (answer.status_code, "no room beside others" in answer.text) == (503, True)
+        assert (answer.status_code, "no room beside yours" in answer.text) == (503, True)
         goes_on.set()
     assert other.result().status_code == 400, "it was read to its end"
     assert (await ordered(server)).status_code == 201

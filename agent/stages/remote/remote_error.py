@@ -5,7 +5,7 @@ from typing import Literal
 ErrorKind = Literal["broken", "passing", "full", "late", "rejected"]
 
 
-class ServerError(Exception):
+class RemoteError(Exception):
     """A request that failed. The message is the predicate of a sentence about its source."""
 
     def __init__(

@@ -1,0 +1,81 @@
+// Runs the megakernel on one CPU thread: see megakernel_emulation.h.
+
+#include "megakernel_emulation.h"
+
+#include <cstddef>
+
+#include "decoder.cu"
+
+namespace {
+
+const Step* running;
+
+void run_fiber() {
+  decode(*running);
+  emulation::current->is_done = true;
+  emulation::has_moved = true;
+  emulation::yield();
+}
+
+}  // namespace
+
+// Of the fields that the tables name: see emulated_megakernel.py, which writes the header.
+struct TableField {
+  const char* name;
+  std::size_t offset;
+  std::size_t num_bytes;
+};
+extern "C" {
+extern const TableField table_fields[] = {
+#include "table_fields.h"
+};
+extern const int num_table_fields = sizeof table_fields / sizeof table_fields[0];
+}
+
+// Returns 0, or 1 in a deadlock. `seed`: of the order in which copies arrive and blocks run.
+extern "C" int emulate(const void* step, int size_of_step, int num_blocks, int shared_bytes,
+                       unsigned long long seed) {
+  using namespace emulation;
+  if (size_of_step != (int)sizeof(Step)) return 2;
+  Step copy;
+  std::memcpy(&copy, step, sizeof copy);
+  running = &copy;
+  randomness = seed;
+  blocks.clear();
+  copies.clear();
+  fibers = std::vector<Fiber>((size_t)num_blocks * emulation::THREADS);
+  std::vector<unsigned char> stacks(fibers.size() * STACK);
+  for (int b = 0; b < num_blocks; ++b) {
+    blocks.push_back(std::make_unique<Block>());
+    blocks.back()->memory.assign(shared_bytes, 0xff);  // NaN in every type
+  }
+  for (size_t i = 0; i < fibers.size(); ++i) {
+    Fiber& fiber = fibers[i];
+    fiber.block = (int)i / emulation::THREADS;
+    fiber.thread = (int)i % emulation::THREADS;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = stacks.data() + i * STACK;
+    fiber.context.uc_stack.ss_size = STACK;
+    fiber.context.uc_link = &scheduler;
+    makecontext(&fiber.context, run_fiber, 0);
+  }
+  int idle = 0;
+  while (true) {
+    bool is_any_left = false;
+    has_moved = false;
+    const int first = draw() % num_blocks;
+    for (int b = 0; b < num_blocks; ++b)
+      for (int t = 0; t < emulation::THREADS; ++t) {
+        Fiber& fiber = fibers[(size_t)((first + b) % num_blocks) * emulation::THREADS + t];
+        if (fiber.is_done) continue;
+        is_any_left = true;
+        current = &fiber;
+        swapcontext(&scheduler, &fiber.context);
+      }
+    if (!is_any_left) break;
+    for (size_t n = copies.size() / 2 + (copies.empty() ? 0 : 1); n > 0; --n) arrive_late();
+    idle = has_moved ? 0 : idle + 1;
+    if (idle > 10) return 1;
+  }
+  return 0;
+}
