@@ -81,6 +81,11 @@ def _same_words(recognizer: Recognizer, speech: Pcm) -> None:
     require(first.text, "the speech gives an empty text")
     require(first.text == first.text.strip(), f"the text has blanks at its ends: {first.text!r}")
     require(first.tokens, "the speech gives no tokens")
+    require(
+        not first.is_garbage,
+        f"the speech gives {first.text[:20]!r} with a log-probability of {first.avg_logprob}, "
+        "which a call takes for a failure",
+    )
     seconds = len(speech) / RATE_HZ
     require(
         abs(first.audio_s - seconds) < 0.001,

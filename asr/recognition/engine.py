@@ -50,7 +50,8 @@ class RawTranscript:
     words: Sequence[RecognizedWord] = ()
     """The words in order; empty where their times are unknown, which are then estimated."""
     avg_logprob: float = 0.0
-    """Natural log of the mean probability of a token; 0 where it is unknown."""
+    """Natural log of the mean probability of a token; 0 where it is unknown. What is no number, or
+    infinite, counts as a failure of the engine."""
     no_speech_prob: float = 0.0
 
 

@@ -1,9 +1,15 @@
 """Records between a speech stream and a recognizer: decode jobs, hypotheses, transcripts."""
 
+import math
+import unicodedata
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from asr.audio.samples import Pcm
+
+MAX_UNREADABLE: Final = 0.1
+"""Share of a text that may be unreadable: a pass that ends within a letter leaves one such
+character."""
 
 JobKind = Literal["partial", "early", "segment", "final"]
 """`partial`: what the caller has said so far. `early`: the same where the voice has just dropped,
@@ -38,6 +44,15 @@ class Hypothesis:
     """Time that finding it took; part of `decode_ms`."""
     taken_over: bool = False
     """Nothing was decoded: the result of an earlier pass over the same words (`final_reuse.py`)."""
+
+    @property
+    def is_garbage(self) -> bool:
+        """True where no working recognizer gives this: more than a tenth of the text are control
+        and replacement characters, or its probability is no number."""
+        num_unreadable = sum(map(_is_unreadable, self.text))
+        return num_unreadable > max(1.0, MAX_UNREADABLE * len(self.text)) or not math.isfinite(
+            self.avg_logprob
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +112,9 @@ class FinalTranscript:
     no_speech_prob: float
     fell_back: bool
     """The short window was not enough, so this pass took several times as long."""
+
+
+def _is_unreadable(character: str) -> bool:
+    return character == "\ufffd" or (
+        unicodedata.category(character) in ("Cc", "Cs", "Co", "Cn") and not character.isspace()
+    )

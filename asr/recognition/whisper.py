@@ -83,6 +83,11 @@ TOKENS_PER_S: Final = 6.0
 TOKENS_AT_LEAST: Final = 10
 """Fast speech has 5 tokens a second; a loop stops here instead of at 448."""
 
+FOREIGN_BEAM: Final = 3
+"""Texts that are followed at once, in other languages than English. French is misheard in 9.7 % of
+the words, greedily in 12.2 (51 sentences; 2 and 5: 10.4 and 9.7), for a seventh more time of a
+pass, which the longer waits of those languages hide."""
+
 MAX_LENGTH: Final = 448
 """Tokens of prompt and text together. CTranslate2 gives half of them to the text, whatever the
 prompt's length."""
@@ -336,12 +341,13 @@ class WhisperTranscriber:
             found = self._found(encoded, options.candidates)
             if found.code:
                 options = replace(options, language=found.code)
+        is_english = (options.language or self._tokenizer.language_code) == "en"
         prompt = _prompt_tokens(self._tokenizer, options)
         max_tokens = int(TOKENS_PER_S * len(pcm) / RATE_HZ) + TOKENS_AT_LEAST
         result = self._model.generate(
             encoded,
             [prompt],
-            beam_size=1,
+            beam_size=1 if is_english else FOREIGN_BEAM,
             max_length=min(MAX_LENGTH, max(2 * max_tokens, len(prompt) + max_tokens)),
             return_scores=True,
             return_no_speech_prob=True,

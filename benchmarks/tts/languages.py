@@ -41,7 +41,7 @@ _SENTENCES: Final = Path(__file__).with_name("language_sentences.toml")
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class NormalizedSentence:
     """A sentence as a reply has it, and the words that are read."""
 
     written: str
@@ -78,12 +78,12 @@ class LanguageResult:
     """Time that finding it took, of each sentence."""
 
 
-def load_sentences() -> Mapping[str, Sequence[Sentence]]:
+def load_sentences() -> Mapping[str, Sequence[NormalizedSentence]]:
     """Sentences by language."""
     found = tomllib.loads(_SENTENCES.read_text(encoding="utf-8"))
     return {
         language: [
-            Sentence(each, each) if isinstance(each, str) else Sentence(**each)
+            NormalizedSentence(each, each) if isinstance(each, str) else NormalizedSentence(**each)
             for each in sentences
         ]
         for language, sentences in found.items()
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def round_trip(
     language: str,
-    sentences: Sequence[Sentence],
+    sentences: Sequence[NormalizedSentence],
     recognizer: asr.Recognizer,
     store: ModelStore,
     recognizer_name: str,
@@ -205,7 +205,7 @@ def spoken(voice: tts.Voice, text: str) -> asr.Pcm:
     return pcm.astype(np.float32) / np.float32(32768)
 
 
-def compared(sentence: Sentence, heard: str, language: str) -> SentenceResult:
+def compared(sentence: NormalizedSentence, heard: str, language: str) -> SentenceResult:
     """Words of a sentence and of what was heard of it, and how many differ."""
     reference, hypothesis = _bare(sentence.spoken), _bare(tts.normalize(heard, language))
     found = load_jiwer().process_words(reference, hypothesis or "-")

@@ -192,3 +192,13 @@ def test_a_plugin_is_loaded_with_the_settings(install: Install, tmp_path: Path) 
     assert loaded.transcribe(noise(1)).text == "tiny 3 cuda float16"
     with pytest.raises(ModelError, match="nowhere"):
         asr.load_recognizer(tmp_path / "mine:nowhere")  # a path is never a plug-in
+
+
+def test_the_contract_wants_a_probability_that_is_a_number() -> None:
+    class Unsure(ScriptedEngine):
+        def recognize(self, pcm: Pcm, options: TranscriptionOptions) -> RawTranscript:
+            super().recognize(pcm, options)
+            return RawTranscript("Hello", avg_logprob=float("nan"))
+
+    with pytest.raises(ContractError, match="'Hello' with a log-probability of nan"):
+        asr.check_recognizer(Unsure(), noise(2))

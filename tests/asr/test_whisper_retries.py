@@ -8,7 +8,7 @@ import pytest
 
 from asr.audio.samples import RATE_HZ
 from asr.recognition.recognizer import TranscriptionOptions
-from asr.recognition.whisper import WhisperTranscriber, WindowPolicy
+from asr.recognition.whisper import FOREIGN_BEAM, WhisperTranscriber, WindowPolicy
 
 
 @dataclass
@@ -37,6 +37,8 @@ class Runtime:
     audio: list[npt.NDArray[np.float32]] = field(default_factory=list)
     max_tokens: int = 0
     prompts: list[list[int]] = field(default_factory=list)
+    beams: list[int] = field(default_factory=list)
+    language_code: str = "en"
     sot_sequence: tuple[int, ...] = (1, 2)
     no_timestamps: int = 3
 
@@ -51,6 +53,7 @@ class Runtime:
     def generate(self, encoded: object, prompts: list[list[int]], **options: int) -> list[Answer]:
         self.max_tokens = options["max_length"] // 2  # the rest is for the prompt
         self.prompts += prompts
+        self.beams.append(options["beam_size"])
         return [self.answers.pop(0)]
 
     def decode(self, tokens: list[int]) -> str:
@@ -86,6 +89,16 @@ UNLIKELY = Answer([4, 5], score=-1.5)
 def test_a_good_text_is_decoded_once() -> None:
     text, runtime = transcribed(GOOD)
     assert (text, runtime.windows_s) == ("w1 w2 w3", [10])
+
+
+@pytest.mark.parametrize(("language", "beam"), [("en", 1), ("fr", FOREIGN_BEAM)])
+def test_several_texts_are_followed_in_other_languages_than_english(
+    language: str, beam: int
+) -> None:
+    runtime = Runtime([GOOD], language_code=language)
+    whisper = WhisperTranscriber(runtime, runtime, runtime)
+    assert whisper.transcribe(np.ones(2 * RATE_HZ, np.float32), fallback=False).text == "w1 w2 w3"
+    assert runtime.beams == [beam]
 
 
 def test_the_audio_stands_behind_a_lead_of_silence() -> None:
