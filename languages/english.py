@@ -6,12 +6,19 @@ it was fitted; the normalizer's rules are code (`tts/text/normalize.py`).
 
 from typing import Final
 
-from .profile import LanguageProfile, Sentences, TurnWords, phrases, words
+from .profile import Keypad, LanguageProfile, Sentences, TurnWords, phrases, words
 
 PROFILE: Final = LanguageProfile(
     code="en",
     name="English",
     voice="hibari",
+    keypad=Keypad(
+        "star",
+        "pound",
+        verbs="press|pressing|dial|dialing",
+        links="push|hit|tap|by|then|or|with|enter|type|key",
+        nouns="key|button|sign|symbol",
+    ),
     answer_in="",
     sentences=Sentences(
         apology="Sorry, something went wrong on my side. Could you say that again?",
@@ -24,6 +31,8 @@ PROFILE: Final = LanguageProfile(
         calibration="This is how loud I usually speak, when nobody asks me to speak up.",
     ),
     turn_words=TurnWords(
+        # Not "no", "wait", "well", "but": they begin something. "You" and "thank you" are what
+        # Whisper writes for noise.
         backchannels=phrases(
             "mm; mm hmm; mhm; mmhmm; mmm; hm; hmm; uh huh; aha; ah; oh; ooh; yeah; yep; yup; yes; "
             "okay; ok; k; alright; all right; right; i see; sure; got it; of course; exactly; "

@@ -6,6 +6,7 @@ from typing import Final
 from . import roman
 from .profile import (
     Currency,
+    Keypad,
     LanguageProfile,
     Numbers,
     Sentences,
@@ -43,7 +44,7 @@ def _clock(match: re.Match[str], numbers: Numbers) -> str | None:
 
 
 def _duration(match: re.Match[str], numbers: Numbers) -> str:
-    """ "1h30min"."""
+    """ "1h30min", "1h 30m"."""
     return _time(numbers, int(match["h"]), int(match["m"]))
 
 
@@ -70,6 +71,10 @@ _FEMININE_NOUN: Final = (
     r"réponse|entreprise|ville|voiture|adresse|demande|tasse|ligne|liste|étape|erreur|visite|tranche|"
     r"cuillère|maison|porte|fenêtre|touche|copie|possibilité|nouvelle|disponibilité)s?\b"
     r"|fois\b|\w+[ts]ions?\b"
+)
+_NO_NOUN: Final = (
+    r"de|du|des|et|ou|à|au|aux|en|est|sont|pour|par|sur|sous|dans|avec|sans|que|qui|si|mais|par|"
+    r"plus|moins|environ|chez|vers|avant|après|le|la|les|un|une|il|elle|on|nous|vous|ils|elles|je"
 )
 _LABELS: Final = (
     r"option|numéro|n°|quai|chambre|voie|page|chapitre|ligne|étape|version|étage|table|salle|bus|partie|"
@@ -114,10 +119,25 @@ def _roman_ordinal(match: re.Match[str], numbers: Numbers) -> str | None:
     return None if numeral is None else numbers.ordinal(roman.value_of(match["r"]))
 
 
+def _and_half(numbers: Numbers, whole: int, noun: str, is_feminine: bool) -> str:
+    """ "une heure et demie", "deux kilos et demi"; "un et demi" of nothing."""
+    half, said = "demie" if is_feminine else "demi", numbers.cardinal(whole)
+    if whole == 1 and noun not in ("fois", "mois"):
+        noun = noun.removesuffix("s")
+    counted = f"{_feminine(said)} {noun}" if is_feminine else f"{said} {noun}".rstrip()
+    return f"{counted} et {half}"
+
+
 PROFILE: Final = LanguageProfile(
     code="fr",
     name="French",
     voice="pico-fr",
+    keypad=Keypad(
+        "étoile",
+        "dièse",
+        verbs="sur|composez|compose|tapez|tape|faites",
+        links="la|le|de|par|avec|puis|ensuite|ou|touche",
+    ),
     answer_in="Réponds toujours en français.",
     sentences=Sentences(
         apology="Désolé, quelque chose a échoué de mon côté. Pouvez-vous répéter, s'il vous "
@@ -168,6 +188,8 @@ PROFILE: Final = LanguageProfile(
         percent="pour cent",
         range="à",
         per="par",
+        out_of="sur",
+        ratio="à",
         months=MONTHS,
         weekdays={
             "lun": "lundi",
@@ -204,6 +226,8 @@ PROFILE: Final = LanguageProfile(
         },
         sum_joint="",
         half=("un demi", "une demi"),
+        and_half=_and_half,
+        times=Unit("une fois", "fois", feminine=True),
         fractions={
             3: ("un tiers", "tiers"),
             4: ("un quart", "quarts"),
@@ -300,7 +324,7 @@ PROFILE: Final = LanguageProfile(
         },
         rules=(
             SpokenRule(r"(?P<n>\d{1,3})\s?(?P<u>h|j|heures|jours)?\s?/\s?(?P=n)(?![\w/])", _all_of),
-            SpokenRule(r"(?P<h>\d{1,2})\s?h\s?(?P<m>[0-5]?\d)\s?min(?!\w)", _duration),
+            SpokenRule(r"(?P<h>\d{1,2})\s?h\s?(?P<m>[0-5]?\d)\s?m(?:in)?(?![\w²³/])", _duration),
             SpokenRule(r"(?P<h>[01]?\d|2[0-4])\s?h\s?(?P<m>[0-5]\d)?(?![\w/])", _clock),
             SpokenRule(r"(?P<n>\d{1,3})(?P<e>ère|ème|er|re|e)(?!\w)", _ordinal),
             SpokenRule(
@@ -320,6 +344,7 @@ PROFILE: Final = LanguageProfile(
             ),
         ),
         feminine=_feminine,
+        masculine_behind=rf"\s(?!(?:{_NO_NOUN})\b)[a-zàâçéèêëîïôöùûü]{{2}}",
         feminine_behind=rf"\s(?:\w{{1,20}}es?\s)?(?:{_FEMININE_NOUN})",
         number_labels=_LABELS,
         after_millions=_after_millions,

@@ -6,6 +6,7 @@ from typing import Final
 from . import roman
 from .profile import (
     Currency,
+    Keypad,
     LanguageProfile,
     Numbers,
     Sentences,
@@ -32,6 +33,20 @@ _BEFORE_ORDINAL: Final = (
 )
 
 
+_BEFORE_LAST: Final = r"\b(?:der|den|dem|am|vom|zum)\s$"
+_STRONG: Final = {
+    "Stock": "r",
+    "Stockwerk": "s",
+    "Obergeschoss": "s",
+    "Untergeschoss": "s",
+    "OG": "s",
+    "UG": "s",
+    "Etage": "",
+    "Klasse": "",
+}
+"""Ending of an ordinal in front of each noun, where no article stands before."""
+
+
 def _ordinal(numbers: Numbers, value: int, before: str) -> str:
     """An ordinal with the ending that the words before it ask for."""
     plain = numbers.ordinal(value)
@@ -52,13 +67,33 @@ def _time(numbers: Numbers, hour: int, minute: int) -> str:
 
 def _ordinal_dot(match: re.Match[str], numbers: Numbers) -> str | None:
     """ "der 3. Platz": a dot behind a number makes an ordinal of it after an article, or at both
-    ends of a range."""
+    ends of a range; at the end of a line after fewer words."""
     before = match.string[max(0, match.start() - 48) : match.start()]
     outside = re.sub(r"\d{1,3}\.\s?[-–/]\s?$", "", before)
     is_range = outside != before or match["later"]
     if not is_range and not re.search(rf"\b{_BEFORE_ORDINAL}\s$", before, re.IGNORECASE):
         return None
-    return _ordinal(numbers, int(match["n"]), outside)
+    if match["last"] is not None and not re.search(_BEFORE_LAST, before, re.IGNORECASE):
+        return None
+    return _ordinal(numbers, int(match["n"]), outside) + ("" if match["last"] is None else ".")
+
+
+def _placed(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "2. Stock", "in 2. Klasse": without an article the ending is a strong one."""
+    before = match.string[max(0, match.start() - 48) : match.start()]
+    if re.search(rf"\b{_BEFORE_ORDINAL}\s$", before, re.IGNORECASE):
+        return None
+    ending = _STRONG[match["noun"]]
+    if re.search(r"\b(?:in|ab|mit|von|zu|bei|aus|nach)\s$", before, re.IGNORECASE):
+        ending = "m" if ending else "r"
+    return numbers.ordinal(int(match["n"])) + ending
+
+
+def _group_of(match: re.Match[str], numbers: Numbers) -> str:
+    """ "die 1990er", "90er Jahre", "10er-Karte"."""
+    value = int(match["n"])
+    said = numbers.year(value) if 1100 <= value < 2100 else numbers.cardinal(value)
+    return said + "er"
 
 
 def _street(match: re.Match[str], numbers: Numbers) -> str:
@@ -221,10 +256,22 @@ def _feminine(spoken: str) -> str:
     return "eine" if spoken == "eins" else _before_noun(spoken)
 
 
+def _and_half(numbers: Numbers, whole: int, noun: str, is_feminine: bool) -> str:
+    """ "eineinhalb Stunden"."""
+    return f"{_before_noun(numbers.cardinal(whole))}einhalb {noun}".rstrip()
+
+
 PROFILE: Final = LanguageProfile(
     code="de",
     name="German",
     voice="pico-de",
+    keypad=Keypad(
+        "Stern",
+        "Raute",
+        verbs="Sie|drücke|drück|wähle|tippe",
+        links="bitte|die|der|mit|von|dann|danach|anschließend|oder|Taste",
+        nouns="Taste|Zeichen",
+    ),
     answer_in="Antworte immer auf Deutsch.",
     sentences=Sentences(
         apology="Entschuldigung, bei mir ist etwas schiefgegangen. Können Sie das noch einmal "
@@ -274,6 +321,8 @@ PROFILE: Final = LanguageProfile(
         percent="Prozent",
         range="bis",
         per="pro",
+        out_of="von",
+        ratio="zu",
         months=MONTHS,
         weekdays={
             "Mo": "Montag",
@@ -315,6 +364,8 @@ PROFILE: Final = LanguageProfile(
         },
         sum_joint="",
         half=("ein halb", "eine halbe"),
+        and_half=_and_half,
+        times=Unit("einmal", "mal"),
         fractions={
             3: ("ein Drittel", "Drittel"),
             4: ("ein Viertel", "Viertel"),
@@ -432,10 +483,13 @@ PROFILE: Final = LanguageProfile(
             "+": "plus",
         },
         rules=(
+            SpokenRule(rf"(?P<n>\d{{1,3}})\.(?=\s(?P<noun>{'|'.join(_STRONG)})\b)", _placed),
             SpokenRule(
-                r"(?P<n>\d{1,3})\.(?:(?=\s[A-Za-zÄÖÜäöü])|(?=(?P<later>\s?[-–/]\s?\d{1,3}\.)))",
+                r"(?P<n>\d{1,3})\.(?:(?=\s[A-Za-zÄÖÜäöü])|(?=(?P<later>\s?[-–/]\s?\d{1,3}\.))"
+                r"|(?P<last>)(?=[ \t]*(?:\n|\Z)))",
                 _ordinal_dot,
             ),
+            SpokenRule(r"(?P<n>\d{1,4})er(?![^\W\d_])", _group_of),
             SpokenRule(r"(?P<stem>[A-Za-zÄÖÜäöüß-]{2,40})(?P<s>[Ss])tr\.", _street),
             SpokenRule(r"(?P<stem>[A-Za-zÄÖÜäöüß]{2,40})-?[Nn]r\.", _number_of),
             SpokenRule(r"1\s(?P<m>Mio|Mrd)\.", _one_million),
@@ -460,6 +514,7 @@ PROFILE: Final = LanguageProfile(
                 _year,
             ),
         ),
+        ordinal_nouns=frozenset(_STRONG),
         unfinished=(
             rf"(?:\b{_BEFORE_ORDINAL}\s\d{{1,3}}|,\s\d{{1,2}}"
             rf"|\b(?:{_RULERS}|{_QUEENS})s?\s[IVX]{{1,7}}|\b{_BEFORE_ORDINAL}\s[IVX]{{1,7}})\.$"

@@ -21,9 +21,11 @@ class Sentences:
     idle_prompt: str
     """To a silent caller."""
     tool_wait: str
-    """While a server tool takes long."""
+    """While a server tool takes long, and in front of a reply that is late because a model is in
+    trouble. Empty: nothing."""
     openers: tuple[str, ...]
-    """In front of a reply that would come late. Each ends with a comma."""
+    """In front of a reply that would come late. Each ends with a comma. Empty: late replies get
+    none."""
     limit_notice: str
     """Half a minute before a telephone call is ended."""
     announcement: str
@@ -53,6 +55,21 @@ class TurnWords:
     """No turn ends with these, and no piece of a reply is cut behind them."""
     digits: frozenset[str] = frozenset()
     """Words of numbers that are read out digit by digit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keypad:
+    """Names of a telephone's keys, and the words beside them, as alternatives of a regular
+    expression."""
+
+    star: str
+    pound: str
+    verbs: str
+    """In front of a key that is asked for: "press"."""
+    links: str
+    """In front of one that is named: "followed by #"."""
+    nouns: str = r"(?!)"
+    """Behind one: "the # key"."""
 
 
 class Numbers(Protocol):
@@ -124,6 +141,10 @@ class Writing:
     """Word between the ends of a range."""
     per: str
     """Word of the stroke in "5 €/kg"."""
+    out_of: str
+    """Word of the stroke in "4,5/5"."""
+    ratio: str
+    """Word of the colon in "2:1"."""
     months: tuple[str, ...]
     weekdays: Mapping[str, str]
     """Short forms without a dot, and what they stand for: where a date, a time or another weekday
@@ -146,6 +167,11 @@ class Writing:
     """Word between the amount and its hundredths; empty: none."""
     half: tuple[str, str]
     """Words of 1/2 in front of a masculine and of a feminine noun."""
+    and_half: Callable[[Numbers, int, str, bool], str]
+    """Words of a number and a half, given the noun that is counted (empty: none), and whether it is
+    feminine."""
+    times: Unit
+    """Names of what the x counts in "3x"."""
     fractions: Mapping[int, tuple[str, str]]
     """By denominator: words of one part, with its article, and of many."""
     units: Mapping[str, Unit]
@@ -166,8 +192,12 @@ class Writing:
     address: Mapping[str, str]
     """Words of the marks in e-mail and web addresses."""
     rules: tuple[SpokenRule, ...] = ()
+    ordinal_nouns: frozenset[str] = frozenset()
+    """Nouns in front of which a number with a dot is an ordinal without an article: "2. Stock"."""
     unfinished: str = r"(?!)"
     """Text whose last dot ends no sentence, as a regular expression that ends there."""
+    corrected_cardinal: Callable[[str], str] = lambda words: words
+    """Words of num2words for a cardinal, without its mistakes."""
     feminine: Callable[[str], str] = lambda words: words
     """Number words in front of a feminine noun."""
     before_noun: Callable[[str], str] = lambda words: words
@@ -198,6 +228,7 @@ class LanguageProfile:
     turn_words: TurnWords
     voice: str
     """Voice of halfsec's list for this language."""
+    keypad: Keypad
     spoken_openers: frozenset[str] = frozenset()
     """Words that people say with a pause after them, in lower case."""
     phrase_starts: frozenset[str] = frozenset()

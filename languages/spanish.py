@@ -6,6 +6,7 @@ from typing import Final
 from . import roman
 from .profile import (
     Currency,
+    Keypad,
     LanguageProfile,
     Numbers,
     Sentences,
@@ -42,6 +43,15 @@ def _before_noun(spoken: str) -> str:
     return spoken[:-1] if spoken.endswith("uno") else spoken
 
 
+def _corrected_cardinal(spoken: str) -> str:
+    """ "veintiún mil", "treinta y un millones": num2words has "uno" in front of both."""
+    return re.sub(
+        r"(?P<tens>veinti)?uno(?= mil(?:lones)?\b)",
+        lambda match: "veintiún" if match["tens"] else "un",
+        spoken,
+    )
+
+
 def _feminine(spoken: str) -> str:
     """ "doscientas una"; millions stay masculine."""
     spoken = re.sub("uno$", "una", spoken)
@@ -75,6 +85,33 @@ _LABELS: Final = (
     r"autobús|parte|tipo|fase|nivel|artículo|punto|andén|el|la|del|al"
 )
 """Words with a number of their own."""
+
+
+def _hour(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "a la 1", "hasta las 21": hours are feminine."""
+    before = match.string[max(0, match.start() - 16) : match.start()]
+    is_hour = re.search(rf"\b(?:{_BEFORE_HOUR})\slas?\s$", before, re.IGNORECASE)
+    return _feminine(numbers.cardinal(int(match["n"]))) if is_hour else None
+
+
+_BEFORE_HOUR: Final = r"a|de|desde|hasta|sobre|hacia|para|entre|tras|y|o|es|son|era|eran"
+
+
+def _part_of_day(match: re.Match[str], numbers: Numbers) -> str | None:
+    """ "9 p. m.": it is night from nine on, and noon and midnight have names of their own."""
+    begin, end = match.span()
+    found = re.search(r"(?<!\d)(\d{1,2})(?:[:.]\d\d)?\s?$", match.string[max(0, begin - 8) : begin])
+    if found is None:
+        return None
+    hour = int(found[1])
+    if match["am"]:
+        said = "de la noche" if hour == 12 else "de la mañana"
+    elif hour == 12:
+        said = "del mediodía"
+    else:
+        said = "de la noche" if hour >= 9 else "de la tarde"
+    is_over = match[0].endswith(".") and not match.string[end : end + 8].strip()
+    return said + "." if is_over else said
 
 
 def _thousand(match: re.Match[str], numbers: Numbers) -> str:
@@ -123,10 +160,26 @@ def _numbered(match: re.Match[str], numbers: Numbers) -> str | None:
     return f"{match['head']} {said}"
 
 
+def _and_half(numbers: Numbers, whole: int, noun: str, is_feminine: bool) -> str:
+    """ "una hora y media", "dos kilos y medio"; "uno y medio" of nothing."""
+    half, said = "media" if is_feminine else "medio", numbers.cardinal(whole)
+    if not noun:
+        return f"{said} y {half}"
+    if whole == 1 and noun != "mes":
+        noun = re.sub(r"(?:(?<=mes)es|(?<=[dlnr])es|s)$", "", noun)
+    return f"{_feminine(said) if is_feminine else _before_noun(said)} {noun} y {half}"
+
+
 PROFILE: Final = LanguageProfile(
     code="es",
     name="Spanish",
     voice="pico-es",
+    keypad=Keypad(
+        "asterisco",
+        "almohadilla",
+        verbs="pulse|pulsa|marque|marca|presione|presiona|oprima|teclee|teclea",
+        links="la|de|por|con|luego|después|o|tecla|signo",
+    ),
     answer_in="Responde siempre en español.",
     sentences=Sentences(
         apology="Lo siento, algo ha fallado por mi parte. ¿Puede repetirlo, por favor?",
@@ -173,6 +226,8 @@ PROFILE: Final = LanguageProfile(
         percent="por ciento",
         range="a",
         per="por",
+        out_of="de",
+        ratio="a",
         months=MONTHS,
         weekdays={
             "lun": "lunes",
@@ -210,6 +265,8 @@ PROFILE: Final = LanguageProfile(
         },
         sum_joint="con",
         half=("medio", "media"),
+        and_half=_and_half,
+        times=Unit("una vez", "veces", feminine=True),
         fractions={
             3: ("un tercio", "tercios"),
             4: ("un cuarto", "cuartos"),
@@ -330,6 +387,11 @@ PROFILE: Final = LanguageProfile(
         },
         rules=(
             SpokenRule(r"(?P<n>\d{1,3})\.?(?P<e>º|ª|er|[rdtvn]?[oa])(?![a-záéíóúñ]|C\b)", _ordinal),
+            SpokenRule(r"(?:(?P<am>[aA])|[pP])(?:\.\s?[mM]\.|[mM](?!\w))", _part_of_day),
+            SpokenRule(
+                r"(?P<n>21|1)(?![\wºª°]|[.,:/-]\d|\.[ºª]|\s?[%€$£]|\s(?:h|mil)\b)",
+                _hour,
+            ),
             SpokenRule(r"1\smil(?!\w)", _thousand),
             SpokenRule(
                 rf"(?P<head>(?:{_KINGS})|(?P<queen>{_QUEENS}))\s(?P<r>{roman.NUMERAL})(?![-'’]\w)",
@@ -341,6 +403,7 @@ PROFILE: Final = LanguageProfile(
                 _numbered,
             ),
         ),
+        corrected_cardinal=_corrected_cardinal,
         feminine=_feminine,
         before_noun=_before_noun,
         feminine_behind=rf"\s(?!(?:{_NO_NOUN})\b)(?:\w{{1,20}}as?\s)?(?:{_FEMININE_NOUN}|{_IN_A})",

@@ -17,11 +17,12 @@ from typing import Any, Final, cast
 import numpy as np
 
 from engine_plugins.contract import CheckResult, raise_broken, require, run_checks
+from latency_budget.account.marks import AUDIBLE
 from tts.voices.engine import SynthesisEngine
 from tts.voices.plugin import MAX_RATE_HZ, MIN_RATE_HZ, CheckedEngine
 
 from .text_chunker import SpeakablePiece
-from .voice import AUDIBLE, PostprocessedVoice, SpeechChunk, Voice
+from .voice import PostprocessedVoice, SpeechChunk, Voice
 
 TWO_SENTENCES: Final = "Sure, that's $29.99 on **Friday**. What time works for you? "
 NOTHING: Final = ("", "  \n", "...", "?!", "😀 ❤️", "**", "\u200b\ud800", "```\nx=1\n```")

@@ -134,6 +134,11 @@ _BEFORE_WORDS = "([\"'“„«¿¡"
 _DASHES = re.compile(r"\s*(?:[—―]|--+)\s*|\s+[-–]+\s+")
 _MEASURED = re.compile(r"\d\S{0,15}(?:\s\S{1,9})?$")
 """A number, perhaps with its unit, in front of a dash: the begin of a range."""
+_EXPLAINED = re.compile(r"[\"'“‘„«(*_`]{0,3}(?:#|\\?\*(?=[\s.,;:!?\"'”’»)`])|=)")
+"""A key of a telephone, a code or the end of a sum: "press #", "10 kg - 3 kg = 7 kg"."""
+_NUMBER_BEGIN = re.compile(r"[\d½⅓⅔¼¾⅛⅜⅝⅞]")
+_NUMBER_END = re.compile(rf"{_NUMBER_BEGIN.pattern}\.?$")
+"""The end of a number, or of an ordinal with its dot."""
 _MAX_FENCE_LINE = 80
 """`TILDE_FENCE` is shorter."""
 _LIST_MARKER = re.compile(r"(?:^|\n)[ \t]*\d{1,3}$")
@@ -175,7 +180,17 @@ class _Words:
         """True where the dot at the end of `text` only abbreviates, given what follows."""
         if self.is_english:
             return abbreviations.is_abbreviation(text, following)
-        return self._is_short_form(text)
+        return self._is_short_form(text) or (
+            self.writing is not None
+            and text[-2:-1].isdigit()
+            and following.strip() in self.writing.ordinal_nouns
+        )
+
+    def may_count(self, following: str) -> bool:
+        """Could a noun with this beginning make an ordinal of the number with a dot before it?"""
+        return self.writing is not None and any(
+            noun.startswith(following) for noun in self.writing.ordinal_nouns
+        )
 
     def is_weekday(self, text: str) -> bool:
         """True where the last word may be a weekday's short form, whose dot is not in `text`."""
@@ -437,7 +452,10 @@ def _classify(left: str, region: str, following: str, known: _Words) -> tuple[_G
     if last in ".!?…。！？":
         if last == "." and following.isdigit() and known.is_weekday(left):
             return _Gap.WORDS, offset, False
-        if last == "." and known.may_abbreviate(left + "."):
+        is_number = last == "." and left[-1].isdigit()
+        if (is_number and known.may_count(following)) or (
+            last == "." and known.may_abbreviate(left + ".")
+        ):
             return _Gap.SENTENCE, offset, True
         # In lower case the sentence goes on: '"Really?" he said', or an unlisted abbreviation.
         return (_Gap.CLAUSE if following.islower() else _Gap.SENTENCE), offset, False
@@ -447,12 +465,15 @@ def _classify(left: str, region: str, following: str, known: _Words) -> tuple[_G
 
 
 def _may_part(text: str, cut: int, known: _Words) -> bool:
-    """True where a gap without a mark may be cut: not beside a number, a title or an initial."""
+    """True where a gap without a mark may be cut: not beside a number, a title or an initial, and
+    not in front of a mark that the words before it explain."""
+    if _EXPLAINED.match(text, cut):
+        return False
     left, right = text[:cut].rstrip(), text[cut:].lstrip(_CLOSERS + "([“‘")
     last_word = re.search(r"[^\W\d_]*(?:'[^\W\d_]+)*$", left.lower())
     if last_word and last_word[0] in known.never_last:
         return False
-    beside_number = left[-1:].isdigit() or right[:1].isdigit() or right[:1] in _CURRENCY
+    beside_number = _NUMBER_END.search(left) or _NUMBER_BEGIN.match(right) or right[:1] in _CURRENCY
     return (
         not beside_number and not known.may_abbreviate(left) and not left.endswith(tuple(_CURRENCY))
     )

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 import languages
+from latency_budget.account.marks import AUDIBLE
 from tts.text.normalize import SpokenWord, join_words, spoken_words, unnormalized_words
 from tts.voices.engine import RawSpeech, SynthesisEngine, VoiceError
 
@@ -228,7 +229,3 @@ def leading_silence_ms(chunks: Sequence[SpeechChunk]) -> float:
             return before + 1000.0 * int(audible[0]) / chunk.rate_hz
         before += chunk.duration_ms
     return 0.0
-
-
-AUDIBLE = round(0.01 * 32768)
-"""Level from which a sample is audible: 1 % of full scale, int16."""

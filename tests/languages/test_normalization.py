@@ -174,6 +174,48 @@ GERMAN = [
     ("Führen Sie ```ls -l``` aus. Gut?", "Führen Sie ls l aus. Gut?"),
     ("info@beispiel.de", "info at beispiel Punkt de"),
     ("**Wichtig**: nein!", "Wichtig: nein!"),
+    ("Drücken Sie *9 oder 1#.", "Drücken Sie Stern neun oder eins Raute."),
+    (
+        "10 - 3 = 7, 20 € - 5 € = 15 €",
+        "zehn minus drei gleich sieben, zwanzig Euro minus fünf Euro gleich fünfzehn Euro",
+    ),
+    (
+        "1h 30m, 1 Std. 5 m, 2 h 30 m²",
+        "eine Stunde dreißig Minuten, eine Stunde fünf Minuten, zwei Stunden dreißig Quadratmeter",
+    ),
+    ("UTC-5, UTC+1", "U T C minus fünf, U T C plus eins"),
+    ("4,5/5 Sterne", "vier Komma fünf von fünf Sterne"),
+    ("Auftrag 2024-123", "Auftrag zwei null zwei vier, eins zwei drei"),
+    (
+        "2024-123, Ticket 2024-47110",
+        "zwei null zwei vier, eins zwei drei, "
+        "Ticket zwei null zwei vier, vier sieben eins eins null",
+    ),
+    (
+        "Rechnung über 500, 2000-500 €",
+        "Rechnung über fünfhundert, zweitausend bis fünfhundert Euro",
+    ),
+    (
+        "1 1/2 Stunden, 21½ h, 2 1/2 bis 3, 1½ Mio. €",
+        "eineinhalb Stunden, einundzwanzigeinhalb Stunden, zweieinhalb bis drei, eineinhalb "
+        "Millionen Euro",
+    ),
+    ("½ Stunde, ½ h, ½ Liter", "eine halbe Stunde, eine halbe Stunde, ein halb Liter"),
+    ("3x täglich, 1x, 2-3 x am Tag", "drei mal täglich, einmal, zwei bis drei mal am Tag"),
+    ("Heute ist der 5.", "Heute ist der fünfte."),
+    ("Am 6.\nZählen Sie bis 5.", "Am sechsten. Zählen Sie bis fünf."),
+    (
+        "2. Stock links, in 2. Klasse, im 3. Stock, 4. OG",
+        "zweiter Stock links, in zweiter Klasse, im dritten Stock, viertes Obergeschoss",
+    ),
+    (
+        "1990er Jahre, 90er-Jahre, 10er-Karte",
+        "neunzehnhundertneunziger Jahre, neunziger Jahre, zehner Karte",
+    ),
+    ("Es steht 2:1, um 3:15 Uhr", "Es steht zwei zu eins, um drei Uhr fünfzehn"),
+    ("+49 (0)30 123456", "plus vier neun, drei null, eins zwei drei vier fünf sechs"),
+    ("Drücken Sie #9", "Drücken Sie Raute neun"),
+    ("mit der #-Taste, *9* und *5 Äpfel*", "mit der Raute Taste, neun und fünf Äpfel"),
 ]
 SPANISH = [
     ("Luis XVI, Felipe VI e Isabel II", "Luis dieciséis, Felipe sexto e Isabel segunda"),
@@ -248,6 +290,34 @@ SPANISH = [
     ("pedido n.º 12345", "pedido número uno dos tres cuatro cinco"),
     ("un pedido de 250 unidades", "un pedido de doscientas cincuenta unidades"),
     ("¿Son 2?", "Son dos?"),
+    ("10 - 3 = 7, 1h 30m", "diez menos tres igual a siete, una hora treinta minutos"),
+    ("4,5/5, UTC-5", "cuatro coma cinco de cinco, U T C menos cinco"),
+    (
+        "1 1/2 horas, 2 ½ litros, 1½ kg, 2 1/2 de las 3",
+        "una hora y media, dos litros y medio, un kilo y medio, dos y medio de las tres",
+    ),
+    ("1 1/2 meses, 1 1/2 unidades", "un mes y medio, una unidad y media"),
+    ("½ hora, ½ litro, ½ h", "media hora, medio litro, media hora"),
+    ("3x al día, 1x", "tres veces al día, una vez"),
+    ("A la 1 de la tarde, a la 1 p.m.", "A la una de la tarde, a la una de la tarde."),
+    (
+        "hasta las 21, la opción 1, de la 1 a la 5, a las 21 h",
+        "hasta las veintiuna, la opción uno, de la una a la cinco, a las veintiuna horas",
+    ),
+    (
+        "a las 9 p. m. y a las 9:30 PM, a las 8 p.m.",
+        "a las nueve de la noche y a las nueve y treinta de la noche, a las ocho de la tarde.",
+    ),
+    ("12 a.m., 12 p.m. y 9 a.m.", "doce de la noche, doce del mediodía y nueve de la mañana."),
+    ("Van 2:1.", "Van dos a uno."),
+    ("Pulse *9, 1# o #.", "Pulse asterisco nueve, uno almohadilla o almohadilla."),
+    ("Cuesta 21.000 €.", "Cuesta veintiún mil euros."),
+    ("31.500 y 101.000", "treinta y un mil quinientos y ciento un mil"),
+    (
+        "31.000.000 €, 21.021.021",
+        "treinta y un millones de euros, veintiún millones veintiún mil veintiuno",
+    ),
+    ("21.021 personas", "veintiún mil veintiuna personas"),
 ]
 FRENCH = [
     ("Louis XIV, Napoléon III", "Louis quatorze, Napoléon trois"),
@@ -318,6 +388,22 @@ FRENCH = [
     ("0 800 12 34 56", "zéro, huit zéro zéro, un deux, trois quatre, cinq six"),
     ("M.Dupont, un M.B.A.", "monsieur Dupont, un M. B. A."),
     ("la COVID-19", "la COVID dix-neuf"),
+    ("10 - 3 = 7, 1h 30m", "dix moins trois égale sept, une heure trente"),
+    ("4,5/5, UTC-5", "quatre virgule cinq sur cinq, U T C moins cinq"),
+    (
+        "1 1/2 heure, 2 1/2 heures, 1½ litre, 2 1/2 à 3, 1 1/2 h",
+        "une heure et demie, deux heures et demie, un litre et demi, deux et demi à trois, une "
+        "heure et demie",
+    ),
+    ("1 1/2 mois, 2½ kg", "un mois et demi, deux kilos et demi"),
+    ("½ heure, ½ litre", "une demi heure, un demi litre"),
+    ("3x par jour, 1x, 2:1", "trois fois par jour, une fois, deux à un"),
+    (
+        "+33 (0)1 23 45 67 89",
+        "plus trois trois, un, deux trois, quatre cinq, six sept, huit neuf",
+    ),
+    ("Appuyez sur #9", "Appuyez sur dièse neuf"),
+    ("Appuyez sur *9 puis #.", "Appuyez sur étoile neuf puis dièse."),
     ("le 2024-11-05", "le cinq novembre deux mille vingt-quatre"),
 ]
 CASES = [("de", *case) for case in GERMAN]
@@ -411,6 +497,8 @@ def test_a_language_without_rules_leaves_numbers_to_the_voice() -> None:
         ("de", "Wir kommen am Di. 24.12.2024. Passt das?", 2),
         ("de", "Ich spreche mit Fr. Müller. Passt das?", 2),
         ("de", "Das sind drei. Und vier.", 2),
+        ("de", "Wir wohnen dort oben 2. Stock links. Gern.", 2),
+        ("de", "Das waren insgesamt nur 5. Sonst nichts.", 2),
         ("de", "So war es unter Ludwig XIV. in Paris. Gern.", 2),
         ("de", "Es war im XIX. Jahrhundert. Gern.", 2),
         ("es", "Hablo con el Sr. García hoy. Gracias.", 2),
@@ -422,6 +510,19 @@ def test_dots_of_short_forms_cut_no_reply(language: str, reply: str, pieces: int
     made = [*chunker.push(reply), *chunker.flush()]
     assert "".join(piece.text for piece in made) == reply
     assert len(made) == pieces, [piece.text for piece in made]
+
+
+@pytest.mark.parametrize(
+    ("language", "reply", "first"),
+    [
+        ("es", "Desde allí se tarda ½ hora en coche.", "Desde allí se tarda ½ hora "),
+        ("de", "Sie finden uns dort 2. Stock links hinten.", "Sie finden uns dort 2. Stock "),
+    ],
+)
+def test_a_hurried_cut_parts_no_number_from_its_noun(language: str, reply: str, first: str) -> None:
+    chunker = TextChunker(CutterConfig(language=language))
+    pieces = [*chunker.push(reply[:20]), *chunker.hurry(), *chunker.push(reply[20:])]
+    assert pieces[0].text == first
 
 
 def test_an_opener_is_a_piece_of_its_own() -> None:

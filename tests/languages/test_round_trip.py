@@ -11,7 +11,7 @@ pytest.importorskip("py_nanotts", reason="the extra `languages` is not installed
 import asr
 import tts
 from agent.stages.model_store.catalogue import ModelStore
-from benchmarks.tts.languages import Sentence, compared, load_sentences, spoken
+from benchmarks.tts.languages import NormalizedSentence, compared, load_sentences, spoken
 from languages import PROFILES
 from tts.voices.pico import PicoEngine
 
@@ -71,11 +71,11 @@ def test_the_voice_reads_a_ligature_as_its_letters(
     monkeypatch.setattr(engine, "_pico", SimpleNamespace(speak=noted))
     assert len(engine.speak(written).samples) > 0
     assert texts == [given]
-    assert compared(Sentence(written, written), heard, "fr").errors == 0
+    assert compared(NormalizedSentence(written, written), heard, "fr").errors == 0
 
 
 def test_an_error_of_the_normalizer_counts() -> None:
-    sentence = Sentence("1 Stunde", "zwei Stunden")
+    sentence = NormalizedSentence("1 Stunde", "zwei Stunden")
     assert compared(sentence, sentence.written, "de").errors == 2
 
 

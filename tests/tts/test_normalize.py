@@ -83,6 +83,15 @@ _NUMBERS = [
     ("1,2,3", "one, two, three"),
     ("3-day trip", "three day trip"),
     ("2 + 2 = 4", "two plus two equals four"),
+    ("10 - 3 - 2 = 5", "ten minus three minus two equals five"),
+    ("$10 - $3 = $7", "ten dollars minus three dollars equals seven dollars"),
+    ("10 kg - 3 kg = 7 kg", "ten kilograms minus three kilograms equals seven kilograms"),
+    ("- 3 = three\n- 4 = four", "three equals three. four equals four"),
+    ("4.5/5 stars, 4/5 stars", "four point five out of five stars, four out of five stars"),
+    (
+        "rated 4/5, 4.8/10, 4/5 cup",
+        "rated four out of five, four point eight out of ten, four fifths cup",
+    ),
     ("3 × 4", "three times four"),
     ("3 * 4 and 3*4", "three times four and three times four"),
     ("10 ÷ 2", "ten divided by two"),
@@ -107,6 +116,11 @@ _UNITS = [
     ("100 sq ft", "one hundred square feet"),
     ("5-10 kg", "five to ten kilograms"),
     ("500ms", "five hundred milliseconds"),
+    ("1h 30m, 1h30min", "one hour thirty minutes, one hour thirty minutes"),
+    (
+        "2 hours 1m 5s, 2h 30mm",
+        "two hours one minute five seconds, two hours thirty millimeters",
+    ),
     ("1 tsp. of salt", "one teaspoon of salt"),
     ("for 5 min.", "for five minutes."),
 ]
@@ -118,6 +132,9 @@ _TIME = [
     ("10:00 AM", "ten A.M"),
     ("at 7pm", "at seven P.M"),
     ("9am-5pm", "nine A.M to five P.M"),
+    ("9am-5:30pm or 9-5:30pm", "nine A.M to five thirty P.M or nine to five thirty P.M"),
+    ("5:30 p.m. - 9 p.m.", "five thirty P.M to nine P.M."),
+    ("3:00 UTC-5, GMT+1", "three o'clock U.T.C minus five, G.M.T plus one"),
     ("10:30-11:00", "ten thirty to eleven o'clock"),
     ("10:30:15", "ten thirty and fifteen seconds"),
     ("At 5 p.m. We left.", "At five P.M. We left."),
@@ -154,6 +171,7 @@ _CODES = [
     ("555-123-4567", "five five five, one two three, four five six seven"),
     ("(800) 555-0199", "eight hundred, five five five, zero one nine nine"),
     ("+1 415 555 2671", "plus one, four one five, five five five, two six seven one"),
+    ("+44 (0)20 7946 0958", "plus four four, two zero, seven nine four six, zero nine five eight"),
     ("+44 20 7946 0958", "plus four four, two zero, seven nine four six, zero nine five eight"),
     ("1-800-FLOWERS", "one, eight hundred, Flowers"),
     ("call 911", "call nine one one"),
@@ -170,6 +188,31 @@ _CODES = [
         "ISBN 978-3-16-148410-0",
         "I.S.B.N nine seven eight, three, one six, one four eight four one zero, zero",
     ),
+    ("Tag us with #Win2024", "Tag us with hashtag Win two thousand twenty-four"),
+    ("Use code #SUMMER at checkout.", "Use code summer at checkout."),
+    (
+        "1999-2499 dollars",
+        "one thousand nine hundred ninety-nine to two thousand four hundred ninety-nine dollars",
+    ),
+    ("Ages 3 - 12 = $10", "Ages three to twelve equals ten dollars"),
+    ("Score 90 - 100 = A", "Score ninety to one hundred equals A"),
+    ("$10 - $3 = $7", "ten dollars minus three dollars equals seven dollars"),
+    ("On 5/5 we open.", "On May fifth we open."),
+    ("Monday, May 12 - 9:30 AM", "Monday, May twelfth, nine thirty A.M"),
+    ("Nov 3 – 10am", "November third, ten A.M"),
+    ("Pier 39 - 10am", "Pier thirty-nine, ten A.M"),
+    ("10:30am - 11am", "ten thirty A.M to eleven A.M"),
+    ("*20 minutes, at most", "twenty minutes, at most"),
+    ("*18 and over only", "eighteen and over only"),
+    ("*9, or *8", "star nine, or star eight"),
+    ("Your order #A1B2C3 shipped.", "Your order number A one B two C three shipped."),
+    ("Ticket #TK-4821", "Ticket number T.K four eight two one"),
+    ("Confirmation: #XKCDQA, #ABC", "Confirmation: number X.K.C.D.Q.A, hashtag ABC"),
+    ("order #PROJECT7, #WorldCup26", "order number Project seven, hashtag World Cup twenty-six"),
+    (
+        "2024-123, 4711-0815",
+        "two zero two four, one two three, four seven one one, zero eight one five",
+    ),
     ("192.168.1.1", "one nine two dot one six eight dot one dot one"),
     ("v2.0.1", "version two point zero point one"),
     ("COVID-19", "Covid nineteen"),
@@ -181,6 +224,20 @@ _CODES = [
     ("bob.smith@gmail.com", "bob dot smith at gmail dot com"),
     ("report.pdf", "report dot P.D.F"),
     ("song.mp3", "song dot M.P three"),
+]
+_KEYS = [
+    ("Press *9 or press 1#.", "Press star nine or press one pound."),
+    ("Dial *67. Or *82, then 12#", "Dial star six seven. Or star eight two, then one two pound"),
+    ("*#06# or *21*555#", "star pound zero six pound or star two one star five five five pound"),
+    ("Press #, * or the # key.", "Press pound, star or the pound key."),
+    ('Press * or "#", then #9.', "Press star or pound, then number nine."),
+    ("Press #9, dial 5*", "Press pound nine, dial five star"),
+    (r"**\*9**, **#**, press **#**", "star nine, pound, press pound"),
+    ("press **1#** or **9**", "press one pound or nine"),
+    ("*9* and *5 apples* and *2 of 5*", "nine and five apples and two of five"),
+    ("hit #1, by # of views", "hit number one, by of views"),
+    ("$5*, 3* and # 5", "five dollars, three and five"),
+    ("*dial 5*, 2*3, C#", "dial five, two times three, C sharp"),
 ]
 _WORDS = [
     ("Dr. Smith vs. Mr. Jones", "Doctor Smith versus Mister Jones"),
@@ -259,7 +316,7 @@ _SILENT = [
 
 @pytest.mark.parametrize(
     ("text", "spoken"),
-    [*_MONEY, *_NUMBERS, *_UNITS, *_TIME, *_CODES, *_WORDS, *_MARKUP],
+    [*_MONEY, *_NUMBERS, *_UNITS, *_TIME, *_CODES, *_KEYS, *_WORDS, *_MARKUP],
 )
 def test_spoken_form(text: str, spoken: str) -> None:
     assert normalize(text) == spoken
@@ -271,7 +328,7 @@ def test_nothing_to_say(text: str) -> None:
 
 
 _PIECES = st.sampled_from(
-    [text for text, _ in (*_MONEY, *_NUMBERS, *_UNITS, *_TIME, *_CODES, *_WORDS, *_MARKUP)]
+    [text for text, _ in (*_MONEY, *_NUMBERS, *_UNITS, *_TIME, *_CODES, *_KEYS, *_WORDS, *_MARKUP)]
 )
 _ANY_TEXT = st.one_of(
     st.text(max_size=60),
@@ -330,6 +387,7 @@ def test_words_know_their_characters() -> None:
     [
         *("a.", "1x", "1,", "(", "A ", "[", "<a", "a@", "www.a.", "555-", "```", "- ", "e.g."),
         *("1/", "111 ", "1-", "5%-", "5 kg - ", "``` ", "\n~~~", "`a ", "1 kg-"),
+        *("*1 ", "1#", "#A1-", "press # "),
     ],
 )
 def test_long_nonsense_is_read_in_time(unit: str) -> None:

@@ -342,6 +342,12 @@ def hurried(text: str, at: Sequence[int]) -> list[SpeakablePiece]:
         ),
         ("It is the one thing.", 19, ["It is the one thing."]),
         (
+            "To go back you can press # today or tomorrow.",
+            24,
+            ["To go back you can press # today ", "or tomorrow."],
+        ),
+        ("What is left is 10 kg - 3 kg = 7 kg.", 17, ["What is left is 10 kg - 3 kg = 7 kg."]),
+        (
             "Yes. We have several rooms left for you tonight.",
             30,
             ["Yes. ", "We have several rooms ", "left for you tonight."],

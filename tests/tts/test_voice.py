@@ -1,5 +1,6 @@
 """Contract of every voice, for a fake engine and for both real ones."""
 
+import shutil
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -10,6 +11,8 @@ import hibari.voices
 import numpy as np
 import pytest
 
+from benchmarks.faults.damaged_models import damage
+from latency_budget.account.marks import AUDIBLE
 from tests.support.models import model_path
 from tts import (
     SpeakablePiece,
@@ -119,7 +122,7 @@ def test_chunks_cover_the_piece_in_order(voice: Voice) -> None:
 
 def test_it_is_audible_at_once_and_joins_without_a_click(voice: Voice) -> None:
     for chunk in speak(voice, TWO_SENTENCES):
-        audible = np.flatnonzero(np.abs(chunk.pcm.astype(np.int32)) > 327)
+        audible = np.flatnonzero(np.abs(chunk.pcm.astype(np.int32)) > AUDIBLE)
         assert audible[0] < 0.05 * chunk.rate_hz
         assert chunk.pcm[0] == 0
         assert chunk.pcm[-1] == 0
@@ -277,6 +280,25 @@ def test_unknown_voice_error_lists_the_voices(tmp_path: Path) -> None:
         load_voice("hibari-nobody", tmp_path)
     with pytest.raises(VoiceError, match="one thread"):
         load_voice("hibari", tmp_path, threads=0)
+
+
+@pytest.mark.parametrize(("harm", "said"), [("damage", "damaged"), ("unlink", "missing")])
+@pytest.mark.parametrize("name", ["hibari.onnx", "oov.onnx", "vocab.json"])
+def test_a_voice_with_other_files_than_its_package_was_built_with_is_refused(
+    name: str, harm: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "hibari"
+    shutil.copytree(Path(hibari.__file__).parent, copy)
+    monkeypatch.setattr(hibari, "__file__", str(copy / "__init__.py"))
+    load_voice("hibari", tmp_path)
+    file = copy / "assets" / name
+    if harm == "unlink":
+        file.unlink()
+    else:
+        damage(file)
+    message = rf"hibari cannot be loaded \({name} is {said}\).*--force-reinstall hibari-tts"
+    with pytest.raises(VoiceError, match=message):
+        load_voice("hibari", tmp_path)
 
 
 def test_a_hibari_voice_that_was_not_downloaded(

@@ -5,7 +5,7 @@ import re
 from .dates import MONTHS, WEEKDAYS
 from .identifiers import spell
 from .numbers import cardinal, ordinal
-from .rule import Rule, after, before, rule, word_set
+from .rule import Rule, after, alternatives, before, rule, word_set
 
 _TITLES = {
     "Dr": "Doctor",
@@ -316,22 +316,18 @@ def _choice(match: re.Match[str]) -> str:
     return f"{first} {second}" if first.lower() == "and" else f"{first} or {second}"
 
 
-def _alternatives(words: dict[str, str]) -> str:
-    return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-
-
 WORD_RULES: tuple[Rule, ...] = (
     rule(r"(?:US|CA|AU|NZ|HK)(?=\$\s?\d)", lambda _: ""),
     rule(
-        rf"(?:{_alternatives(_NEVER_FINAL)}"
-        rf"|{_alternatives({word.capitalize(): '' for word in _NEVER_FINAL})})",
+        rf"(?:{alternatives(_NEVER_FINAL)}"
+        rf"|{alternatives({word.capitalize(): '' for word in _NEVER_FINAL})})",
         _dotted_word,
     ),
     rule(r"St\.(?!\w)", _saint_or_street),
-    rule(rf"(?P<t>{_alternatives(_TITLES)})\.?(?= [A-Z])(?<!\bRep)(?<!\bGen)(?<!\bCol)", _title),
-    rule(rf"(?P<t>{_alternatives(_TITLES)})\.(?= ?[A-Z])", _title),
-    rule(rf"(?:{_alternatives(_BEFORE_NUMBER)})(?=\s?\d)", _before_number),
-    rule(rf"(?:{_alternatives(_MAYBE_FINAL)})(?!\w)", _dotted_word),
+    rule(rf"(?P<t>{alternatives(_TITLES)})\.?(?= [A-Z])(?<!\bRep)(?<!\bGen)(?<!\bCol)", _title),
+    rule(rf"(?P<t>{alternatives(_TITLES)})\.(?= ?[A-Z])", _title),
+    rule(rf"(?:{alternatives(_BEFORE_NUMBER)})(?=\s?\d)", _before_number),
+    rule(rf"(?:{alternatives(_MAYBE_FINAL)})(?!\w)", _dotted_word),
     rule(r"(?:[A-Za-z]\.){1,8}[A-Za-z](?:'s)?(?![\w.]\w|\w)\.?", _spelled_letters),
     rule(r"(?:[A-Za-z]\.){2,8}(?!\w)", _dotted_letters),
     rule(r"[A-Z]\.(?= ?[A-Z][a-z.])", _dotted_letters),
@@ -344,7 +340,7 @@ WORD_RULES: tuple[Rule, ...] = (
     rule(rf"(?P<r>(?=[IVX]{{2,}}\b|V\b|X\b){_ROMAN})(?= centur(?:y|ies)\b)", _roman_century),
     rule(r"(?P<a>[A-Z]{1,2})&(?P<b>[A-Z]{1,2})(?!\w)", _ampersand_letters),
     rule(r"(?P<a>[A-Za-z]{2,12})/(?P<b>[A-Za-z]{2,12})(?![\w/])", _choice),
-    rule(rf"(?:{_alternatives(_WHOLE_WORDS)})(?![\w'’])", _whole_word),
+    rule(rf"(?:{alternatives(_WHOLE_WORDS)})(?![\w'’])", _whole_word),
     rule(r"[A-Z]{2,}(?: (?:[A-Z]{2,}|I|A)){2,}(?![\w'’])", _shouting),
     rule(r"(?P<caps>[A-Z]{2,})(?P<s>['’]?s)?(?![^\W_])", _capitals),
 )

@@ -2,8 +2,9 @@
 
 import re
 
+from .identifiers import spell
 from .numbers import cardinal, ordinal, plural, year
-from .rule import DASH, Rule, after, before, rule
+from .rule import DASH, RANGE_DASH, Rule, after, before, rule
 
 MONTHS = (
     "January",
@@ -165,15 +166,42 @@ def _final_stop(match: re.Match[str]) -> str:
     return "." if starts_sentence and not re.match(r"[A-Z]{2,4}\b", following) else ""
 
 
+def _zone(match: re.Match[str]) -> str:
+    """ "UTC-5": the sign of the hours."""
+    return f"{spell(match['zone'])} {'plus' if match['sign'] == '+' else 'minus'}"
+
+
 def _joint(match: re.Match[str]) -> str | None:
     """The dash of "Dec 24 - Jan 2"."""
     return "to" if _MONTH_DAY_BEFORE.search(before(match)) else None
 
 
+def _time_joint(match: re.Match[str]) -> str | None:
+    """The dash of "9am-5:30pm" and "5:30pm - 9pm"."""
+    left = before(match)
+    is_hour = not match[0][-1:].isspace() and _HOUR_BEFORE.search(left)
+    if is_hour and _MONTH_DAY_BEFORE.search(left):
+        return None
+    return "to" if is_hour or _TIME_BEFORE.search(left) else None
+
+
+_TIME_BEFORE = re.compile(
+    r"(?<![\w.,:/-])\d{1,2}(?::[0-5]\d(?:\s?[AaPp]\.?[Mm]\.?)?|\s?[AaPp]\.?[Mm]\.?)\s?$"
+)
+_HOUR_BEFORE = re.compile(r"(?<![\w.,:/-])(?:1?\d|2[0-4])$")
+"""A bare hour: "9-5:30pm". With blanks around the dash the number may be of a day, a room or a
+model: "May 12 - 9:30", "Pier 39 - 10am"."""
 _MONTH_DAY_BEFORE = re.compile(rf"\b{MONTH} {_DAY}(?:st|nd|rd|th)?(?:,? {_YEAR})?\s?$")
-SYMBOL_RULES: tuple[Rule, ...] = (rule(rf"{DASH}\s?(?={MONTH} {_DAY})", _joint),)
+SYMBOL_RULES: tuple[Rule, ...] = (
+    rule(rf"{DASH}\s?(?={MONTH} {_DAY})", _joint),
+    rule(
+        rf"{DASH}\s?(?=(?:[01]?\d|2[0-4])(?::[0-5]\d(?!\d)|\s?[AaPp]\.?[Mm](?![A-Za-z])))",
+        _time_joint,
+    ),
+)
 
 WORD_RULES: tuple[Rule, ...] = (
+    rule(r"(?P<zone>UTC|GMT)(?P<sign>[-−–+])(?=\d)", _zone),
     rule(rf"(?P<a>{MONTH}){DASH}(?P<b>{MONTH})(?![\w-]| \d)", _months),
     rule(
         rf"(?P<month>{MONTH}) (?P<d>{_DAY})(?:st|nd|rd|th)?(?![:%.]\d|\d)"
@@ -221,7 +249,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
     rule(r"['’](?P<decade>[1-9]0)['’]?s\b", _decade),
     rule(r"(?P<decade>[2-9]0)['’]?s\b", _decade),
     rule(
-        rf"(?P<a>(?:1[1-9]|20)\d\d)\s?{DASH}\s?(?P<b>(?:1[1-9]|20)?\d\d)(?![\w-]|[.,]\d)",
+        rf"(?P<a>(?:1[1-9]|20)\d\d)\s?{RANGE_DASH}\s?(?P<b>(?:1[1-9]|20)?\d\d)(?![\w-]|[.,]\d)",
         _year_range,
     ),
 )

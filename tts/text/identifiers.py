@@ -3,7 +3,7 @@
 import re
 
 from .numbers import cardinal, digit_words, number_words, year
-from .rule import DASH, Rule, after, before, rule, word_set
+from .rule import CODE_PAIR, DASH, Rule, after, before, rule, word_set
 
 _SCHEMES = r"(?:https?|ftp)://"
 _HOST_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -64,8 +64,9 @@ def _grouped(digits: str) -> str:
 
 
 def _phone(match: re.Match[str]) -> str:
-    plus = "plus " if match[0].startswith("+") else ""
-    return plus + _grouped(match[0])
+    if match[0].startswith("+"):  # where "(0)" isn't dialled
+        return "plus " + _grouped(match[0].replace("(0)", " "))
+    return _grouped(match[0])
 
 
 def _vanity_phone(match: re.Match[str]) -> str:
@@ -216,6 +217,24 @@ def _hash_number(match: re.Match[str]) -> str:
     return "number " + (cardinal(int(digits)) if len(digits) <= 3 else digit_words(digits))
 
 
+def _hash_code(match: re.Match[str]) -> str | None:
+    """ "order #A1B2C3", "#TK-4821": a code has a digit and no word, or a label before it."""
+    code = match["code"]
+    is_labelled = _CODE_LABEL.search(before(match)) is not None
+    if not re.search(r"\d", code):
+        letters = code.replace("-", "")
+        if not is_labelled or not letters.isupper():
+            return None
+        # "use code #SUMMER": words have more vowels than codes.
+        is_word = len(letters) > 3 and 3 * len(re.findall("[AEIOUY]", letters)) >= len(letters)
+        return letters.lower() if is_word else f"number {spell(letters)}"
+    if not is_labelled and re.search(r"[^\W\d_]{5}|^[A-Z]?[a-z]{2,}(?:19|20)\d\d$", code):
+        return None
+    if re.search(r"\bhash ?tag\s$", before(match), re.IGNORECASE):
+        return None
+    return f"number {_code_words(code)}"
+
+
 # At most six labels: without a bound, "a.a.a.a" takes quadratic time.
 _LABELS = rf"(?:{_HOST_LABEL}\.){{1,6}}"
 _EMAIL = rf"(?P<local>[A-Za-z0-9][\w.+-]{{0,63}})@(?P<host>{_LABELS}[A-Za-z]{{2,24}})(?!\w)"
@@ -233,9 +252,13 @@ WORD_RULES: tuple[Rule, ...] = (
     rule(rf"(?P<stem>[A-Za-z][\w-]{{0,63}})\.(?P<ending>{_FILE_ENDING})(?![\w.]\w|\w)", _file_name),
     rule(r"(?P<v>v)(?P<n>\d{1,4}(?:\.\d{1,6}){0,3})(?![\w.]\d|\w)", _version),
     rule(
-        r"(?=[A-Za-z-]{0,24}\d)[A-Za-z]{1,12}(?:-?\d{1,8}(?:\.\d{1,3})?)(?:-?[A-Za-z]{1,4}-?\d{1,8}|[A-Z]{1,3}){0,6}(?!\w)",
+        r"(?!(?:UTC|GMT)-)(?=[A-Za-z-]{0,24}\d)[A-Za-z]{1,12}(?:-?\d{1,8}(?:\.\d{1,3})?)(?:-?[A-Za-z]{1,4}-?\d{1,8}|[A-Z]{1,3}){0,6}(?!\w)",
         _code_number,
     ),
+)
+
+SYMBOL_RULES: tuple[Rule, ...] = (
+    rule(r"#(?P<code>[A-Za-z][A-Za-z0-9]{0,40}(?:-[A-Za-z0-9]{1,40}){0,4})(?!\w)", _hash_code),
 )
 
 _AREA = r"(?:\(\d{3}\)\s?|\d{3}[-. ])"
@@ -252,6 +275,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
         r"(?!\d{4}-\d\d-\d\d(?!\d)|\d{1,2}-\d{1,2}-\d{4}(?!\d))\d{1,9}(?:-\d{1,9}){2,8}(?![\w-])",
         _spelled_groups,
     ),
+    rule(rf"{CODE_PAIR}(?!\s(?:BC|B\.C|years?))", _spelled_groups),
     rule(r"0\d{2,4}[- ]\d{3,4}[- ]?\d{3,4}(?![\w-])", _spelled_groups),
     rule(r"\d{1,3}(?:\.\d{1,3}){3}(?![\w.]\d|\w)", _dotted),
     rule(r"(?P<v>)(?P<n>\d{1,4}(?:\.\d{1,6}){2})(?![\w.]\d|\w)", _version),

@@ -2,8 +2,8 @@
 
 The order is that of the English rules: what the language says by itself, then addresses, dates and
 times, money, measures, telephone numbers and codes, plain numbers. Number words are num2words' (the
-extra `languages`): its tables of 50 languages are kept up by others. A number that it has no words
-for is read digit by digit.
+extra `languages`): its tables of 50 languages are kept up by others. A number
+of more than twelve digits is read digit by digit.
 """
 
 import re
@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from typing import Any, Final
 
-from languages.profile import SpokenRule, Unit, Writing
+from languages.profile import Keypad, SpokenRule, Unit, Writing
 
+from .keypad import keypad_rules
 from .markup import MARKUP_RULES
-from .rule import DASH, Rule, RuleSet, after, before, rule
+from .rule import CODE_PAIR, DASH, DIFFERENCE, Rule, RuleSet, after, alternatives, before, rule
 
 NUMBER_START: Final = re.compile(r"[\d$£€½¼¾]|[-−+±~](?=[\d$£€])")
 """A number, or what belongs to one, begins here."""
@@ -30,15 +31,16 @@ _MAX_COUNT_DIGITS: Final = 6
 class NumberWords:
     """Number words of one language, by num2words. Any thread."""
 
-    def __init__(self, language: str) -> None:
+    def __init__(self, writing: Writing) -> None:
         """Raises ModuleNotFoundError where the extra `languages` is not installed."""
         from num2words import num2words
 
         self._num2words: Any = num2words
-        self._language = language
+        self._language = writing.number_words
+        self._corrected = writing.corrected_cardinal
 
     def cardinal(self, value: int) -> str:
-        return _cached(self._num2words, value, self._language, "cardinal")
+        return self._corrected(_cached(self._num2words, value, self._language, "cardinal"))
 
     def ordinal(self, value: int) -> str:
         return _cached(self._num2words, value, self._language, "ordinal")
@@ -63,9 +65,9 @@ class _Weekdays:
         self.names: dict[str, str] = {}
         for short, name in writing.weekdays.items():
             self.names |= {short.capitalize(): name.capitalize(), short: name}
-        shorts = _alternatives(self.names)
-        full = _alternatives(set(self.names.values()))
-        months = _alternatives([*writing.months, *writing.month_abbreviations])
+        shorts = alternatives(self.names)
+        full = alternatives(set(self.names.values()))
+        months = alternatives([*writing.months, *writing.month_abbreviations])
         day = rf"(?:(?:{shorts})\.|(?:{full})\b)"
         joints, links, articles = (
             writing.weekday_joints,
@@ -82,7 +84,7 @@ class _Weekdays:
             rf"(?P<w>{shorts})(?:\s?[-–]\s?(?P<v>{shorts})(?![\w.])|(?=\s{clock}))"
         )
         """Short forms without dots: two with a dash, or one in front of a time of day."""
-        named = _alternatives({*self.names.values(), *writing.months})
+        named = alternatives({*self.names.values(), *writing.months})
         self.range_pattern = rf"(?P<w>{named})\s?[-–]\s?(?=(?:{named})(?!\w))"
         """A weekday or a month, and the dash in front of another one."""
         self._day_before = re.compile(rf"\b{day}\s?(?:{joints})\s?$")
@@ -113,7 +115,7 @@ class _Reader:
 
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
-        self.numbers = NumberWords(writing.number_words)
+        self.numbers = NumberWords(writing)
         groups = writing.groups
         self.number = (
             r"(?:[1-9]\d{0,2}(?: \d{3}){1,4}(?! ?\d)(?:,\d+|\.\d{1,2}(?!\d|\.\d))?"
@@ -133,7 +135,7 @@ class _Reader:
             rf"(?:\b(?:{writing.code_labels})[\s.:]*(?:(?!{no_code}\b)\w{{1,6}}[\s:]+){{0,2}}|#)$",
             re.IGNORECASE,
         )
-        self.month_names = _alternatives(
+        self.month_names = alternatives(
             [*writing.months, *(f"{short}." for short in writing.month_abbreviations)]
         )
         number_end = r"(?<![\w.,:/-])-?"
@@ -143,8 +145,8 @@ class _Reader:
             r"\d{1,2}\.(?:\d{1,2}\.(?:\d{4}|\d\d)?)?|\d{1,2}[/.]\d{1,2}(?:[/.]\d{2,4})?"
             rf"|\d{{4}}-\d\d-\d\d|\d{{1,2}}{_DAY_LINK}(?:{self.month_names})(?:\s(?:del?\s)?\d{{4}})?"
         )
-        money = rf"{self.number}\s?(?:{_alternatives(self.currencies)})|[{symbols}]\s?{self.number}"
-        measure = rf"{self.number}\s?(?:{_alternatives(writing.units)})"
+        money = rf"{self.number}\s?(?:{alternatives(self.currencies)})|[{symbols}]\s?{self.number}"
+        measure = rf"{self.number}\s?(?:{alternatives(writing.units)})"
         percent = rf"{self.number}\s?%"
         self._range_ends = [
             (
@@ -155,7 +157,7 @@ class _Reader:
         ]
         """Of each kind: the begin of a range in front of its dash, and the end behind it."""
         self._measured = re.compile(
-            rf"\d\s?(?:{_alternatives([*self.currencies, *writing.units, '%'])})$"
+            rf"\d\s?(?:{alternatives([*self.currencies, *writing.units, '%'])})$"
         )
         self._plain_begin = re.compile(rf"{number_end}(?P<n>{self.number})\s?$")
         self._first_day = re.compile(rf"{number_end}(?:{day})\s?(?:{DASH}|/)\s?$", re.IGNORECASE)
@@ -243,6 +245,24 @@ class _Reader:
     def measure(self, match: re.Match[str]) -> str:
         return self.signed(match) + self.counted(match["a"], self.writing.units[match["u"]])
 
+    def hours_minutes(self, match: re.Match[str]) -> str:
+        """ "1h 30m": behind hours an m is minutes."""
+        hour, minute = self.writing.units["h"], self.writing.units["min"]
+        return f"{self.counted(match['h'], hour)} {self.counted(match['m'].lstrip('0'), minute)}"
+
+    def out_of(self, match: re.Match[str]) -> str:
+        """ "4,5/5"."""
+        return f"{self.amount(match['a'])} {self.writing.out_of} {self.amount(match['b'])}"
+
+    def zone(self, match: re.Match[str]) -> str:
+        """ "UTC-5": the sign of the hours."""
+        sign = self.writing.symbols["+"] if match["sign"] == "+" else self.writing.minus
+        return f"{' '.join(match['zone'])} {sign}"
+
+    def ratio(self, match: re.Match[str]) -> str:
+        """ "2:1", which is no time of day."""
+        return f"{self.amount(match['a'])} {self.writing.ratio} {self.amount(match['b'])}"
+
     def percent(self, match: re.Match[str]) -> str:
         said = self.amount(match["a"])
         return f"{self.signed(match)}{said} {self.writing.percent}"
@@ -252,6 +272,8 @@ class _Reader:
         behind = match.string[match.end() : match.end() + 48]
         left = before(match)
         is_spaced = left.endswith(" ")
+        if is_spaced and re.match(DIFFERENCE, match.string[match.start() + 1 : match.end() + 48]):
+            return self.writing.minus
         if found := self._plain_begin.search(left):
             is_label = self._label.search(left[: found.start()])
             return None if is_label and len(found["n"]) > 2 else self.writing.range
@@ -311,12 +333,36 @@ class _Reader:
         """A date without its last dot behind an article: "am 24.12", "el 24/12"."""
         return self.day(match) if self.weekdays.has_article(self.before_date(match)) else None
 
+    def half(self, match: re.Match[str]) -> str:
+        """ "1/2", "½ h"."""
+        if unit := self.writing.units.get(match["u"]):
+            return f"{self.writing.half[unit.feminine]} {unit.one.split(maxsplit=1)[-1]}"
+        behind = re.match(self.writing.feminine_behind, after(match), re.IGNORECASE)
+        return self.writing.half[behind is not None]
+
+    def and_half(self, match: re.Match[str]) -> str | None:
+        """ "1 1/2 Stunden", "2½ kg"; None where the word behind is not what is counted."""
+        writing, whole, begin = self.writing, int(match["n"]), match.start("noun") - 1
+        if unit := writing.units.get(match["u"]):
+            noun = unit.one.split(maxsplit=1)[-1] if whole == 1 else unit.many
+            return writing.and_half(self.numbers, whole, noun, unit.feminine)
+        behind = match.string[begin : begin + 48]
+        is_feminine = re.match(writing.feminine_behind, behind, re.IGNORECASE) is not None
+        if not is_feminine and not re.match(writing.masculine_behind, behind):
+            return None
+        return writing.and_half(self.numbers, whole, match["noun"], is_feminine)
+
+    def bare_and_half(self, match: re.Match[str]) -> str:
+        """ "2½" of nothing."""
+        return self.writing.and_half(self.numbers, int(match["n"]), "", False)
+
+    def num_times(self, match: re.Match[str]) -> str:
+        """ "3x"."""
+        return self.counted(match["a"], self.writing.times)
+
     def fraction(self, match: re.Match[str]) -> str | None:
-        """ "1/2", "3/4"."""
+        """ "3/4"."""
         numerator, denominator = int(match["n"]), int(match["d"])
-        if (numerator, denominator) == (1, 2):
-            behind = re.match(self.writing.feminine_behind, after(match), re.IGNORECASE)
-            return self.writing.half[behind is not None]
         if not 0 < numerator < denominator or denominator not in self.writing.fractions:
             return None
         one, many = self.writing.fractions[denominator]
@@ -349,8 +395,9 @@ class _Reader:
         return self.writing.time(self.numbers, int(match["h"]), int(match["min"] or 0))
 
     def phone(self, match: re.Match[str]) -> str:
-        groups = re.findall(r"\d+", match[0])
-        plus = f"{self.writing.symbols['+']} " if match[0].startswith("+") else ""
+        is_foreign = match[0].startswith("+")  # where "(0)" isn't dialled
+        groups = re.findall(r"\d+", match[0].replace("(0)", " ") if is_foreign else match[0])
+        plus = f"{self.writing.symbols['+']} " if is_foreign else ""
         return plus + ", ".join(self.numbers.digits(group) for group in groups)
 
     def labelled(self, match: re.Match[str]) -> str | None:
@@ -378,15 +425,22 @@ class _Reader:
         return " ".join(letters)
 
 
-def localized_rules(writing: Writing) -> RuleSet:
+def localized_rules(writing: Writing, keypad: Keypad) -> RuleSet:
     """The rules of a language. Raises ModuleNotFoundError where the extra `languages` is not
     installed."""
     reader = _Reader(writing)
+    keys = keypad_rules(keypad, reader.numbers.digits)
     own = [_own(each, reader.numbers) for each in writing.rules]
     return RuleSet(
         words=(*_address_rules(reader), *own, *_word_rules(reader)),
-        numbers=(*_date_rules(reader), *_grouped_rules(reader), *own, *_number_rules(reader)),
-        symbols=(*MARKUP_RULES, *_symbol_rules(reader)),
+        numbers=(
+            *keys,
+            *_date_rules(reader),
+            *_grouped_rules(reader),
+            *own,
+            *_number_rules(reader),
+        ),
+        symbols=(*keys, *MARKUP_RULES, *_symbol_rules(reader)),
         cardinal=reader.numbers.cardinal,
     )
 
@@ -408,8 +462,9 @@ def _address_rules(reader: _Reader) -> list[Rule]:
 
 def _word_rules(reader: _Reader) -> list[Rule]:
     writing = reader.writing
-    codes = _alternatives(code for code in writing.currencies if re.fullmatch("[A-Z]{3}", code))
+    codes = alternatives(code for code in writing.currencies if re.fullmatch("[A-Z]{3}", code))
     return [
+        rule(r"(?P<zone>UTC|GMT)(?P<sign>[-−–+])(?=\d)", reader.zone),
         rule(reader.weekdays.undotted_pattern, reader.undotted_weekday),
         rule(reader.weekdays.range_pattern, lambda match: f"{match['w']} {writing.range}"),
         rule(reader.weekdays.pattern, reader.weekday),
@@ -443,7 +498,7 @@ def _at_end(table: Mapping[str, str], match: re.Match[str]) -> str:
 
 
 def _date_rules(reader: _Reader) -> list[Rule]:
-    counted = _alternatives([*reader.currencies, *reader.writing.units, "%", "Uhr"])
+    counted = alternatives([*reader.currencies, *reader.writing.units, "%", "Uhr"])
     year = r"(?P<y>(?:1[1-9]|20)\d\d)"
     hour = r"(?P<h>[01]?\d|2[0-4])[:.](?P<min>[0-5]\d)"
     later = r"(?:[01]?\d|2[0-4])(?:[:.][0-5]\d)?\s?(?:Uhr|h)(?!\w)"
@@ -473,8 +528,10 @@ def _date_rules(reader: _Reader) -> list[Rule]:
 def _grouped_rules(reader: _Reader) -> list[Rule]:
     """Rules of what is no single number: telephone and order numbers, addresses, fractions."""
     end = r"(?![\w-]|[.,/ ]\d)"
-    counted = _alternatives([*reader.currencies, *reader.writing.units, "%"])
-    no_sum = rf"(?!\s?(?:{_alternatives(reader.currencies)})(?!\w))"
+    counted = alternatives([*reader.currencies, *reader.writing.units, "%"])
+    units = alternatives(reader.writing.units)
+    half_more = r"(?P<n>\d{1,3})(?:\s?½|\s1/2(?![\d/]|[.,]\d))"
+    no_sum = rf"(?!\s?(?:{alternatives(reader.currencies)})(?!\w))"
     # Where a blank parts thousands, three groups of three digits are a number.
     threes = "" if re.match(reader.writing.groups, " ") else r"|\d{3} \d{3} (?!000)\d{3}"
     return [
@@ -494,15 +551,23 @@ def _grouped_rules(reader: _Reader) -> list[Rule]:
             rf"(?!(?:[,.:])?\d|\s?(?:{counted})(?!\w))",
             reader.phone,
         ),
+        rule(rf"{CODE_PAIR}(?!\s?(?:{counted})(?!\w))", reader.phone),
+        rule(r"(?P<a>\d{1,3}[.,]\d{1,2})/(?P<b>5|10|20|100)(?![\d/]|[.,]\d)", reader.out_of),
+        rule(
+            rf"{half_more}(?:\s?(?P<u>{units})|\s(?P<noun>[^\W\d_]{{2,24}}))(?!\w)", reader.and_half
+        ),
+        rule(half_more, reader.bare_and_half),
+        rule(r"(?<!:)(?P<a>\d{1,3}):(?P<b>\d{1,3})(?![\d:])", reader.ratio),
+        rule(rf"(?:½|1/2(?![\d/]|[.,]\d))(?:\s?(?P<u>{units})(?!\w))?", reader.half),
         rule(r"(?P<n>[1-9]\d?)/(?P<d>[1-9]\d?)(?![\d/]|[.,]\d)", reader.fraction),
     ]
 
 
 def _number_rules(reader: _Reader) -> list[Rule]:
     writing, number, sign = reader.writing, reader.number, reader.sign
-    currency = _alternatives(reader.currencies)
+    currency = alternatives(reader.currencies)
     symbols = "".join(each for each in writing.currencies if not each.isalnum())
-    units = _alternatives(writing.units)
+    units = alternatives(writing.units)
     return [
         rule(rf"{sign}(?P<a>{number})\s?(?P<c>{currency})(?!\w)", reader.money),
         rule(rf"{sign}(?P<a>\d+),[-–]{{1,2}}\s?(?P<c>{currency})(?!\w)", reader.money),  # "80,- €"
@@ -515,7 +580,12 @@ def _number_rules(reader: _Reader) -> list[Rule]:
         ),
         rule(r"0 \d{3}(?: \d{2,3}){2,3}(?![\w-]|,\d)", reader.phone),
         rule(rf"{sign}(?P<a>{number})\s?%", reader.percent),
+        rule(
+            r"(?P<h>\d{1,3})\s?(?:h|Std\.)\s?(?P<m>[1-5]\d|0?[1-9])\s?m(?:in)?(?![\w²³/])",
+            reader.hours_minutes,
+        ),
         rule(rf"{sign}(?P<a>{number})\s?(?P<u>{units})(?![\w²³])", reader.measure),
+        rule(rf"(?P<a>{number})\s?[x×](?!\w|\s?\d)", reader.num_times),
         rule(rf"(?P<a>{number})\s(?P<noun>[^\W\d_]+)(?![\w@'’-]|\.\w)", reader.millions),
         rule(rf"{sign}(?P<a>{number})(?=\s[^\W\d_])", reader.before_word),
         rule(rf"{sign}(?P<a>{number})", reader.plain),
@@ -526,18 +596,14 @@ def _symbol_rules(reader: _Reader) -> list[Rule]:
     writing = reader.writing
     return [
         rule(rf"{DASH}\s?(?=[$£€]?\d)", reader.joint),
-        rule(rf"/\s?(?:(?P<u>{_alternatives(writing.units)})(?!\w)|(?=[^\W\d_]{{2}}))", reader.per),
+        rule(rf"/\s?(?:(?P<u>{alternatives(writing.units)})(?!\w)|(?=[^\W\d_]{{2}}))", reader.per),
         rule(_any(writing.symbols, ""), _lookup(writing.symbols)),
         rule(r"[^\w\s.,;:!?…()\[\]{}—–―|、。，；：！？-]", lambda _: ""),
     ]
 
 
 def _any(table: Mapping[str, str], behind: str) -> str:
-    return rf"(?:{_alternatives(table)}){behind}" if table else r"(?!)"
-
-
-def _alternatives(names: Iterable[str]) -> str:
-    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return rf"(?:{alternatives(table)}){behind}" if table else r"(?!)"
 
 
 def _lookup(table: Mapping[str, str]) -> Callable[[re.Match[str]], str]:

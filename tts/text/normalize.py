@@ -23,9 +23,10 @@ from functools import cache
 import languages
 
 from . import abbreviations, dates, identifiers, markup, quantities
+from .keypad import keypad_rules
 from .localized import NUMBER_START as LOCAL_NUMBER_START
 from .localized import localized_rules
-from .numbers import number_words
+from .numbers import digit_words, number_words
 from .rule import NUMBER, Rule, RuleSet, rule
 
 END_MARKS = ".!?…"
@@ -113,7 +114,9 @@ _SIGNED_NUMBER = rule(
     rf"{quantities.SIGN}(?P<a>{NUMBER})",
     lambda match: quantities.signed(match) + number_words(match["a"]),
 )
+_KEYPAD_RULES = keypad_rules(languages.ENGLISH.keypad, digit_words)
 _NUMBER_RULES: tuple[Rule, ...] = (
+    *_KEYPAD_RULES,
     *markup.LINE_NUMBER_RULES,
     *identifiers.NUMBER_RULES,
     *dates.NUMBER_RULES,
@@ -122,6 +125,8 @@ _NUMBER_RULES: tuple[Rule, ...] = (
     _SIGNED_NUMBER,
 )
 _SYMBOL_RULES: tuple[Rule, ...] = (
+    *_KEYPAD_RULES,
+    *identifiers.SYMBOL_RULES,
     *dates.SYMBOL_RULES,
     *quantities.SYMBOL_RULES,
     *markup.SYMBOL_RULES,
@@ -146,7 +151,7 @@ def rules_of(language: str) -> RuleSet:
     profile = languages.profile_of(language)
     if profile is None or profile.writing is None:
         return _AS_WRITTEN
-    return localized_rules(profile.writing)
+    return localized_rules(profile.writing, profile.keypad)
 
 
 # A letter is what `\w` takes, without digits and the numerals that `\d` does not know (², ½, ①).

@@ -4,7 +4,18 @@ import re
 
 from .dates import MONTHS
 from .numbers import cardinal, fraction_words, is_one, number_words, ordinal
-from .rule import DASH, NUMBER, Rule, after, before, const, rule
+from .rule import (
+    DASH,
+    DIFFERENCE,
+    NUMBER,
+    RANGE_DASH,
+    Rule,
+    after,
+    alternatives,
+    before,
+    const,
+    rule,
+)
 from .units import PER, PER_WORDS, UNITS, unit_name
 
 _CURRENCIES = {
@@ -143,6 +154,19 @@ def _measure(match: re.Match[str]) -> str | None:
     return f"{_range(match)} {unit_name(symbol, amount)}"
 
 
+def _hours_minutes(match: re.Match[str]) -> str:
+    """ "1h 30m": behind hours an m is minutes."""
+    hours, minutes = match["h"], match["m"]
+    return (
+        f"{number_words(hours)} {unit_name('h', hours)} "
+        f"{cardinal(int(minutes))} {unit_name('min', str(int(minutes)))}"
+    )
+
+
+def _out_of(match: re.Match[str]) -> str:
+    return f"{number_words(match['a'])} out of {cardinal(int(match['b']))}"
+
+
 def _scaled(match: re.Match[str]) -> str:
     return f"{_range(match)} {_SCALES[match['scale'].lower()]}"
 
@@ -163,8 +187,11 @@ def _fraction(match: re.Match[str]) -> str | None:
     if not whole and (numerator, divisor) in _IDIOMS:
         return _IDIOMS[numerator, divisor]
     if not whole and divisor in (10, 100) and numerator <= divisor:
-        return f"{cardinal(numerator)} out of {cardinal(divisor)}"
-    is_date = (divisor >= 13 and divisor != 16) or _DATE_BEFORE.search(before(match)) is not None
+        return _out_of(match)
+    is_dated = _DATE_BEFORE.search(before(match)) is not None
+    if not whole and divisor == 5 and not is_dated and (numerator == 5 or _is_rating(match)):
+        return _out_of(match)
+    is_date = (divisor >= 13 and divisor != 16) or is_dated
     if not whole and numerator <= 12 and divisor <= 31 and is_date:
         return f"{MONTHS[numerator - 1]} {ordinal(divisor)}" if numerator else None
     words = fraction_words(numerator, divisor)
@@ -172,6 +199,10 @@ def _fraction(match: re.Match[str]) -> str | None:
         return signed(match) + words
     words = words.replace("one ", "a ", 1) if numerator == 1 else words
     return f"{signed(match)}{number_words(whole)} and {words}"
+
+
+def _is_rating(match: re.Match[str]) -> bool:
+    return bool(_RATED.search(before(match)) or re.match(r"\s?(?:stars?|points?)\b", after(match)))
 
 
 def _vulgar(match: re.Match[str]) -> str:
@@ -206,6 +237,11 @@ def _per(match: re.Match[str]) -> str | None:
     return f"per {PER.get(match['unit'], match['unit'])}"
 
 
+def _difference(match: re.Match[str]) -> str | None:
+    """The dash of "10 kg - 3 kg = 7 kg"; at the start of a line it is a bullet."""
+    return "minus" if re.search(r"[\w%$£€°)] $", before(match)) else None
+
+
 def _joint(match: re.Match[str]) -> str | None:
     """The dash of a range behind a whole quantity: "5%-10%", "5 kg - 10 kg", "$5k–$10k"."""
     begin = _RANGE_BEGIN.search(before(match))
@@ -237,11 +273,12 @@ def _times_sign(match: re.Match[str]) -> str | None:
     return "times" if spaced or tight else None
 
 
+_RATED = re.compile(r"\b(?:rated|rating|scored?)(?:\s(?:is|was|of|it|at))?\s$", re.IGNORECASE)
 _DATE_BEFORE = re.compile(r"\b(?:on|until|since)\s$", re.IGNORECASE)
 _IDIOMS = {(24, 7): "twenty-four seven", (9, 11): "nine eleven", (50, 50): "fifty-fifty"}
 
-_OPTIONAL_RANGE = rf"(?P<a>{NUMBER})(?:\s?(?:{DASH}|to)\s?(?P<b>{NUMBER}))?"
-_UNIT = "|".join(re.escape(symbol) for symbol in sorted(UNITS, key=len, reverse=True))
+_OPTIONAL_RANGE = rf"(?P<a>{NUMBER})(?:\s?(?:{RANGE_DASH}|to)\s?(?P<b>{NUMBER}))?"
+_UNIT = alternatives(UNITS)
 
 _SYMBOL = r"[$£€¥₹₩]"
 _DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?|\d{4}-\d\d-\d\d"
@@ -254,7 +291,13 @@ _RANGE_BEGIN = re.compile(
 
 NUMBER_RULES: tuple[Rule, ...] = (
     rule(
-        rf"{SIGN}{_MONEY}(?:\s?{DASH}\s?[$£€¥₹₩]?(?P<b>{NUMBER}))?"
+        r"(?P<h>\d{1,3})\s?h(?:ours?|rs?)?\s?"
+        r"(?P<m>[0-5]?\d)\s?m(?:ins?)?(?![\w²³'’/])",
+        _hours_minutes,
+    ),
+    rule(r"(?P<a>\d{1,3}\.\d{1,2})/(?P<b>5|10|100)(?![\w/]|\.\d)", _out_of),
+    rule(
+        rf"{SIGN}{_MONEY}(?:\s?{RANGE_DASH}\s?[$£€¥₹₩]?(?P<b>{NUMBER}))?"
         rf"(?:\s?(?P<scale>{_SCALE_WORD}\b|(?:[kKmMbBtT]|[mM][mMnN]|[bt]n)(?![\w/])))?",
         _money,
     ),
@@ -280,7 +323,10 @@ NUMBER_RULES: tuple[Rule, ...] = (
     ),
     rule(rf"(?:(?P<whole>\d+)\s?)?(?P<v>[{''.join(_VULGAR)}])", _vulgar),
     rule(r"(?P<n>\d{1,3}(?:,\d{3})+|\d{1,9})(?:st|nd|rd|th)\b", _ordinal, re.IGNORECASE),
-    rule(rf"{SIGN}(?P<a>{NUMBER})\s?{DASH}\s?(?P<b>{NUMBER})(?![\w/]|{DASH}\d)", _plain_range),
+    rule(
+        rf"{SIGN}(?P<a>{NUMBER})\s?{RANGE_DASH}\s?(?P<b>{NUMBER})(?![\w/]|{DASH}\d|:\d\d)",
+        _plain_range,
+    ),
     rule(r"(?P<a>\d{1,3}):(?P<b>\d{1,3})(?![\w:])", _ratio),
 )
 
@@ -293,8 +339,9 @@ WORD_RULES: tuple[Rule, ...] = (
 )
 
 SYMBOL_RULES: tuple[Rule, ...] = (
+    rule(rf"{DASH}(?={DIFFERENCE})", _difference),
     rule(rf"{DASH}\s?(?={_SYMBOL}?\.?\d)", _joint),
-    rule(rf"/\s?(?P<unit>{'|'.join(sorted(PER, key=len, reverse=True))}|{PER_WORDS})\b", _per),
+    rule(rf"/\s?(?P<unit>{alternatives(PER)}|{PER_WORDS})\b", _per),
     rule(r"\^\s?\(?(?P<e>-?\d{1,4})\)?", _power),
     rule(r"[*×·⋅](?![*])", _times_sign),
 )

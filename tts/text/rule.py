@@ -8,7 +8,7 @@ a stretch of the source also gives the characters that its words speak.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 _BLANK_GROUPS = r"(?:[1-9]\d{0,2}(?: \d{3}){0,4} 000|[1-9]\d?(?: \d{3}){2,5})(?! ?\d)"
@@ -18,6 +18,26 @@ NUMBER = rf"(?:{_BLANK_GROUPS}|\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?|\d+(?:\.\d
 
 DASH = r"[-‐‑‒–—]"
 """Marks between the ends of a range."""
+
+_DIGITS = r"\d[\d.,]{0,15}"
+_UNIT_BEHIND = r"\s?(?:[^\W\d_]{1,3}|[%€$£])"
+
+
+def _difference(term: str, result: str) -> str:
+    return rf"\s{term}(?:\s?[-−–+*×·/÷]\s?{term}){{0,3}}\s?=\s?[-−–]?{result}"
+
+
+_WITH_UNIT = _difference(rf"{_DIGITS}{_UNIT_BEHIND}", _DIGITS)
+_WITH_SIGN = _difference(rf"[$£€¥]{_DIGITS}", rf"[$£€¥]{_DIGITS}")
+_BARE = _difference(_DIGITS, rf"{_DIGITS}(?!\d|{_UNIT_BEHIND}(?!\w))")
+DIFFERENCE = rf"(?:{_BARE}|{_WITH_UNIT}|{_WITH_SIGN})"
+"""Behind a dash that is a minus: the rest of a sum, " 3 = 7", with its result. In a legend, as
+"ages 3 - 12 = $10", what is behind the equals sign is of another kind than what is before it."""
+RANGE_DASH = rf"{DASH}(?!{DIFFERENCE})"
+"""A dash between the ends of a range."""
+CODE_PAIR = r"(?:(?:19|20)\d\d-\d{3}|(?:19|20)\d\d-\d{5,9}|\d{3,9}-0\d{2,8})(?![\w-]|[.,:]\d)"
+"""Two numbers with a dash that are one code, no range: "2024-123", "2024-47110", "4711-0815".
+"2024-4711" may be either."""
 
 Speak = Callable[[re.Match[str]], str | None]
 
@@ -54,6 +74,11 @@ def word_set(text: str, separator: str | None = None) -> frozenset[str]:
     """Read words from a block of text, separated by blanks or by `separator`; one may stand on two
     lines."""
     return frozenset(" ".join(word.split()) for word in text.split(separator))
+
+
+def alternatives(names: Iterable[str]) -> str:
+    """Names as alternatives of a regular expression, longest first."""
+    return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
 def before(match: re.Match[str], num_chars: int = 48) -> str:

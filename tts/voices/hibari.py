@@ -6,6 +6,9 @@ done the first two, and need our own session options, so its parts are used one 
 phonemes, phonemes to spectra (ONNX), spectra to samples (numpy).
 """
 
+import base64
+import hashlib
+import importlib.metadata
 import json
 from collections.abc import Sequence
 from itertools import groupby
@@ -44,6 +47,7 @@ class HibariEngine:
             known = ", ".join(f"hibari-{known}" for known in hibari.voices.VOICES)
             raise VoiceError(f"hibari has no voice {voice!r}; it has {known}")
         try:
+            _check_files()
             model = Path(hibari.voices.voice_path(voice, download_missing=False))
             vocabulary = Path(hibari.voices.ASSETS, "vocab.json")
             self._ids: dict[str, int] = json.loads(vocabulary.read_text(encoding="utf-8"))
@@ -85,6 +89,25 @@ class HibariEngine:
         # A later hibari may number its tensors anew: then there are no durations.
         is_known = len(durations) == ids.shape[1]
         return RawSpeech(samples, _groups(phonemes, durations) if is_known else ())
+
+
+def _check_files() -> None:
+    """Raise ValueError for a data file that is not as the package was built: its record has the
+    hashes. Without a record, as of a copy that pip did not install, nothing is checked."""
+    folder = Path(hibari.__file__).parent
+    try:
+        files = importlib.metadata.files("hibari-tts") or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    for file in files:
+        path = folder.joinpath(*file.parts[1:])
+        if file.hash is None or file.hash.mode != "sha256" or file.parts[1:2] != ("assets",):
+            continue
+        if not path.is_file():
+            raise ValueError(f"{file.name} is missing")
+        digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest())
+        if digest.decode().rstrip("=") != file.hash.value:
+            raise ValueError(f"{file.name} is damaged")
 
 
 def _parts(phonemes: Sequence[str]) -> list[Sequence[str]]:
