@@ -19,7 +19,7 @@ _STOP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class DialogueTurn:
+class CallerMessage:
     """The caller's message of one turn of a dialogue."""
 
     text: str
@@ -45,7 +45,7 @@ class Contestant(Protocol):
         reply may end earlier."""
         ...
 
-    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
+    def dialogue(self, turns: Sequence[CallerMessage], num_tokens: int) -> list[float]:
         """Answer each turn with `num_tokens`. Returns the time in ms to each first token, with the
         engine's own cache of the previous turns."""
         ...

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 from latency_budget.account.clock import SystemClock, processor_ns
 from latency_budget.account.turn import TurnId
@@ -11,8 +12,9 @@ from llm_engine.backends.factory import make_backend
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.engine import Engine
+from llm_engine.speculative.draft_length import NO_DRAFT, DraftChoice, DraftLengthPolicy
 
-from .contestant import Arrivals, DialogueTurn
+from .contestant import Arrivals, CallerMessage
 from .quality import Scorer, score
 from .workload import SYSTEM
 
@@ -24,15 +26,20 @@ class OwnEngine:
 
     version = "this one"
 
-    def __init__(self, path: Path, config: EngineConfig) -> None:
+    def __init__(self, path: Path, config: EngineConfig, draft_length: int | None = None) -> None:
+        """`draft_length`: of every draft in this process, whether it pays or not; None: the
+        engine's choice."""
         self._path = path
         self._config = config
+        self._draft_length = draft_length
         self._engine: Engine | None = None
 
     def prepare(self) -> None:
         import llm_engine.backends.onnx_cpu  # noqa: F401
 
     def load(self) -> None:
+        if self._draft_length is not None:
+            fix_draft_length(self._draft_length)
         self._engine = Engine.load(self._path, self._config)
         asyncio.run(self._engine.warm())
 
@@ -52,10 +59,10 @@ class OwnEngine:
 
         return asyncio.run(all_replies())
 
-    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
+    def dialogue(self, turns: Sequence[CallerMessage], num_tokens: int) -> list[float]:
         return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=False))
 
-    def previewed(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
+    def previewed(self, turns: Sequence[CallerMessage], num_tokens: int) -> list[float]:
         """`dialogue` with each message prefilled before it is committed, as the service does while
         the caller speaks."""
         return asyncio.run(self._dialogue(turns, num_tokens, is_previewed=True))
@@ -116,7 +123,7 @@ class OwnEngine:
         return arrivals
 
     async def _dialogue(
-        self, turns: Sequence[DialogueTurn], num_tokens: int, *, is_previewed: bool
+        self, turns: Sequence[CallerMessage], num_tokens: int, *, is_previewed: bool
     ) -> list[float]:
         sampling = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
         conversation = await self._loaded.open_conversation(SYSTEM, sampling=sampling)
@@ -133,3 +140,20 @@ class OwnEngine:
                     pass
         await conversation.close()
         return first_ms
+
+
+def fix_draft_length(length: int) -> None:
+    """Have every drafter of this process draft so many tokens, and have all of them verified."""
+
+    def choose(
+        policy: DraftLengthPolicy, max_tokens: int, *, num_unread: int = 0, is_masked: bool = False
+    ) -> DraftChoice:
+        return DraftChoice(min(length, max_tokens)) if max_tokens > 0 else NO_DRAFT
+
+    def num_worth(
+        policy: DraftLengthPolicy, num_proposed: int, *, grade: int = 0, is_masked: bool = False
+    ) -> int:
+        return num_proposed
+
+    policy: Any = DraftLengthPolicy
+    policy.choose, policy.num_worth = choose, num_worth

@@ -15,7 +15,7 @@ from latency_budget.account.clock import SystemClock
 from llm_engine.checkpoints.checkpoint import Checkpoint
 from llm_engine.checkpoints.load import load_checkpoint
 
-from .contestant import Arrivals, DialogueTurn
+from .contestant import Arrivals, CallerMessage
 
 _CLOCK = SystemClock()
 
@@ -56,7 +56,7 @@ class CTranslate2:
     def reply(self, prompt: Sequence[int], num_tokens: int, *, may_end: bool = False) -> Arrivals:
         return self._run([prompt], num_tokens, may_end=may_end)[0]
 
-    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
+    def dialogue(self, turns: Sequence[CallerMessage], num_tokens: int) -> list[float]:
         history: list[int] = []
         first_ms = []
         for turn in turns:

@@ -13,7 +13,7 @@ import numpy as np
 
 from latency_budget.account.clock import SystemClock
 
-from .contestant import Arrivals, DialogueTurn
+from .contestant import Arrivals, CallerMessage
 
 _CLOCK = SystemClock()
 _BATCH: Final = 512
@@ -93,7 +93,7 @@ class LlamaCpp:
         self._known = []
         return self._continued(prompt, num_tokens, may_end=may_end)
 
-    def dialogue(self, turns: Sequence[DialogueTurn], num_tokens: int) -> list[float]:
+    def dialogue(self, turns: Sequence[CallerMessage], num_tokens: int) -> list[float]:
         self._lib.llama_memory_clear(self._memory, True)
         self._known = []
         history: list[int] = []

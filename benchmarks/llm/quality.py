@@ -1,9 +1,9 @@
 """`halfsec bench quality`: perplexity and agreement of each quantization scheme.
 
-Perplexity of a fixed text (by default this project's licence), read as one sequence: by float32, by
-the quick backend in chunks as a prompt is, and by a GPU's arithmetic, emulated. The text is
-arbitrary: the ratio of perplexities is the distance of an arithmetic from the exact one on the same
-weights, and its standard error over the text's tokens is the uncertainty.
+Perplexity of fixed texts (by default this project's licence), each read as one sequence: by
+float32, by the quick backend in chunks as a prompt is, and by a GPU's arithmetic, emulated. The
+texts are arbitrary: the ratio of perplexities is the distance of an arithmetic from the exact one
+on the same weights, and its standard error over the text's tokens is the uncertainty.
 """
 
 import argparse
@@ -11,11 +11,12 @@ import importlib.metadata
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -71,6 +72,7 @@ _CHUNK = 64
 CONFIGS = (
     EngineConfig(backend=BackendName.TORCH),
     EngineConfig(precision=Precision.INT8, backend=BackendName.ONNX),
+    EngineConfig(precision=Precision.INT4, backend=BackendName.ONNX),
 )
 """Configurations on the CPU. The first is the reference of all others."""
 
@@ -129,19 +131,23 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchemeFigures:
-    """Perplexity and agreement of one scheme."""
+    """Perplexity and agreement of one scheme on one text."""
 
     backend: str
     precision: str
     perplexity: float
     ratio: float
-    """Ratio to the first row's perplexity."""
+    """Ratio to float32's perplexity."""
+    error: float
+    """Standard error of that ratio."""
     agreement: float
-    """Share of tokens whose likeliest token is that of the first row."""
+    """Share of tokens whose likeliest token is float32's."""
     bf16_ratio: float | None = None
     """Ratio to the perplexity in bfloat16; None on the CPU."""
     bf16_error: float | None = None
     """Standard error of that ratio."""
+    text: str = ""
+    """Name of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,63 +223,82 @@ def _note(
 
 def measure(
     checkpoint: Checkpoint,
-    text: str,
+    texts: Mapping[str, str],
     num_tokens: int,
     schemes: Sequence[QuantizationScheme] = SCHEMES,
 ) -> Iterator[SchemeFigures]:
     """Yield the figures of each of `CONFIGS` and of the schemes, whose first is the reference of
-    `bf16_ratio`. Raises ModelError, and RequestError for a text that is too short."""
-    token_ids = checkpoint.tokenizer.encode(text)[: num_tokens + 1]
-    if len(token_ids) < 2:
+    `bf16_ratio`, on each text, by its name. Raises ModelError, and RequestError for a text that is
+    too short."""
+    token_ids = {
+        name: checkpoint.tokenizer.encode(text)[: num_tokens + 1] for name, text in texts.items()
+    }
+    if any(len(ids) < 2 for ids in token_ids.values()):
         raise RequestError("text", "has too few tokens")
-    exact: _Scores | None = None
+    exact: dict[str, _Scores] = {}
     for config in CONFIGS:
         backend = make_backend(checkpoint, config, num_tokens, lambda share: None)
         assert isinstance(backend, Scorer)
-        scores = score(backend, token_ids)
-        exact = exact or scores
-        yield _row(config.backend, config.precision, scores, exact)
-    assert exact is not None
-    sixteen: _Scores | None = None
+        for name, ids in token_ids.items():
+            scores = score(backend, ids)
+            row = _row(config.backend, config.precision, scores, exact.setdefault(name, scores))
+            yield replace(row, text=name)
+        del backend
+    sixteen: dict[str, _Scores] = {}
     kinds = groupby(schemes, lambda scheme: (scheme.weights, scheme.is_calibrated))
     for _, alike in kinds:  # the same weights are made once
         first = next(alike)
         model = load(checkpoint, first)
         for scheme in (first, *alike):
-            scores = emulated(model, scheme, token_ids)
-            sixteen = sixteen or scores
-            yield _row(BackendName.CUDA, scheme.name, scores, exact, sixteen)
+            for name, ids in token_ids.items():
+                scores = emulated(model, scheme, ids)
+                beside = sixteen.setdefault(name, scores)
+                row = _row(BackendName.CUDA, scheme.name, scores, exact[name], beside)
+                yield replace(row, text=name)
 
 
 def _row(
     backend: str, precision: str, scores: _Scores, exact: _Scores, sixteen: _Scores | None = None
 ) -> SchemeFigures:
-    ratio = error = None
-    if sixteen is not None:
-        # Differences by token: the difficulty of a token is common to both, and cancels.
-        differences = scores.each.double() - sixteen.each.double()
-        ratio = math.exp(float(differences.mean()))
-        error = ratio * float(differences.std(correction=0)) / math.sqrt(len(differences))
+    ratio, error = _ratio(scores, exact)
+    bf16_ratio, bf16_error = (None, None) if sixteen is None else _ratio(scores, sixteen)
     return SchemeFigures(
         backend=str(backend),
         precision=str(precision),
         perplexity=math.exp(scores.nats),
-        ratio=math.exp(scores.nats - exact.nats),
+        ratio=ratio,
+        error=error,
         agreement=float((scores.likeliest == exact.likeliest).double().mean()),
-        bf16_ratio=ratio,
-        bf16_error=error,
+        bf16_ratio=bf16_ratio,
+        bf16_error=bf16_error,
     )
 
 
-HEADER = f"{'':<44}{'perplexity':>12}{'ratio':>9}{'same likeliest':>16}{'ratio to bf16':>18}"
+def _ratio(scores: _Scores, reference: _Scores) -> tuple[float, float]:
+    """Ratio of perplexities, and its standard error. Differences by token: the difficulty of a
+    token is common to both, and cancels."""
+    differences = scores.each.double() - reference.each.double()
+    ratio = math.exp(float(differences.mean()))
+    return ratio, ratio * float(differences.std(correction=0)) / math.sqrt(len(differences))
+
+
+def mean_ratio(rows: Sequence[SchemeFigures], precision: str) -> float:
+    """Geometric mean, over the texts, of the ratios to float32's perplexity; NaN without any."""
+    logs = [math.log(row.ratio) for row in rows if row.precision == precision]
+    return math.exp(fmean(logs)) if logs else math.nan
+
+
+HEADER = (
+    f"{'':<44}{'perplexity':>12}{'ratio to float32':>18}{'same likeliest':>16}{'ratio to bf16':>18}"
+)
 FOOTNOTE = "cuda: emulated on this machine; ± one standard error over the text's tokens"
 
 
 def line_of(row: SchemeFigures) -> str:
     """Format figures as a row under `HEADER`."""
     line = (
-        f"{row.backend + ' ' + row.precision:<44}{row.perplexity:>12.4f}{row.ratio:>9.4f}"
-        f"{row.agreement:>16.3f}"
+        f"{row.backend + ' ' + row.precision:<44}{row.perplexity:>12.4f}"
+        f"{row.ratio:>9.4f} ± {row.error:.4f}{row.agreement:>16.3f}"
     )
     if row.bf16_ratio is not None:
         line += f"{row.bf16_ratio:>9.4f} ± {row.bf16_error:.4f}"
@@ -281,10 +306,14 @@ def line_of(row: SchemeFigures) -> str:
 
 
 def missed_gates(
-    rows: Sequence[SchemeFigures], weights: float | None, activations: float | None
+    rows: Sequence[SchemeFigures],
+    weights: float | None,
+    activations: float | None,
+    int4: float | None = None,
 ) -> list[str]:
-    """Lines for the schemes whose ratio to bfloat16 exceeds a gate. `weights`: gate of 8-bit
-    weights alone; `activations`: gate with 8-bit activations; None: no gate. The cache has none."""
+    """Lines for the schemes whose ratio exceeds a gate. `weights`: gate of 8-bit weights alone,
+    beside bfloat16; `activations`: gate with 8-bit activations; `int4`: gate of the 4 bits of a
+    processor, beside float32, of the mean over the texts; None: no gate. The cache has none."""
     schemes = {scheme.name: scheme for scheme in SCHEMES if scheme.weights.body is Precision.FP8}
     missed = []
     for row in rows:
@@ -294,6 +323,8 @@ def missed_gates(
         gate = activations if scheme.arithmetic.activations else weights
         if gate is not None and not row.bf16_ratio <= gate:
             missed.append(f"{row.precision}: {row.bf16_ratio:.4f} of bfloat16's > {gate}")
+    if int4 is not None and not (found := mean_ratio(rows, Precision.INT4)) <= int4:
+        missed.append(f"int4: {found:.4f} of float32's > {int4}")
     return missed
 
 
@@ -305,16 +336,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         path = default_model() if options.model is None else locate_model(options.model)
         checkpoint = load_checkpoint(path)
-        text = options.text.read_text(encoding="utf-8")
+        files: list[Path] = options.text or [LICENCE]
+        texts = {file.name: file.read_text(encoding="utf-8") for file in files}
         length = min(checkpoint.config.context_length, options.tokens)
         rows: list[SchemeFigures] = []
         print(HEADER)
-        for row in measure(checkpoint, text, length):
-            print(line_of(row), flush=True)
+        for row in measure(checkpoint, texts, length, () if options.cpu else SCHEMES):
+            print(line_of(row), row.text if len(texts) > 1 else "", flush=True)
             rows.append(row)
     except (ModelError, RequestError, OSError, UnicodeError) as error:
         print(f"bench quality: {error}", file=sys.stderr)
         return 2
+    if len(texts) > 1:
+        for config in CONFIGS[1:]:
+            mean = mean_ratio(rows, config.precision)
+            print(
+                f"{config.precision} over {len(texts)} texts: {mean:.4f} of float32's (geometric)"
+            )
     print(FOOTNOTE)
     if options.json is not None:
         result: dict[str, Any] = {
@@ -323,12 +361,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
             "command": " ".join(["halfsec bench quality", *arguments]),
             "model": path.name,
-            "text": options.text.name,
+            "texts": list(texts),
             "tokens": length,
             "rows": [asdict(row) for row in rows],
         }
         options.json.write_text(json.dumps(result, indent=1) + "\n")
-    missed = missed_gates(rows, options.gate_weights, options.gate_activations)
+    missed = missed_gates(rows, options.gate_weights, options.gate_activations, options.gate_int4)
     for line in missed:
         print(f"GATE MISSED: {line}")
     return 1 if missed else 0
@@ -342,12 +380,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--model", help="name of a fetched model, GGUF file or Hugging Face directory")
-    add("--text", type=Path, default=LICENCE, help="file to read (the licence)")
-    add("--tokens", type=int, default=NUM_TOKENS, help="tokens of the text (%(default)s)")
+    add("--text", type=Path, action="append", help="file to read, repeatable (the licence)")
+    add("--tokens", type=int, default=NUM_TOKENS, help="tokens of each text (%(default)s)")
+    add("--cpu", action="store_true", help="only the arithmetic of a processor; a GPU's is slow")
     add("--json", type=Path, metavar="FILE", help="save the result")
     ratio = "highest ratio to bfloat16's perplexity with 8-bit"
     add("--gate-weights", type=float, metavar="RATIO", help=f"{ratio} weights")
     add("--gate-activations", type=float, metavar="RATIO", help=f"{ratio} weights and activations")
+    add(
+        "--gate-int4",
+        type=float,
+        metavar="RATIO",
+        help="highest ratio to float32's perplexity with the 4 bits of a processor, over all texts",
+    )
     return parser
 
 

@@ -307,7 +307,13 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     with ExitStack() as stack:
 
         def start(name: str, **more: Any) -> Remote:
-            remote = Remote(name, OwnEngine, path=path, config=replace(config, **more))
+            remote = Remote(
+                name,
+                OwnEngine,
+                path=path,
+                config=replace(config, **more),
+                draft_length=options.draft_length,
+            )
             stack.callback(remote.close)
             _say(f"loading: {name}")
             remote.call("start")
@@ -322,7 +328,11 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
             num_tokens=options.tokens,
             on_progress=_say,
         )
-    judged = gates(figures, by_processor_time=options.processor_time)
+    judged = (
+        gates(figures, by_processor_time=options.processor_time)
+        if options.draft_length is None
+        else []
+    )
     print(f"{machine()}, {path.name}, {options.threads} threads\n")
     print(table(figures, options.draft_cost), end="\n\n")
     for gate in judged:
@@ -363,7 +373,7 @@ def _run(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
 
 
 def _command(options: argparse.Namespace) -> str:
-    names = ("model", "draft_model", "draft_heads", "rounds", "tokens", "prompts")
+    names = ("model", "draft_model", "draft_heads", "draft_length", "rounds", "tokens", "prompts")
     given = [
         f"--{name.replace('_', '-')} {getattr(options, name)}"
         for name in names
@@ -389,6 +399,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--draft-model", metavar="NAME", help="also draft with this model")
     parser.add_argument("--draft-heads", type=Path, metavar="DIR", help="also draft with heads")
+    parser.add_argument(
+        "--draft-length",
+        type=int,
+        choices=range(1, MAX_DRAFT_TOKENS + 1),
+        metavar="N",
+        help="tokens of every draft, whether they pay or not, to measure how many are accepted; "
+        "without gates (as many as pay)",
+    )
     parser.add_argument(
         "--draft-cost",
         type=float,

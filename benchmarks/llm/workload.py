@@ -7,7 +7,7 @@ from typing import Final
 from llm_engine.chat.template import ChatMessage, ChatTemplate
 from llm_engine.checkpoints.tokenizer import Tokenizer
 
-from .contestant import DialogueTurn
+from .contestant import CallerMessage
 from .quality import LICENCE, NUM_TOKENS
 
 SYSTEM: Final = "You are a friendly voice assistant. Answer in one or two short sentences."
@@ -51,7 +51,7 @@ PASSAGE: Final = (
 class Workload:
     """Prompts as token ids."""
 
-    turns: tuple[DialogueTurn, ...]
+    turns: tuple[CallerMessage, ...]
     """Dialogue of ten turns."""
     talk: tuple[tuple[int, ...], ...]
     """Prompt of each question alone."""
@@ -89,10 +89,10 @@ def asked(template: ChatTemplate, question: str) -> tuple[int, ...]:
     return (*ids, *gaps[-1].token_ids)
 
 
-def _turn(template: ChatTemplate, number: int) -> DialogueTurn:
+def _turn(template: ChatTemplate, number: int) -> CallerMessage:
     question = QUESTIONS[number]
     if number == 0:
-        return DialogueTurn(question, asked(template, question))
+        return CallerMessage(question, asked(template, question))
     *_, before, after = template.gaps(["system", "user", "assistant", "user"])
     content = template.content("user", question, before)
-    return DialogueTurn(question, (*before.token_ids, *content, *after.token_ids))
+    return CallerMessage(question, (*before.token_ids, *content, *after.token_ids))

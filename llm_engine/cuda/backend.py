@@ -30,6 +30,7 @@ from llm_engine.backends.base import (
     StepHandle,
     StepResult,
 )
+from llm_engine.cuda.megakernel.kernel import Launcher, megakernel_or_none
 from llm_engine.cuda.model import Scratch
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops
 from llm_engine.cuda.steps.batching import PROMPT_ROWS, split_plan
@@ -74,7 +75,7 @@ class _Launched:
 class CudaBackend:
     """The decoder on one GPU."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         model: DeviceModel,
         ops: Ops,
@@ -83,19 +84,24 @@ class CudaBackend:
         num_pages: int,
         cache_dtype: torch.dtype,
         heads: DraftHeads | None = None,
+        launcher: Launcher | None = None,
         prompt_rows: Sequence[int] = PROMPT_ROWS,
         on_progress: Callable[[float], None] = lambda share: None,
     ) -> None:
         """Allocate all memory that will ever be needed, and capture every step. Weights lie on the
-        device already. `prompt_rows`: sizes of prefill steps, ascending, the last at least 8.
-        `on_progress` is called with the share of steps that is captured."""
+        device already. `launcher`: of the kernel that runs all layers of up to eight rows, where
+        it serves the model; None: a kernel for each operation. `prompt_rows`: sizes of prefill
+        steps, ascending, the last at least 8. `on_progress` is called with the share of steps that
+        is captured."""
         self._graphs = graphs
         self._longest = prompt_rows[-1]
         self._next_slot = 0
         self._continuations: dict[Slot, Continuation] = {}
         with torch.inference_mode(), graphs.running():
             self._cache = _empty_cache(model, num_pages, cache_dtype)
-            context = _step_context(model, ops, graphs, self._cache, prompt_rows[-1], heads)
+            context = _step_context(
+                model, ops, graphs, self._cache, prompt_rows[-1], heads, launcher
+            )
             context_length = model.rope.cos.shape[0]
             table_length = -(-context_length // PAGE_SIZE)
             self._runner = GraphRunner(context, table_length, prompt_rows, on_progress)
@@ -189,15 +195,20 @@ def _step_context(
     cache: Tensor,
     longest: int,
     heads: DraftHeads | None,
+    launcher: Launcher | None,
 ) -> StepContext:
     vocab_size, device = model.config.vocab_size, model.embedding.device
+    layers = [LayerPages(keys, values) for keys, values in cache]
+    scratch = Scratch(model, longest)
+    logits = torch.zeros(MAX_ROWS, vocab_size, device=device)
     return StepContext(
         model=model,
         ops=ops,
-        cache=[LayerPages(keys, values) for keys, values in cache],
-        scratch=Scratch(model, longest),
-        logits=torch.zeros(MAX_ROWS, vocab_size, device=device),
+        cache=layers,
+        scratch=scratch,
+        logits=logits,
         masks=MaskBuffers(MAX_ROWS, vocab_size, device),
         graphs=graphs,
         heads=None if heads is None else DeviceHeads(heads, model),
+        megakernel=megakernel_or_none(model, layers, scratch, logits, launcher),
     )

@@ -47,6 +47,8 @@ def load_backend(
     anything is loaded."""
     if config.num_gpus > 1 and config.draft_heads is not None:
         raise ModelError("draft heads work on one GPU; leave them out, or set gpus to 1")
+    if config.num_gpus > 1 and config.megakernel:
+        raise ModelError("megakernel works on one GPU; leave it out, or set gpus to 1")
     if config.num_gpus == 1:
         return _load(checkpoint, config, context_length, None, on_progress)()
     make = partial(_load_rank, checkpoint.path, config, context_length)
@@ -106,10 +108,12 @@ def _load(
 
     def finish() -> CudaBackend:
         # Imported only where there is a GPU: they need Triton.
+        from llm_engine.cuda.megakernel.compiled import launcher_or_none
         from llm_engine.cuda.ops.flashinfer_attention import xqa_or_none
         from llm_engine.cuda.ops.triton_ops import TritonOps
 
         ops = TritonOps(place, attention=xqa_or_none(place))
+        launcher = launcher_or_none(model, place) if config.megakernel else None
         return CudaBackend(
             model,
             ops if shard is None else _parallel_ops(ops, shard, checkpoint.config, place),
@@ -117,6 +121,7 @@ def _load(
             num_pages=plan.num_pages,
             cache_dtype=_CACHE_TYPES[config.kv_precision],
             heads=heads,
+            launcher=launcher,
             on_progress=lambda share: on_progress(_WEIGHTS_SHARE + (1 - _WEIGHTS_SHARE) * share),
         )
 

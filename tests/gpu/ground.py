@@ -14,6 +14,7 @@ from benchmarks.llm.gpu.random_weights import SHAPES, random_model
 from llm_engine.config import ModelConfig, Precision
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.device import Device, require_device
+from llm_engine.cuda.megakernel.kernel import Launcher
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops.interface import LayerPages, Ops, Rows
 from llm_engine.cuda.ops.reference_ops import ReferenceOps
@@ -57,6 +58,16 @@ class Ground:
         from llm_engine.cuda.ops.triton_ops import TritonOps
 
         return TritonOps(self.device, attention=xqa_or_none(self.device) if flashinfer else None)
+
+    def launcher(self, device_model: DeviceModel) -> Launcher:
+        """Of the kernel for all layers. On a GPU only."""
+        from llm_engine.cuda.megakernel.compiled import MIN_CAPABILITY, launcher_or_none
+
+        if torch.cuda.get_device_capability(self.device) < MIN_CAPABILITY:
+            pytest.skip("the kernel for all layers needs compute capability 9.0")
+        found = launcher_or_none(device_model, self.device)
+        assert found is not None
+        return found
 
     def graphs(self) -> Graphs:
         return EagerGraphs() if self.is_rehearsal else CudaGraphs(self.device)
@@ -130,8 +141,10 @@ def backend(
     num_pages: int = 512,
     cache_dtype: torch.dtype | None = None,
     heads: DraftHeads | None = None,
+    has_megakernel: bool = False,
 ) -> CudaBackend:
-    """`cache_dtype`: of keys and values; None: the activations'."""
+    """`cache_dtype`: of keys and values; None: the activations'. `has_megakernel`: all layers of a
+    decode step in one kernel, if there is a GPU."""
     here = ground()
     return CudaBackend(
         device_model,
@@ -140,6 +153,7 @@ def backend(
         num_pages=num_pages,
         cache_dtype=cache_dtype or device_model.embedding.dtype,
         heads=heads,
+        launcher=None if here.is_rehearsal or not has_megakernel else here.launcher(device_model),
     )
 
 

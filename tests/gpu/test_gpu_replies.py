@@ -13,6 +13,7 @@ from llm_engine.config import SamplingParams
 from llm_engine.core.engine_core import EngineCore
 from llm_engine.core.request import Request, RequestId
 from llm_engine.cuda.backend import CudaBackend
+from llm_engine.cuda.megakernel.tables import unsupported
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.speculative.drafter import Draft, Drafter
 from llm_engine.speculative.ngram import NgramDrafter
@@ -82,6 +83,7 @@ KINDS = {
     "fp8 by block": ("1b", "fp8 by block", torch.bfloat16),
     "int4": ("1b", "int4", torch.bfloat16),
     "norms of heads": ("qwen3-8b", "fp8 by row", torch.bfloat16),
+    "one kernel": ("1b", "fp8 by row", torch.bfloat16),
 }
 
 
@@ -89,7 +91,16 @@ KINDS = {
 def subject(request: pytest.FixtureRequest) -> Subject:
     shape, weights, cache_dtype = KINDS[request.param]
     model = ground.model(shape, weights, 4, CONTEXT)
-    return Subject(model, ground.backend(model, num_pages=600, cache_dtype=cache_dtype))
+    has_megakernel = request.param == "one kernel"
+    if has_megakernel and not ground.ground().is_rehearsal:
+        assert unsupported(model, ()) is None
+    made = ground.backend(
+        model,
+        num_pages=600,
+        cache_dtype=cache_dtype,
+        has_megakernel=has_megakernel,
+    )
+    return Subject(model, made)
 
 
 def prompts(subject: Subject, number: int) -> list[tuple[int, ...]]:

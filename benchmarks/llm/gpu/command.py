@@ -22,7 +22,7 @@ from llm_engine.errors import ModelError, RequestError
 
 from . import arguments, device_limits, draft_heads, gemm, other_engines, sockets, steps
 from .figures import Figure, table
-from .harness import Job, Record, Surroundings, run_jobs
+from .harness import Job, JobResult, RunContext, run_jobs
 from .models import (
     FORMATS,
     DeviceUnderTest,
@@ -81,11 +81,11 @@ def _run(
     target: DeviceUnderTest,
     subjects: Sequence[Subject],
     head: dict[str, Any],
-) -> list[Record]:
+) -> list[JobResult]:
     lab = Lab(target, options.context, _say)
     printed: set[str] = set()
 
-    def show(records: Sequence[Record]) -> None:
+    def show(records: Sequence[JobResult]) -> None:
         for record in records[:-1]:
             if record.name not in printed:
                 printed.add(record.name)
@@ -93,7 +93,7 @@ def _run(
         if options.json is not None:
             _save(options.json, head | {"sections": {one.name: one.as_data() for one in records}})
 
-    around = Surroundings(SystemClock(), options.limit_s, _mark(target), lab.clear, show)
+    around = RunContext(SystemClock(), options.limit_s, _mark(target), lab.clear, show)
     records = run_jobs(list(_jobs(options, lab, subjects)), around)
     if records:
         _print(records[-1])
@@ -161,7 +161,12 @@ def _target(options: argparse.Namespace) -> DeviceUnderTest:
     needs_fp8 = any(Precision.FP8 in (each.body, each.rest) for each in formats)
     device = require_device(index=options.gpu, needs_fp8=needs_fp8)
     torch.cuda.set_device(device.index)
-    return DeviceUnderTest(device, num_steps=options.steps, repeats=options.repeats)
+    return DeviceUnderTest(
+        device,
+        num_steps=options.steps,
+        repeats=options.repeats,
+        uses_megakernel=options.megakernel,
+    )
 
 
 def _subjects(options: argparse.Namespace) -> list[Subject]:
@@ -204,7 +209,7 @@ def _mark(target: DeviceUnderTest) -> Any:
     return _range if target.is_gpu else _no_range
 
 
-def _print(record: Record) -> None:
+def _print(record: JobResult) -> None:
     print(f"{record.name}  ({record.seconds:.1f} s)")
     if record.figures:
         print(table(record.figures))
@@ -301,6 +306,9 @@ def _parser() -> argparse.ArgumentParser:
         "--limit-s", type=float, help="start no measurement after this time (no limit)"
     )
     parser.add_argument("--gpu", type=int, default=0, help="index of the GPU (%(default)s)")
+    parser.add_argument(
+        "--megakernel", action="store_true", help="run all layers of a decode step in one kernel"
+    )
     parser.add_argument("--gate", action="store_true", help="exit with 1 if a target is missed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save after each figure")
     parser.add_argument(

@@ -27,7 +27,7 @@ class Job:
 
 
 @dataclass(slots=True)
-class Record:
+class JobResult:
     """Result of a job."""
 
     name: str
@@ -44,7 +44,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RunContext:
     """Clock, time limit and callbacks of a run of jobs."""
 
     clock: Clock
@@ -54,17 +54,17 @@ class Surroundings:
     """Context of each job, which names it in a profiler's timeline."""
     recover: Callable[[], None]
     """Called after a job that raised."""
-    on_change: Callable[[Sequence[Record]], None]
+    on_change: Callable[[Sequence[JobResult]], None]
     """Called after each figure and each job."""
 
 
-def run_jobs(jobs: Sequence[Job], around: Surroundings) -> list[Record]:
+def run_jobs(jobs: Sequence[Job], around: RunContext) -> list[JobResult]:
     """Run all jobs in order. Raises only what the callbacks raise."""
     start_ns = around.clock.now_ns()
-    records: list[Record] = []
+    records: list[JobResult] = []
     lost = ""
     for job in jobs:
-        record = Record(job.name)
+        record = JobResult(job.name)
         records.append(record)
         if lost or _is_over(start_ns, around):
             record.problem = lost or f"not begun: {around.limit_s:.0f} s were over"
@@ -96,7 +96,7 @@ def _checked(job: Job) -> Generator[Figure, None, None]:
     yield from job.measure()
 
 
-def _is_over(start_ns: int, around: Surroundings) -> bool:
+def _is_over(start_ns: int, around: RunContext) -> bool:
     if around.limit_s is None:
         return False
     return (around.clock.now_ns() - start_ns) / 1e9 >= around.limit_s

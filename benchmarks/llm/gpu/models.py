@@ -13,6 +13,8 @@ from llm_engine.config import ModelConfig, Precision, SamplingParams
 from llm_engine.cuda import memory
 from llm_engine.cuda.backend import PAGE_SIZE, CudaBackend
 from llm_engine.cuda.device import FP8_CAPABILITY, Device
+from llm_engine.cuda.megakernel.compiled import launcher_or_none
+from llm_engine.cuda.megakernel.kernel import Launcher
 from llm_engine.cuda.memory import Int4Storage, MemoryBudget, Storage, plan_memory
 from llm_engine.cuda.model import DeviceModel
 from llm_engine.cuda.ops.interface import Ops
@@ -67,6 +69,7 @@ class DeviceUnderTest:
     """Operations a second of large products, by the type of the factors."""
     num_steps: int = 10_000
     repeats: int = 20
+    uses_megakernel: bool = False
 
     @property
     def is_gpu(self) -> bool:
@@ -97,6 +100,12 @@ class DeviceUnderTest:
 
         attention = xqa_or_none(self.device) if flashinfer else None
         return TritonOps(self.device, attention=attention, **options)
+
+    def launcher(self, model: DeviceModel) -> Launcher | None:
+        """Launcher of the kernel for all layers, if it is measured."""
+        if self.found is None or not self.uses_megakernel:
+            return None
+        return launcher_or_none(model, self.device)
 
     def graphs(self) -> Graphs:
         return CudaGraphs(self.device) if self.is_gpu else EagerGraphs()
@@ -155,6 +164,7 @@ class LoadedModel:
     ops: Ops
     num_pages: int
     target: DeviceUnderTest
+    launcher: Launcher | None = None
     _backend: CudaBackend | None = None
 
     @property
@@ -167,6 +177,7 @@ class LoadedModel:
                 self.target.graphs(),
                 num_pages=self.num_pages,
                 cache_dtype=self.model.embedding.dtype,
+                launcher=self.launcher,
             )
         return self._backend
 
@@ -227,7 +238,8 @@ class Lab:
             model = load_model(
                 subject.checkpoint, weights, device, context_length=self.context_length
             )
-        return LoadedModel(subject, model, self.target.ops(), num_pages, self.target)
+        launcher = self.target.launcher(model)
+        return LoadedModel(subject, model, self.target.ops(), num_pages, self.target, launcher)
 
     def _num_pages(self, subject: Subject) -> int:
         """Number of pages for two sequences of the full context. Raises ModelError if the memory

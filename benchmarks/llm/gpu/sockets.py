@@ -37,7 +37,7 @@ _CLOCK = SystemClock()
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class LoadSetting:
     """Number of callers, and settings of threads and of the garbage collector."""
 
     name: str
@@ -49,11 +49,11 @@ class Setting:
 
 
 SETTINGS: Final = (
-    Setting("alone", 0, is_pinned=False, is_frozen=False),
-    Setting(f"{NUM_SOCKETS} sockets", NUM_SOCKETS, is_pinned=False, is_frozen=False),
-    Setting(f"{NUM_SOCKETS} sockets, pinned", NUM_SOCKETS, is_pinned=True, is_frozen=False),
-    Setting(f"{NUM_SOCKETS} sockets, frozen", NUM_SOCKETS, is_pinned=False, is_frozen=True),
-    Setting(f"{NUM_SOCKETS} sockets, both", NUM_SOCKETS, is_pinned=True, is_frozen=True),
+    LoadSetting("alone", 0, is_pinned=False, is_frozen=False),
+    LoadSetting(f"{NUM_SOCKETS} sockets", NUM_SOCKETS, is_pinned=False, is_frozen=False),
+    LoadSetting(f"{NUM_SOCKETS} sockets, pinned", NUM_SOCKETS, is_pinned=True, is_frozen=False),
+    LoadSetting(f"{NUM_SOCKETS} sockets, frozen", NUM_SOCKETS, is_pinned=False, is_frozen=True),
+    LoadSetting(f"{NUM_SOCKETS} sockets, both", NUM_SOCKETS, is_pinned=True, is_frozen=True),
 )
 
 
@@ -74,7 +74,9 @@ def jitter(loaded: LoadedModel) -> Iterator[Figure]:
         yield Figure(f"{setting.name}: p99 on the loop", percentile(on_loop, 0.99), "ms")
 
 
-def _run(loaded: LoadedModel, setting: Setting, num_tokens: int) -> tuple[list[float], list[float]]:
+def _run(
+    loaded: LoadedModel, setting: LoadSetting, num_tokens: int
+) -> tuple[list[float], list[float]]:
     every_core = _cores()
     if setting.is_frozen:
         gc.collect()
@@ -87,7 +89,7 @@ def _run(loaded: LoadedModel, setting: Setting, num_tokens: int) -> tuple[list[f
 
 
 async def _measure(
-    loaded: LoadedModel, setting: Setting, num_tokens: int
+    loaded: LoadedModel, setting: LoadSetting, num_tokens: int
 ) -> tuple[list[float], list[float]]:
     stamped = _Stamped(loaded.backend)
     core = EngineCore(

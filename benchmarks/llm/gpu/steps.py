@@ -14,6 +14,7 @@ from latency_budget.account.clock import SystemClock
 from llm_engine.backends.base import PageId, SequenceRows, Slot
 from llm_engine.config import SamplingParams
 from llm_engine.cuda.backend import PAGE_SIZE
+from llm_engine.cuda.megakernel.kernel import megakernel_or_none
 from llm_engine.cuda.memory import MemoryBudget, plan_memory
 from llm_engine.cuda.model import Scratch
 from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages
@@ -275,14 +276,20 @@ def _machinery(loaded: LoadedModel, num_rows: int, num_pages: int) -> StepContex
     config, like = model.config, model.embedding.dtype
     shape = config.num_layers, 2, num_pages, config.num_kv_heads, PAGE_SIZE, config.head_dim
     cache = torch.randn(shape, device=device).to(like)
+    layers, scratch = [LayerPages(keys, values) for keys, values in cache], Scratch(model, num_rows)
+    logits = torch.zeros(MAX_ROWS, config.vocab_size, device=device)
+    graphs = loaded.target.graphs()
+    with graphs.running():
+        megakernel = megakernel_or_none(model, layers, scratch, logits, loaded.launcher)
     return StepContext(
         model=model,
         ops=loaded.ops,
-        cache=[LayerPages(keys, values) for keys, values in cache],
-        scratch=Scratch(model, num_rows),
-        logits=torch.zeros(MAX_ROWS, config.vocab_size, device=device),
+        cache=layers,
+        scratch=scratch,
+        logits=logits,
         masks=MaskBuffers(MAX_ROWS, config.vocab_size, device),
-        graphs=loaded.target.graphs(),
+        graphs=graphs,
+        megakernel=megakernel,
     )
 
 

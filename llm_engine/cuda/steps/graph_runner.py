@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from llm_engine.backends.base import SequenceRows
+from llm_engine.cuda.megakernel.kernel import Megakernel
 from llm_engine.cuda.model import DeviceModel, Scratch, hidden_states
-from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops, Rows
+from llm_engine.cuda.ops.interface import MAX_ROWS, LayerPages, Ops
 from llm_engine.cuda.steps.batching import BATCH_SIZES, DRAFT_SIZES, split
 from llm_engine.cuda.steps.draft_heads import DeviceHeads
 from llm_engine.cuda.steps.logit_masks import MaskBuffers, needs_masks
@@ -157,6 +158,18 @@ class Choice(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Forwarded:
+    """Result of a forward pass over M rows."""
+
+    hidden: Tensor
+    """`[M, hidden]`: the residual stream behind the last layer, not yet normalized."""
+    positions: Tensor
+    """`[M]`, int32."""
+    logits: Tensor | None = None
+    """`[M, vocab]`, float32. None: they are still to be computed."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepContext:
     """Model, cache and buffers that all steps of a backend share."""
 
@@ -169,27 +182,32 @@ class StepContext:
     masks: MaskBuffers
     graphs: Graphs
     heads: DeviceHeads | None = None
+    megakernel: Megakernel | None = None
+    """Runs the layers of up to `MAX_ROWS` rows. None: a kernel for each operation does."""
 
-    def hidden(self, inputs: StepInputs, num_queries: int) -> tuple[Tensor, Rows]:
-        """Forward pass of each sequence's first rows: the residual stream `[M, hidden]`, and the
-        rows' positions and pages."""
+    def forward(self, inputs: StepInputs, num_queries: int) -> Forwarded:
+        """Forward pass of each sequence's first rows."""
         rows = inputs.rows(num_queries)
         embedded = self.scratch.hidden[: rows.positions.shape[0]]
         self.ops.step.embed(inputs.state, self.model.embedding, rows.positions, embedded)
+        if self.megakernel is not None and len(embedded) <= MAX_ROWS:
+            self.megakernel.run(rows)
+            logits = self.logits[: len(embedded)] if self.megakernel.scores else None
+            return Forwarded(embedded, rows.positions, logits)
         hidden = hidden_states(self.model, self.ops, self.cache, rows, self.scratch)
-        return hidden, rows
+        return Forwarded(hidden, rows.positions)
 
-    def score(self, hidden: Tensor) -> Tensor:
-        """Logits `[M, vocab]` after each row of `hidden [M, hidden]`."""
-        logits = self.logits[: hidden.shape[0]]
-        self.ops.logits(hidden, self.model.norm, self.model.head, logits)
+    def score(self, forwarded: Forwarded) -> Tensor:
+        """Logits `[M, vocab]` after each row."""
+        if forwarded.logits is not None:
+            return forwarded.logits
+        logits = self.logits[: len(forwarded.hidden)]
+        self.ops.logits(forwarded.hidden, self.model.norm, self.model.head, logits)
         return logits
 
-    def choose(
-        self, hidden: Tensor, positions: Tensor, inputs: StepInputs, choice: Choice, out: Tensor
-    ) -> None:
-        """Choose a token after each row of `hidden [M, hidden]`, into `out [B, Q]`, int32."""
-        logits = self.score(hidden)
+    def choose(self, forwarded: Forwarded, inputs: StepInputs, choice: Choice, out: Tensor) -> None:
+        """Choose a token after each row, into `out [B, Q]`, int32."""
+        logits, positions = self.score(forwarded), forwarded.positions
         if choice is Choice.GREEDY:
             self.ops.step.likeliest(logits, out)
             return
@@ -222,12 +240,13 @@ class DecodeStep:
 
     def _run(self, choice: Choice) -> None:
         ops = self._context.ops
-        hidden, rows = self._context.hidden(self.inputs, self.num_queries)
+        forwarded = self._context.forward(self.inputs, self.num_queries)
         chosen, drafted = self.out.tensor_split((self.num_queries,), dim=1)
-        self._context.choose(hidden, rows.positions, self.inputs, choice, chosen)
+        self._context.choose(forwarded, self.inputs, choice, chosen)
         ops.step.advance(self.inputs.state, chosen, self._last)
         if self._heads is not None:
-            row, token = hidden.index_select(0, self._last), self.inputs.first_token()
+            row = forwarded.hidden.index_select(0, self._last)
+            token = self.inputs.first_token()
             self._heads.draft(ops, row, token, drafted)
             self.inputs.expect(drafted)
 
@@ -257,14 +276,14 @@ class PrefillStep:
             self._ends[choice]()
 
     def _compute(self, size: int) -> None:
-        hidden, rows = self._context.hidden(self.inputs, size)
+        forwarded = self._context.forward(self.inputs, size)
         last = self.inputs.last_row()
-        torch.index_select(hidden, 0, last, out=self._last)
-        torch.index_select(rows.positions, 0, last, out=self._position)
+        torch.index_select(forwarded.hidden, 0, last, out=self._last)
+        torch.index_select(forwarded.positions, 0, last, out=self._position)
 
     def _choose(self, choice: Choice) -> None:
         token, drafted = self.out.tensor_split((1,), dim=1)
-        self._context.choose(self._last, self._position, self.inputs, choice, token)
+        self._context.choose(Forwarded(self._last, self._position), self.inputs, choice, token)
         heads = self._context.heads
         if heads is not None:
             heads.draft(self._context.ops, self._last, token[0], drafted)
@@ -376,8 +395,7 @@ class GraphRunner:
         inputs = self._steps[1, 1].inputs
         for part in split(rows, MAX_ROWS):
             inputs.send([part])
-            hidden, _ = self._context.hidden(inputs, MAX_ROWS)
-            logits = self._context.score(hidden)
+            logits = self._context.score(self._context.forward(inputs, MAX_ROWS))
             first = len(part.token_ids) - part.num_sampled
             found.append(logits[first : len(part.token_ids)].cpu().clone())
         return torch.cat(found)

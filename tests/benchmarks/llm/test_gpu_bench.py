@@ -16,7 +16,7 @@ from benchmarks.llm.gpu.arguments import IN_8_BITS, LAUNCH_VARIANTS, PROMPT_VARI
 from benchmarks.llm.gpu.draft_heads import drafted_step, in_graph, session_with
 from benchmarks.llm.gpu.driving import SLOT
 from benchmarks.llm.gpu.figures import Figure, gaps_ms, percentile, table
-from benchmarks.llm.gpu.harness import Job, Record, Surroundings, run_jobs
+from benchmarks.llm.gpu.harness import Job, JobResult, RunContext, run_jobs
 from benchmarks.llm.gpu.models import DeviceUnderTest, Lab, LoadedModel, Subject, random_subjects
 from benchmarks.llm.gpu.other_engines import huggingface_config
 from benchmarks.llm.gpu.random_weights import SHAPES, random_heads
@@ -79,7 +79,7 @@ class Bench:
         self.saved: list[int] = []
         self.marked: list[str] = []
         self.num_recovered = 0
-        self.around = Surroundings(
+        self.around = RunContext(
             self.clock, limit_s, self.mark, self.recover, lambda records: self.save(records)
         )
 
@@ -90,7 +90,7 @@ class Bench:
     def recover(self) -> None:
         self.num_recovered += 1
 
-    def save(self, records: Sequence[Record]) -> None:
+    def save(self, records: Sequence[JobResult]) -> None:
         self.saved.append(sum(len(record.figures) for record in records))
 
     def figures(

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.llm import __main__ as command
 from benchmarks.llm import comparison as bench
 from benchmarks.llm import report, rounds
-from benchmarks.llm.contestant import DialogueTurn, Remote
+from benchmarks.llm.contestant import CallerMessage, Remote
 from llm_engine.config import ModelConfig
 from llm_engine.errors import EngineError
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
@@ -98,7 +98,7 @@ class Failing:
     def reply(self) -> None:
         raise ValueError("no such thing")
 
-    def dialogue(self, turns: list[DialogueTurn]) -> None:
+    def dialogue(self, turns: list[CallerMessage]) -> None:
         raise SystemExit(3)
 
 

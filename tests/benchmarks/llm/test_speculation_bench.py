@@ -159,3 +159,21 @@ def test_a_small_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert status == (0 if all(gate["is_held"] for gate in result["gates"]) else 1)
     assert set(result["drafters"]) == {"n-gram", "draft model"}
     assert "0.1" in result["calculated_gain_by_draft_cost"]
+
+
+@pytest.mark.slow
+def test_every_draft_has_the_length_that_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    model, out = tmp_path / "tiny", tmp_path / "result.json"
+    save_tiny_model(model, "llama", max_position_embeddings=1024)
+    options = ["--model", str(model), "--rounds", "1", "--prompts", "1", "--tokens", "12"]
+    options += ["--threads", "1", "--draft-length", "2", "--json", str(out)]
+    assert command.main(["--speculation", *options, "--draft-model", str(model)]) == 0
+    result = json.loads(out.read_text())
+    assert result["gates"] == []
+    assert "--draft-length 2" in result["command"]
+    for figures in result["drafters"]["draft model"].values():
+        assert figures["acceptance"] == 1.0, "a model agrees with itself"
+        assert figures["drafted"] == figures["accepted"] > 0

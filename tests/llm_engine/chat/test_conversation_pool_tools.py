@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Bpe
 from agent.http.openai.chat_request import parse_chat_request
 from agent.http.openai.chat_response import Completion
 from llm_engine.chat.call_reader import CallReader
-from llm_engine.chat.tool_calls import HERMES, LLAMA, Dialect
+from llm_engine.chat.tool_calls import HERMES, LLAMA, NO_TOOLS, Dialect
 from llm_engine.checkpoints.load import load_checkpoint
 from llm_engine.config import EngineConfig, SamplingParams
 from llm_engine.core.output import Usage
@@ -201,9 +201,40 @@ def test_a_bare_call_may_begin_a_reply(model: Path) -> None:
 def test_a_reply_that_may_not_call_has_words(model: Path) -> None:
     for text in ("Hello {}", "5"):
         assert scripted(model, HERMES, text, tool_choice="none")[2] == text
-    for text in ("\n", "<b", '5 {"name"'):
+    for text in ("\n", "<b", '5 {"name"', "Well: <tool_call>"):
         bench, request, _ = scripted(model, HERMES, text, tool_choice="none")
         assert bench.outputs[request][-1].error is not None
+
+
+def called_before() -> dict[str, Any]:
+    """Fields of a request without tools, whose history has a call."""
+    call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "c1", "content": "noon"}
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    return {"messages": [said("what time"), asked, result], "tools": []}
+
+
+def test_a_reply_without_tools_is_any_text_but_a_call(model: Path) -> None:
+    bare = {HERMES: '{"name": "clock", "arguments": {', LLAMA: '{"name": "clock", "parameters": {'}
+    for dialect in (HERMES, LLAMA):
+        for text in ("Hello <b>you", '{"name": "Ana"}', "- 5\n\n{}"):
+            assert scripted(model, dialect, text, **called_before())[2] == text
+        bench, request, _ = scripted(model, dialect, bare[dialect], **called_before())
+        assert bench.outputs[request][-1].error is not None
+    for text in (CALL, f"Let me see. {CALL}"):
+        bench, request, _ = scripted(model, HERMES, text, **called_before())
+        assert bench.outputs[request][-1].error is not None
+
+
+def test_a_reply_without_tools_may_not_end_before_its_first_word(model: Path) -> None:
+    tokenizer = load_checkpoint(model).tokenizer
+    grammar = HERMES.grammar(NO_TOOLS)
+    matcher = GrammarCompiler(tokenizer).begin(grammar, frozenset([2]))
+    for text, may_end in ((None, False), ("\n", False), ("a", True)):
+        if text is not None:
+            (encoded,) = tokenizer.encode_spelled(text)
+            matcher.accept(encoded)
+        assert bool(matcher.allowed((), 0)[0][0] >> 2 & 1) is may_end
 
 
 def test_an_answer_of_a_form_or_a_call(model: Path) -> None:

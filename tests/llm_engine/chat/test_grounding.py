@@ -89,6 +89,60 @@ def test_values(schema: dict[str, Any], said: str, expected: Any) -> None:
     assert values(schema, said) == expected
 
 
+DATE = {"type": "string", "format": "date"}
+TIME = {"type": "string", "description": "HH:MM"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "integer"}, "two more, so four"),
+        (DATE, "last Monday"),
+        (DATE, "at the end of the month"),
+        (TIME, "an hour before noon"),
+        ({"type": "string", "format": "date-time"}, "last Monday at noon"),
+        ({"type": "string", "format": "date-time"}, "tomorrow, an hour before noon"),
+        ({"enum": ["Monday", "Friday"]}, "any day but Monday"),
+        ({"type": "string", "description": "flight number"}, "it's LH 442"),
+    ],
+)
+def test_an_argument_named_in_words_not_understood_is_left_to_the_model(
+    schema: dict[str, Any], said: str
+) -> None:
+    use = use_of({"argument": schema})
+    ground = Ground.of([ChatMessage("user", said), ChatMessage("user", "Yes.")], TODAY)
+    (tool,) = grounded(use, ground).callable
+    assert json.loads(tool.parameters.text)["properties"]["argument"] == schema
+
+
+def test_words_not_understood_some_turns_ago_leave_no_argument_to_the_model() -> None:
+    said = ("The whole weekend it was off.", "OK.", "Please send a technician.")
+    ground = Ground.of([ChatMessage("user", each) for each in said], TODAY)
+    use = grounded(use_of({"day": DATE}), ground)
+    assert use.callable == ()
+    assert len(use.lacking) == 1
+
+
+def test_more_questions_leave_no_number_to_the_model() -> None:
+    said = "I had two more questions. Book a table for four."
+    assert values({"type": "integer", "description": "guests"}, said) == [2, 4]
+
+
+def test_prose_in_a_result_leaves_no_argument_to_the_model() -> None:
+    messages = [ChatMessage("tool", "Closed last Monday."), ChatMessage("user", "Tomorrow.")]
+    (tool,) = grounded(use_of({"day": DATE}), Ground.of(messages, TODAY)).callable
+    found = json.loads(tool.parameters.text)["properties"]["day"]["enum"]
+    assert "2026-03-12" in found
+
+
+@pytest.mark.parametrize(
+    ("description", "expected"),
+    [("seconds", [2, 120, 7200]), ("how long, in minutes", [2, 120]), ("guests", [2, 120])],
+)
+def test_lengths_of_time_are_also_counted_in_seconds(description: str, expected: Any) -> None:
+    assert values({"type": "integer", "description": description}, "two hours") == expected
+
+
 @pytest.mark.parametrize(
     ("said", "value"),
     [
@@ -241,6 +295,18 @@ def test_no_question_for_a_tool_that_the_last_message_names_less_for() -> None:
     assert [each.name for each in found.lacking] == ["book"]
 
 
+def test_no_question_for_a_tool_where_another_is_named_a_value_in_words_not_understood() -> None:
+    def tool(name: str, properties: dict[str, Any]) -> dict[str, Any]:
+        schema = {"type": "object", "properties": properties, "required": list(properties)}
+        return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+    day, minutes = {"enum": ["Monday", "Sunday"]}, {"type": "integer"}
+    use = parse_tools({"tools": [tool("hours", {"day": day}), tool("timer", {"for": minutes})]})
+    assert use is not None
+    found = grounded(use, Ground.of([ChatMessage("user", "Any day but Monday.")], ""))
+    assert ([each.name for each in found.callable], found.lacking) == (["hours"], ())
+
+
 def test_a_demanded_call_stays_possible() -> None:
     use = use_of({"count": {"type": "integer"}}, tool_choice="required")
     found = grounded(use, Ground.of([ChatMessage("user", "Do it.")], ""))
@@ -363,5 +429,5 @@ def test_any_words_and_any_result_are_read(words: list[str], result: Any) -> Non
             use_of(properties, required=[]), Ground.of(messages, instructions)
         ).callable
         for name, schema in json.loads(tool.parameters.text)["properties"].items():
-            for value in schema["enum"]:
+            for value in schema.get("enum", ()):
                 jsonschema.validate(value, properties[name])

@@ -216,8 +216,8 @@ def test_the_oldest_turns_go_when_the_context_is_full() -> None:
         assert prompt.endswith(block("user", f"question {index}") + OPEN)
         assert len(prompt) + 50 <= 600
         reply(talk, f"answer {index}")
-    assert talk.num_dropped_messages > 0
-    assert talk.num_dropped_messages % 2 == 0
+    assert talk.num_left_out > 0
+    assert talk.num_left_out % 2 == 0
 
 
 def test_dropping_makes_room_for_several_turns() -> None:
@@ -226,7 +226,7 @@ def test_dropping_makes_room_for_several_turns() -> None:
     for index in range(40):
         talk.append("user", f"question {index}")
         talk.prompt(50)
-        drops.add(talk.num_dropped_messages)
+        drops.add(talk.num_left_out)
         reply(talk, "answer")
     assert len(drops) < 20
 
@@ -302,7 +302,7 @@ def test_a_reset_encodes_what_is_new_and_fits(num_messages: int) -> None:
     talk.reset(told)
     assert encoded == [message.text for message in told[-1 - len(encoded) : -1]][::-1]
     assert len(encoded) == min(num_messages - 1, 600 // len("question 399"))
-    assert talk.num_dropped_messages == num_messages - 1 - len(encoded)
+    assert talk.num_left_out == num_messages - 1 - len(encoded)
 
 
 def test_a_giant_is_refused_unread() -> None:

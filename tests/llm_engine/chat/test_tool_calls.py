@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from llm_engine.chat.call_reader import (
     ArgumentsDelta,
+    CallFilter,
     CallReader,
     CallStarted,
     ReplyEvent,
@@ -315,3 +316,25 @@ def test_a_bare_call_that_was_cut_off_is_neither_whole_nor_spoken() -> None:
         events = read(reader, list(text[:cut]))
         assert not any(isinstance(event, TextDelta) for event in events)
         assert not reader.is_whole
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ("It is noon.", "It is noon."),
+        ('<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>', ""),
+        ("One. <tool_call>{}</tool_call> Two.<tool_call>{", "One.  Two."),
+        ("</tool_call>It is <b>noon</b>.", "It is <b>noon</b>."),
+        ("2 < 3 <tool", "2 < 3 <tool"),
+    ],
+)
+def test_calls_are_dropped_from_a_reply_that_may_make_none(reply: str, words: str) -> None:
+    for size in (1, 3, len(reply)):
+        calls = CallFilter()
+        pieces = [reply[begin : begin + size] for begin in range(0, len(reply), size)]
+        assert "".join(map(calls.push, pieces)) + calls.flush() == words
+        assert calls.has_dropped == (words != reply)
+        for end in range(1, len(words) + 1):
+            again = CallFilter()
+            kept = reply[: calls.num_chars(end)]
+            assert again.push(kept) + again.flush() == words[:end]

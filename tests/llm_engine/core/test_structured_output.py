@@ -278,6 +278,9 @@ REFUSED = {
     "Invalid type: strin": {"type": "strin"},
     "properties must be an object": {"properties": []},
     "does not exist": {"$ref": "#/$defs/nothing"},
+    "Failed to parse array index '99": {
+        "properties": {"a": {"$ref": "#/properties/b/enum/" + "9" * 5000}, "b": {"enum": ["x"]}}
+    },
     "is not present": {"$ref": "https://example.com/schema"},
     "oneOf constraints": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
     "can't be met": {"const": "\u0001"},
@@ -340,6 +343,7 @@ def test_schemas_that_refer_to_themselves() -> None:
     endless: list[Any] = [
         {**tree, "minItems": 1},
         {"allOf": [{"type": "object"}, {"$ref": "#"}]},
+        {"allOf": [{"type": "object"}, {"$ref": "#/allOf/1"}]},
         {"anyOf": [{"$ref": "#/$defs/~1a"}], "$defs": {"/a": {"$ref": "#"}}},
     ]
     for schema in endless:
@@ -352,6 +356,24 @@ def test_schemas_that_refer_to_themselves() -> None:
         Grammar.json(deep)
     with pytest.raises(RequestError, match="must be a JSON schema"):
         Grammar.json([])
+
+
+@pytest.mark.parametrize(
+    ("schema", "begin", "end"),
+    [
+        ({"$ref": "#/$defs/" + "x" * 9000}, "can't be followed: Pointer '/$defs/x", "not exist"),
+        ({"pattern": "(" + "x" * 9000, "type": "string"}, "can't be followed: regex", "group"),
+        ({"type": "x" * 9000}, "can't be followed: Invalid type: x", "x"),
+    ],
+)
+def test_what_a_problem_quotes_of_a_schema_is_shortened(
+    constraints: GrammarCompiler, schema: dict[str, str], begin: str, end: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        constraints.compile(Grammar.json(schema))
+    assert caught.value.problem.startswith(begin)
+    assert caught.value.problem.endswith(end)
+    assert len(caught.value.problem) < 250
 
 
 def test_compiled_grammars_are_kept_within_bounds(constraints: GrammarCompiler) -> None:

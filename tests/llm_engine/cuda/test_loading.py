@@ -60,6 +60,8 @@ def test_no_gpu_and_too_small_a_gpu(
 def test_heads_and_several_gpus(checkpoint: Checkpoint, tmp_path: Path) -> None:
     config = EngineConfig(precision=Precision.FP8, num_gpus=2, draft_heads=tmp_path)
     assert "draft heads work on one GPU" in refused(checkpoint, config)
+    config = replace(FP8, num_gpus=2, megakernel=True)
+    assert "megakernel works on one GPU" in refused(checkpoint, config)
 
 
 def test_what_stands_beside_a_divided_model_is_not_divided(

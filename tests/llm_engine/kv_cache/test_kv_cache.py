@@ -96,6 +96,19 @@ def test_calls_that_begin_alike_compute_it_once(shares_pages: bool) -> None:
     assert bench.text(request) == alone(fixed + "Two?", 2)
 
 
+@pytest.mark.parametrize("shares_pages", [True, False])
+def test_the_pinned_prefix_that_matches_furthest_is_taken_over(shares_pages: bool) -> None:
+    bench = Bench(shares_pages=shares_pages)
+    one, other = "You are brief.", "You chat a lot."
+    for fixed in (one, other, other):
+        request = bench.add(fixed + "One?", 2, num_fixed=len(fixed))
+        bench.run()
+    usage = bench.outputs[request][-1].usage
+    assert usage is not None
+    assert usage.cached_tokens == len(other)
+    assert bench.text(request) == alone(other + "One?", 2)
+
+
 def test_pinned_prefixes_do_not_pile_up() -> None:
     bench = Bench(max_sequences=1)
     sequence = bench.core.open_sequence()
