@@ -110,8 +110,21 @@ async def sit(target: AttackTarget, number: int, seconds: float, *, says: bytes 
                 writer.write(says)
                 readers.append(reader)
         await asyncio.sleep(seconds)
-        closed = sum(reader.at_eof() or reader.exception() is not None for reader in readers)
-        return number - len(readers) + closed
+        closed = await asyncio.gather(*map(_is_closed, readers))
+        return number - len(readers) + sum(closed)
+
+
+async def _is_closed(reader: asyncio.StreamReader) -> bool:
+    """True if the server closed the connection, behind a refusal or without a word."""
+    try:
+        async with asyncio.timeout(0.01):  # what has come is read without waiting
+            while await reader.read(1 << 16):
+                pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 async def talk_too_fast(target: AttackTarget, seconds: float) -> int:

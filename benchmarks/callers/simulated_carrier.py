@@ -29,11 +29,12 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, WebSocketE
 
 from agent.client import events as ev
 from agent.client.errors import CallEndedError, ConnectError, handshake_error
-from agent.client.simulated_caller.playback import AUDIBLE, NS_PER_S
+from agent.client.simulated_caller.playback import NS_PER_S
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS, Int16
 from agent.codec.g711 import mulaw_decode, mulaw_encode
 from agent.http.auth.cli_credentials import entry_at
 from latency_budget.account.clock import Clock, SystemClock
+from latency_budget.account.marks import AUDIBLE
 
 from .lossy_line import LineQuality
 from .telephone_channel import LINE_RATE_HZ

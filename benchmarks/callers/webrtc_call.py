@@ -25,12 +25,12 @@ import numpy as np
 
 from agent.client import events as ev
 from agent.client.errors import CallEndedError, ConnectError
-from agent.client.simulated_caller.playback import AUDIBLE
 from agent.client.simulated_caller.spoken_turn import Int16
 from agent.http.auth.cli_credentials import entry_at
 from agent.webrtc.jitter_buffer import FRAME, RTP_HZ, JitterBuffer
 from agent.webrtc.opus import OpusDecoder, OpusEncoder
 from latency_budget.account.clock import SystemClock
+from latency_budget.account.marks import AUDIBLE
 
 from .lossy_line import DatagramPath, LineQuality
 from .webrtc_client import WebRtcClient

@@ -26,7 +26,7 @@ from benchmarks.signals.hesitations import (
 )
 from tts.text_chunker import SpeakablePiece
 
-from .dialogue import DialogueTurn, Pause
+from .dialogue import DialogueTurn, Hesitation
 
 TAIL_MS: Final = 2500
 """Room tone behind a line in ms: longer than the agent waits for the end of a turn."""
@@ -43,7 +43,7 @@ class SpokenLine:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedWord:
+class LineWord:
     """A word of a line, and when it is spoken."""
 
     first_char: int
@@ -57,7 +57,7 @@ class CallerVoice:
 
     def __init__(self, voice: tts.Voice) -> None:
         self._voice = voice
-        self._spoken: dict[tuple[str, tuple[Pause, ...]], SpokenLine] = {}
+        self._spoken: dict[tuple[str, tuple[Hesitation, ...]], SpokenLine] = {}
 
     @property
     def name(self) -> str:
@@ -74,15 +74,15 @@ class CallerVoice:
             self._spoken[key] = in_room(hesitant(pcm, words, turn), turn.caller)
         return self._spoken[key]
 
-    def _synthesize(self, text: str) -> tuple[Pcm, list[TimedWord]]:
+    def _synthesize(self, text: str) -> tuple[Pcm, list[LineWord]]:
         """Speech at `RATE_HZ` and its words."""
         rate_hz = self._voice.rate_hz
         parts: list[npt.NDArray[np.int16]] = []
-        words: list[TimedWord] = []
+        words: list[LineWord] = []
         for chunk in self._voice.synthesize(SpeakablePiece(text, (0, len(text)), 0, is_last=True)):
             before = sum(map(len, parts))
             words += [
-                TimedWord(
+                LineWord(
                     *word.text_span,
                     (before + word.start_sample) / rate_hz,
                     (before + word.end_sample) / rate_hz,
@@ -96,7 +96,7 @@ class CallerVoice:
         return soxr.resample(sound, rate_hz, RATE_HZ, quality="HQ"), words
 
 
-def hesitant(pcm: Pcm, words: Sequence[TimedWord], turn: DialogueTurn) -> Pcm:
+def hesitant(pcm: Pcm, words: Sequence[LineWord], turn: DialogueTurn) -> Pcm:
     """Splice a turn's pauses into its line, at the quietest place between the two words. Raises
     BenchError if there is no place for one."""
     levels = levels_of(pcm)

@@ -29,7 +29,7 @@ from benchmarks.voice.options import positive
 from latency_budget.account.clock import SystemClock, unix_ns
 from latency_budget.host import machine
 
-from .contestant import Contestant, TextContestant
+from .contestant import DialogueContestant, TextContestant
 from .dialogue import FOLDER, Dialogue, read_dialogues
 from .records import DialogueRecord
 from .report import (
@@ -118,7 +118,7 @@ def chosen(
 
 
 def _hold(
-    contestant: Contestant, dialogues: Sequence[Dialogue], *, is_shown: bool
+    contestant: DialogueContestant, dialogues: Sequence[Dialogue], *, is_shown: bool
 ) -> tuple[list[DialogueRecord], float]:
     clock = SystemClock()
     started_ns = clock.now_ns()
@@ -133,7 +133,7 @@ def _hold(
 
 
 @contextlib.contextmanager
-def _contestant(options: argparse.Namespace) -> Iterator[tuple[Contestant, str]]:
+def _contestant(options: argparse.Namespace) -> Iterator[tuple[DialogueContestant, str]]:
     """The model and its name. Raises HalfsecError."""
     config = read_config(flags_of(options), path=options.config)
     model = options.model or config.llm_engine.model
@@ -169,7 +169,7 @@ def _served(options: argparse.Namespace, stack: contextlib.ExitStack) -> str:
 
 def _voice_contestant(
     options: argparse.Namespace, config: Config, stack: contextlib.ExitStack
-) -> Contestant:
+) -> DialogueContestant:
     import tts  # imports take seconds, and only this option needs them
     from agent.stages.model_store.catalogue import ModelStore
 

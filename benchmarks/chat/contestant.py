@@ -9,9 +9,9 @@ import httpx
 from agent.errors import BenchError
 
 from .dialogue import Dialogue
-from .domains import Arguments, Domain, RefusedError, State
+from .domains import Arguments, Domain, DomainError, State
 from .judge import call_problems, holds, problems
-from .records import DialogueRecord, TurnRecord
+from .records import DialogueRecord, TurnResult
 
 TIMEOUT_S: Final = 120.0
 """Wait for an answer; a large model on two cores takes some seconds."""
@@ -31,7 +31,7 @@ class BadAnswerError(Exception):
     """The server answers a request with an error, too late, or not as a chat endpoint does."""
 
 
-class Contestant(Protocol):
+class DialogueContestant(Protocol):
     """What holds the dialogues."""
 
     def hold(self, dialogue: Dialogue) -> DialogueRecord: ...
@@ -83,11 +83,11 @@ class TextContestant:
             try:
                 reply, calls = self._answer(messages, domain, state)
             except BadAnswerError as error:
-                record.turns.append(TurnRecord(turn.caller, "", [], [str(error)], False))
+                record.turns.append(TurnResult(turn.caller, "", [], [str(error)], False))
                 return record
             found = problems(turn, reply, calls)
             right = not call_problems(turn, calls)
-            record.turns.append(TurnRecord(turn.caller, reply, calls, found, right))
+            record.turns.append(TurnResult(turn.caller, reply, calls, found, right))
         if dialogue.state is not None and not holds(dialogue.state, state):
             record.state_problem = f"state is {json.dumps(state)}"
         return record
@@ -160,14 +160,14 @@ def run_call(domain: Domain, state: State, name: str, given: str) -> tuple[Argum
     try:
         arguments = json.loads(given)
         if not isinstance(arguments, dict):
-            raise RefusedError("arguments must be an object")
+            raise DomainError("arguments must be an object")
     except ValueError:
         return {}, json.dumps({"error": "the arguments are no JSON"})
-    except RefusedError as error:
+    except DomainError as error:
         return {}, json.dumps({"error": str(error)})
     try:
         return arguments, json.dumps(domain.call(state, name, arguments))
-    except RefusedError as error:
+    except DomainError as error:
         return arguments, json.dumps({"error": str(error)})
     except (KeyError, TypeError, ValueError) as error:
         return arguments, json.dumps({"error": f"wrong arguments: {error!r}"})

@@ -25,7 +25,7 @@ MAX_INTERRUPTS_AFTER_MS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedCall:
+class RequiredCall:
     """A tool call that a turn must make."""
 
     name: str
@@ -34,7 +34,7 @@ class ExpectedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Hesitation:
     """A hesitation of the caller."""
 
     at_char: int
@@ -53,10 +53,10 @@ class DialogueTurn:
     reject: tuple[re.Pattern[str], ...] = ()
     """None may be found in it."""
     max_words: int | None = None
-    calls: tuple[ExpectedCall, ...] = ()
+    calls: tuple[RequiredCall, ...] = ()
     no_call: bool = False
     """True: this turn must call no tool."""
-    pauses: tuple[Pause, ...] = ()
+    pauses: tuple[Hesitation, ...] = ()
     """Hesitations within the line, in order. Only over voice."""
     interrupts_after_ms: int | None = None
     """Time after the first audible sample of the answer before at which this line is begun, over
@@ -112,7 +112,7 @@ def _turn(table: Mapping[str, Any]) -> DialogueTurn:
     known = {"caller", "expect", "reject", "max_words", "call", "no_call"}
     _refuse_others(table, known | {"pause_ms", "interrupts_after_ms"})
     calls = tuple(
-        ExpectedCall(each["name"], each.get("arguments", {})) for each in table.get("call", ())
+        RequiredCall(each["name"], each.get("arguments", {})) for each in table.get("call", ())
     )
     caller, pauses = _line(table["caller"], table.get("pause_ms", []))
     after_ms = table.get("interrupts_after_ms")
@@ -130,7 +130,7 @@ def _turn(table: Mapping[str, Any]) -> DialogueTurn:
     )
 
 
-def _line(marked: Any, lengths_ms: Any) -> tuple[str, tuple[Pause, ...]]:
+def _line(marked: Any, lengths_ms: Any) -> tuple[str, tuple[Hesitation, ...]]:
     """A line without its marks, and the pauses that they stand for."""
     if not isinstance(marked, str):
         raise TypeError("caller must be a text")
@@ -146,7 +146,7 @@ def _line(marked: Any, lengths_ms: Any) -> tuple[str, tuple[Pause, ...]]:
     for part, length_ms in zip(parts, lengths_ms, strict=False):
         _check_ms("pause_ms", length_ms, 1, MAX_PAUSE_MS)
         at_char += len(part) + 1
-        pauses.append(Pause(at_char, length_ms))
+        pauses.append(Hesitation(at_char, length_ms))
     return " ".join(parts), tuple(pauses)
 
 

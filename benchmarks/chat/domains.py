@@ -13,7 +13,7 @@ State: TypeAlias = dict[str, Any]
 Arguments: TypeAlias = Mapping[str, Any]
 
 
-class RefusedError(Exception):
+class DomainError(Exception):
     """A call that the domain refuses; its text is the tool's result."""
 
 
@@ -26,7 +26,7 @@ class DomainTool:
     parameters: Mapping[str, Mapping[str, Any]]
     """JSON schema of each argument. All are required, except those of `optional`."""
     run: Callable[[State, Arguments], Any]
-    """Changes the state and returns the result. Raises RefusedError."""
+    """Changes the state and returns the result. Raises DomainError."""
     optional: tuple[str, ...] = ()
 
     def definition(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Domain:
         return copy.deepcopy(self.state)
 
     def call(self, state: State, name: str, arguments: Arguments) -> Any:
-        """Run a tool. Raises RefusedError, also for an unknown tool and missing arguments."""
+        """Run a tool. Raises DomainError, also for an unknown tool and missing arguments."""
         for tool in self.tools:
             if tool.name == name:
                 missing = [
@@ -65,9 +65,9 @@ class Domain:
                     if each not in tool.optional and each not in arguments
                 ]
                 if missing:
-                    raise RefusedError(f"missing: {', '.join(missing)}")
+                    raise DomainError(f"missing: {', '.join(missing)}")
                 return tool.run(state, arguments)
-        raise RefusedError(f"no tool {name}")
+        raise DomainError(f"no tool {name}")
 
 
 def _text(description: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _book_table(state: State, given: Arguments) -> Any:
         **{key: given[key] for key in ("name", "people", "day", "time")},
     }
     if booking["day"] in state["closed"]:
-        raise RefusedError(f"closed on {booking['day']}")
+        raise DomainError(f"closed on {booking['day']}")
     state["bookings"].append(booking)
     return {"booked": booking}
 
@@ -113,7 +113,7 @@ def _cancel_table(state: State, given: Arguments) -> Any:
     wanted = str(given["name"]).casefold()
     left = [each for each in state["bookings"] if each["name"].casefold() != wanted]
     if len(left) == len(state["bookings"]):
-        raise RefusedError(f"no booking for {given['name']}")
+        raise DomainError(f"no booking for {given['name']}")
     state["bookings"] = left
     return {"cancelled": given["name"]}
 
@@ -178,7 +178,7 @@ def _transfer(state: State, given: Arguments) -> Any:
     accounts, amount = state["accounts"], float(given["amount"])
     source, target = given["source"], given["target"]
     if amount <= 0 or amount > accounts[source]:
-        raise RefusedError(f"the {source} account holds {accounts[source]}")
+        raise DomainError(f"the {source} account holds {accounts[source]}")
     accounts[source] -= amount
     accounts[target] += amount
     return {"moved": amount, "left": accounts[source]}
@@ -187,7 +187,7 @@ def _transfer(state: State, given: Arguments) -> Any:
 def _block_card(state: State, given: Arguments) -> Any:
     card = str(given["last_digits"])
     if card not in state["cards"]:
-        raise RefusedError(f"no card ends in {card}")
+        raise DomainError(f"no card ends in {card}")
     state["cards"][card] = "blocked"
     return {"blocked": card}
 
@@ -237,7 +237,7 @@ BANK: Final = Domain(
 def _order(state: State, given: Arguments) -> dict[str, Any]:
     number = str(given["order_number"])
     if number not in state["orders"]:
-        raise RefusedError(f"no order {number}")
+        raise DomainError(f"no order {number}")
     order: dict[str, Any] = state["orders"][number]
     return order
 
@@ -245,7 +245,7 @@ def _order(state: State, given: Arguments) -> dict[str, Any]:
 def _cancel_order(state: State, given: Arguments) -> Any:
     order = _order(state, given)
     if order["status"] != "packed":
-        raise RefusedError(f"the order is {order['status']} and can't be cancelled")
+        raise DomainError(f"the order is {order['status']} and can't be cancelled")
     order["status"] = "cancelled"
     return order
 
@@ -253,7 +253,7 @@ def _cancel_order(state: State, given: Arguments) -> Any:
 def _return_order(state: State, given: Arguments) -> Any:
     order = _order(state, given)
     if order["status"] != "delivered":
-        raise RefusedError(f"the order is {order['status']}; only delivered ones can be returned")
+        raise DomainError(f"the order is {order['status']}; only delivered ones can be returned")
     order["status"] = "return requested"
     order["reason"] = given["reason"]
     return order
@@ -262,7 +262,7 @@ def _return_order(state: State, given: Arguments) -> Any:
 def _change_address(state: State, given: Arguments) -> Any:
     order = _order(state, given)
     if order["status"] == "delivered":
-        raise RefusedError("the order is delivered")
+        raise DomainError("the order is delivered")
     order["address"] = given["address"]
     return order
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from .dialogue import DialogueTurn, ExpectedCall
+from .dialogue import DialogueTurn, RequiredCall
 
 MAX_WORDS: Final = 60
 """Most words of a reply: 20 s of speech. No caller listens to more at a time."""
@@ -107,7 +107,7 @@ def call_problems(turn: DialogueTurn, calls: Sequence[Call]) -> list[str]:
     return found
 
 
-def is_call(expected: ExpectedCall, call: Call) -> bool:
+def is_call(expected: RequiredCall, call: Call) -> bool:
     """True if a call has the expected name and arguments."""
     name, arguments = call
     return name == expected.name and holds(expected.arguments, arguments)

@@ -45,7 +45,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class CallScript:
     """The call's turns."""
 
     fact_turn: int
@@ -92,7 +92,7 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Record:
+class LongCallResult:
     """What the call brought."""
 
     turns: list[Turn] = field(default_factory=list)
@@ -142,12 +142,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if missed else 0
 
 
-def read_script(path: Path) -> Script:
+def read_script(path: Path) -> CallScript:
     """Raises BenchError for a file that is no script."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
         questions = tuple(Question(each["caller"], each["knows"]) for each in data["questions"])
-        return Script(
+        return CallScript(
             int(data["fact_turn"]),
             str(data["facts"]),
             int(data["first_question_turn"]),
@@ -163,10 +163,10 @@ async def hold(
     lines: Sequence[tuple[str, Question | None]],
     gap_s: float,
     clock: Clock | None = None,
-) -> Record:
+) -> LongCallResult:
     """Hold the call. Raises BenchError where a reply does not come."""
     clock = clock or SystemClock()
-    record = Record()
+    record = LongCallResult()
     async with connect(url, wait_s=CONNECT_S) as call:
         await call.update(output_modalities=["text"])
         events: asyncio.Queue[ev.ClientEvent] = asyncio.Queue()
@@ -192,7 +192,7 @@ async def _timely_answer(
     call: Call,
     events: "asyncio.Queue[ev.ClientEvent]",
     turn: Turn,
-    record: Record,
+    record: LongCallResult,
     clock: Clock,
 ) -> None:
     try:
@@ -211,7 +211,7 @@ async def _answer(
     call: Call,
     events: "asyncio.Queue[ev.ClientEvent]",
     turn: Turn,
-    record: Record,
+    record: LongCallResult,
     clock: Clock,
 ) -> None:
     asked_ns = clock.now_ns()
@@ -244,13 +244,13 @@ async def _answer(
                 pass
 
 
-def slowest_ratio(record: Record) -> float:
+def slowest_ratio(record: LongCallResult) -> float:
     """First token of the slowest turn after the reference, as a multiple of turn 5's."""
     later = [each.first_token_ms for each in record.turns if each.turn > max(REFERENCE)]
     return max(later, default=0.0) / record.reference_ms
 
 
-def missed_gates(record: Record) -> list[str]:
+def missed_gates(record: LongCallResult) -> list[str]:
     """Gates missed, a line for each turn."""
     limit_ms = MAX_RATIO * record.reference_ms
     late = [
@@ -266,7 +266,7 @@ def missed_gates(record: Record) -> list[str]:
     return late + unknown
 
 
-def table(record: Record) -> str:
+def table(record: LongCallResult) -> str:
     """Format the call: first tokens by ten turns, summaries, and what is known."""
     lines = [f"{'turns':<10}{'first token, ms: median':>24}{'slowest':>9}{'prompt tokens':>15}"]
     for start in range(0, len(record.turns), 10):

@@ -31,7 +31,7 @@ class SpokenFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnRecord:
+class TurnResult:
     """What a turn brought."""
 
     caller: str
@@ -50,7 +50,7 @@ class DialogueRecord:
 
     id: str
     category: str
-    turns: list[TurnRecord] = field(default_factory=list)
+    turns: list[TurnResult] = field(default_factory=list)
     state_problem: str = ""
     num_history_checked: int = 0
     """Number of replies whose words in the server's history were compared with the audio heard."""

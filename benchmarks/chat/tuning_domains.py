@@ -4,7 +4,7 @@ those that are judged, so that a setting fitted here does not know the judged to
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .domains import Arguments, Domain, DomainTool, RefusedError, State
+from .domains import Arguments, Domain, DomainError, DomainTool, State
 
 
 def _text(description: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def _looked_up(kind: str, key: str) -> Any:
         table: Mapping[str, Any] = state[kind]
         wanted = str(given[key]).casefold()
         if wanted not in table:
-            raise RefusedError(f"no {key} {given[key]}")
+            raise DomainError(f"no {key} {given[key]}")
         return table[wanted]
 
     return run

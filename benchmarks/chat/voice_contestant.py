@@ -18,7 +18,7 @@ from typing import Any, Final
 from agent.client import events as ev
 from agent.client.call import Call, connect
 from agent.client.errors import CallEndedError, ConnectError
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from agent.client.simulated_caller.playback import NS_PER_S
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS, SpokenTurn
 from agent.client.tools import Handler
@@ -35,7 +35,7 @@ from .contestant import run_call
 from .dialogue import Dialogue, DialogueTurn
 from .domains import Arguments, Domain, State
 from .judge import call_problems, holds, problems
-from .records import DialogueRecord, Interruption, SpokenFigures, TurnRecord
+from .records import DialogueRecord, Interruption, SpokenFigures, TurnResult
 
 PATIENCE_S: Final = 60.0
 """Wait for an answer, and for its end, from the end of a line. Longer than a caller's: how late an
@@ -86,7 +86,7 @@ class VoiceContestant:
                 log.note(event)
                 words.note(event)
 
-            caller = Caller(call, on_event=note)
+            caller = SimulatedCaller(call, on_event=note)
             interrupted: list[str | None] = []
             async with asyncio.TaskGroup() as group:
                 group.create_task(caller.run())
@@ -206,7 +206,7 @@ async def _offer(call: Call, domain: Domain, tools: DomainRun) -> None:
 
 
 async def _converse(
-    caller: Caller,
+    caller: SimulatedCaller,
     turns: Sequence[DialogueTurn],
     lines: Sequence[SpokenLine],
     log: ReplyLog,
@@ -237,11 +237,11 @@ async def _converse(
 
 def _turn_records(
     turns: Sequence[DialogueTurn],
-    caller: Caller,
+    caller: SimulatedCaller,
     log: ReplyLog,
     tools: DomainRun,
     interrupted: Sequence[str | None],
-) -> list[TurnRecord]:
+) -> list[TurnResult]:
     """Judge every turn that was spoken."""
     records = []
     for number, (turn, exchange) in enumerate(zip(turns, caller.exchanges, strict=False)):
@@ -250,12 +250,12 @@ def _turn_records(
         found = problems(turn, reply, calls, is_interrupted=is_interrupted)
         right = not call_problems(turn, calls)
         spoken = _figures(turn, exchange, caller, interrupted[number])
-        records.append(TurnRecord(turn.caller, reply, calls, found, right, spoken))
+        records.append(TurnResult(turn.caller, reply, calls, found, right, spoken))
     return records
 
 
 def _figures(
-    turn: DialogueTurn, exchange: SpokenTurn, caller: Caller, over: str | None
+    turn: DialogueTurn, exchange: SpokenTurn, caller: SimulatedCaller, over: str | None
 ) -> SpokenFigures:
     errors = spoken_errors(turn.caller, exchange.caller_text)
     outcome = None
@@ -272,7 +272,7 @@ def _figures(
     )
 
 
-def _left_ms(exchange: SpokenTurn, caller: Caller, over: str | None) -> float | None:
+def _left_ms(exchange: SpokenTurn, caller: SimulatedCaller, over: str | None) -> float | None:
     """Time in ms that a reply was played from the beginning of this line on."""
     began_ns = exchange.onset_ns(caller.microphone.rate_hz)
     onset_ns = None if over is None else caller.loudspeaker.onset_ns(over)

@@ -35,7 +35,7 @@ MORE_PER_SPEAKER: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PipelineStep:
     """One command."""
 
     name: str
@@ -45,7 +45,7 @@ class Step:
     """Where this file exists, there is nothing to do."""
 
 
-def steps(options: argparse.Namespace) -> list[Step]:
+def steps(options: argparse.Namespace) -> list[PipelineStep]:
     """The commands in their order."""
     out: Path = options.out
     turns, pauses, ends = out / "turns", out / "pauses.jsonl", out / "message_ends.json"
@@ -56,8 +56,8 @@ def steps(options: argparse.Namespace) -> list[Step]:
     seed = ["--seed", str(options.seed)]
     names = ["--names", str(out / "names.txt")]
     found = [
-        Step("turns", turn_data.main, (str(turns), *sources, *seed), turns / "card.json"),
-        Step("pauses", turn_pauses.main, (str(turns), str(pauses), *names)),
+        PipelineStep("turns", turn_data.main, (str(turns), *sources, *seed), turns / "card.json"),
+        PipelineStep("pauses", turn_pauses.main, (str(turns), str(pauses), *names)),
     ]
     fitted = [str(pauses), "--message-ends", str(ends), "--json", str(out / "figures.json")]
     if options.shipped:
@@ -66,15 +66,19 @@ def steps(options: argparse.Namespace) -> list[Step]:
         more, more_pauses = out / "more", out / "more.jsonl"
         many = (*corpora, "--per-speaker", str(MORE_PER_SPEAKER), *seed)
         found += [
-            Step("more turns", turn_data.main, (str(more), *many), more / "card.json"),
-            Step("their pauses", turn_pauses.main, (str(more), str(more_pauses), "--no-words")),
+            PipelineStep("more turns", turn_data.main, (str(more), *many), more / "card.json"),
+            PipelineStep(
+                "their pauses", turn_pauses.main, (str(more), str(more_pauses), "--no-words")
+            ),
         ]
         fitted += ["--more", str(more_pauses)]
     if options.write:
         fitted.append("--write")
     preset = ("--preset", options.preset)
-    found.append(Step("language model", message_ends.main, (str(ends), str(pauses), *preset)))
-    found.append(Step("fit", fit.main, tuple(fitted)))
+    found.append(
+        PipelineStep("language model", message_ends.main, (str(ends), str(pauses), *preset))
+    )
+    found.append(PipelineStep("fit", fit.main, tuple(fitted)))
     return found
 
 

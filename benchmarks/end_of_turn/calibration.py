@@ -40,7 +40,7 @@ NUM_BINS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
+class ProbabilityBin:
     """Pauses whose probabilities lie between `low` and `high`."""
 
     low: float
@@ -63,7 +63,7 @@ class Reliability:
     base_brier: float
     """Brier score of a probability that is always the share of ends."""
     expected_calibration_error: float
-    bins: tuple[Bin, ...]
+    bins: tuple[ProbabilityBin, ...]
 
 
 def reliability(predicted: Sequence[float], observed: Sequence[bool]) -> Reliability:
@@ -87,14 +87,18 @@ def reliability(predicted: Sequence[float], observed: Sequence[bool]) -> Reliabi
     )
 
 
-def _bin(place: int, predicted: np.ndarray[Any, Any], observed: np.ndarray[Any, Any]) -> Bin:
+def _bin(
+    place: int, predicted: np.ndarray[Any, Any], observed: np.ndarray[Any, Any]
+) -> ProbabilityBin:
     low, high = place / NUM_BINS, (place + 1) / NUM_BINS
     count, ends = len(predicted), int(observed.sum())
     if not count:
-        return Bin(low, high, 0, None, None, (0.0, 1.0))
+        return ProbabilityBin(low, high, 0, None, None, (0.0, 1.0))
     interval = tuple(round(each, 4) for each in wilson_interval(ends, count))
     mean = round(float(predicted.mean()), 4)
-    return Bin(low, high, count, mean, round(ends / count, 4), (interval[0], interval[1]))
+    return ProbabilityBin(
+        low, high, count, mean, round(ends / count, 4), (interval[0], interval[1])
+    )
 
 
 def judged_at(

@@ -38,6 +38,10 @@ DISK_MB: Final = 96
 FROZEN_S: Final = 1.0
 THAWED_S: Final = 0.05
 BALLAST: Final = "ballast"
+WRITTEN_S: Final = 5.0
+"""Time in s from the end of a call until its recording and its trace are missed."""
+LOOK_S: Final = 0.25
+"""Time in s between two looks at them."""
 
 _FIFREEZE: Final = 0xC0045877
 _FITHAW: Final = 0xC0045878
@@ -76,9 +80,18 @@ class Disk(Surroundings):
         _command("mount", "-o", "remount,abort", str(self.mount))
 
     def slow_down(self) -> None:
-        """Freeze it again and again, on a thread, until `speed_up`."""
+        """Freeze it again and again, on a thread, until `speed_up`: when this returns it is frozen.
+        Raises OSError."""
+        descriptor = os.open(self.mount, os.O_RDONLY)
+        try:
+            self._freeze(descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
         self._is_slow.set()
-        self._freezing = threading.Thread(target=self._freeze, name="bench-disk", daemon=True)
+        self._freezing = threading.Thread(
+            target=self._keep_freezing, args=(descriptor,), name="bench-disk", daemon=True
+        )
         self._freezing.start()
 
     def speed_up(self) -> None:
@@ -87,25 +100,25 @@ class Disk(Surroundings):
         if self._freezing is not None:
             self._freezing.join()
 
-    def _freeze(self) -> None:
-        with _descriptor(self.mount) as descriptor:
-            while self._is_slow.is_set():
-                fcntl.ioctl(descriptor, _FIFREEZE, 0)
+    def _freeze(self, descriptor: int) -> None:
+        fcntl.ioctl(descriptor, _FIFREEZE, 0)
+        self.num_frozen += 1
+
+    def _keep_freezing(self, descriptor: int) -> None:
+        """Thaw it, and freeze it anew while it shall be slow. `descriptor`: of the frozen disk's
+        folder; it is closed."""
+        try:
+            while True:
                 try:
                     time.sleep(FROZEN_S)
                 finally:
                     fcntl.ioctl(descriptor, _FITHAW, 0)
-                self.num_frozen += 1
                 time.sleep(THAWED_S)
-
-
-@contextmanager
-def _descriptor(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+                if not self._is_slow.is_set():
+                    return
+                self._freeze(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _command(*arguments: str) -> None:
@@ -187,10 +200,14 @@ def _on_disk(act: Callable[[Disk], None]) -> Act:
 
 
 async def files_kept(site: FaultSite) -> Aftermath:
-    """What of the calls' recordings and traces is on the disk; what the log says is shown, too."""
+    """What of the calls' recordings and traces is on the disk, `WRITTEN_S` after the call at the
+    latest."""
     disk = _disk(site)
-    recordings = [each.stat().st_size for each in sorted(disk.recordings.rglob("*.wav"))]
-    traces = [each.stat().st_size for each in sorted(disk.traces.rglob("*")) if each.is_file()]
+    for _ in range(round(WRITTEN_S / LOOK_S)):
+        recordings, traces = await asyncio.to_thread(_kept_sizes, disk)
+        if any(recordings) and any(traces):
+            break
+        await asyncio.sleep(LOOK_S)
     seen = f"on the disk: recordings: {in_kb(recordings)}; traces: {in_kb(traces)}"
     lost = [
         f"the {name}"
@@ -198,6 +215,15 @@ async def files_kept(site: FaultSite) -> Aftermath:
         if not any(found)
     ]
     return Aftermath(seen=[seen], lost=lost)
+
+
+def _kept_sizes(disk: Disk) -> tuple[list[int], list[int]]:
+    """Sizes of the recordings and of the traces. Blocks: a disk that is frozen waits."""
+    traces = [each for each in sorted(disk.traces.rglob("*")) if each.is_file()]
+    return (
+        [each.stat().st_size for each in sorted(disk.recordings.rglob("*.wav"))],
+        [each.stat().st_size for each in traces],
+    )
 
 
 async def freezes_counted(site: FaultSite) -> Aftermath:

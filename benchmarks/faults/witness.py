@@ -21,12 +21,13 @@ import numpy as np
 from agent.client import events as ev
 from agent.client.call import Call
 from agent.client.errors import CallEndedError, ConnectError
-from agent.client.simulated_caller.caller import Caller
-from agent.client.simulated_caller.playback import AUDIBLE, NS_PER_S
+from agent.client.simulated_caller.caller import SimulatedCaller
+from agent.client.simulated_caller.playback import NS_PER_S
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from benchmarks.signals.recordings import TurnRecording
 from languages import ENGLISH
 from latency_budget.account.clock import SystemClock
+from latency_budget.account.marks import AUDIBLE
 
 from .fault_case import dial
 from .silence import Span, longest_silence_ns
@@ -200,7 +201,7 @@ class Witness:
             async with self._dial(self._url) as call:
                 if self._session:
                     await call.update(**self._session)
-                caller = Caller(call, on_event=ear.note, record=False)
+                caller = SimulatedCaller(call, on_event=ear.note, record=False)
                 async with asyncio.TaskGroup() as group:
                     group.create_task(caller.run())
                     with contextlib.suppress(CallEndedError):  # the ear has the reason
@@ -216,7 +217,7 @@ class Witness:
             ear.heard.append(f"can't connect: {error}")
         self.found.heard += ear.heard
 
-    async def _converse(self, caller: Caller, ear: Ear) -> None:
+    async def _converse(self, caller: SimulatedCaller, ear: Ear) -> None:
         if self._struck_ns is None:
             first = await self._answer(caller, self._say(caller))
             if not ear.is_answered(first):
@@ -236,7 +237,7 @@ class Witness:
         while _next_answered(caller, ear, self._struck_ns) is None and not self._is_late():
             await self._answer(caller, self._say(caller))
 
-    async def _strike_during(self, exchange: SpokenTurn, caller: Caller) -> None:
+    async def _strike_during(self, exchange: SpokenTurn, caller: SimulatedCaller) -> None:
         if self._at_end_of_speech:
             while caller.closed is None:
                 if _is_said(exchange, self._clock.now_ns()):
@@ -245,7 +246,7 @@ class Witness:
             self._struck_ns = exchange.last_voiced_ns or self._clock.now_ns()
         await self._strike()
 
-    async def _check_history(self, call: Call, caller: Caller, ear: Ear) -> None:
+    async def _check_history(self, call: Call, caller: SimulatedCaller, ear: Ear) -> None:
         """Ask for the first turn of the first call."""
         if self.found.num_calls > 1 or not ear.item_ids or caller.closed is not None:
             return
@@ -263,12 +264,12 @@ class Witness:
         struck_ns = self._struck_ns
         return struck_ns is None or self._clock.now_ns() - struck_ns > self._give_up_ns
 
-    def _say(self, caller: Caller) -> SpokenTurn:
+    def _say(self, caller: SimulatedCaller) -> SpokenTurn:
         recording = self._recordings[self._num_said % len(self._recordings)]
         self._num_said += 1
         return caller.say(recording.pcm, recording.rate_hz)
 
-    async def _answer(self, caller: Caller, exchange: SpokenTurn) -> SpokenTurn:
+    async def _answer(self, caller: SimulatedCaller, exchange: SpokenTurn) -> SpokenTurn:
         """Wait until the answer was heard, or for the caller's patience. Raises CallEndedError."""
         await caller.wait_quiet(len(exchange.pcm) / caller.microphone.rate_hz + PATIENCE_S)
         return exchange
@@ -286,7 +287,7 @@ def _onset_ns(exchange: SpokenTurn) -> int | None:
     return exchange.last_voiced_ns + round(exchange.e2e_ear_ms * 1e6)
 
 
-def _next_answered(caller: Caller, ear: Ear, struck_ns: int) -> SpokenTurn | None:
+def _next_answered(caller: SimulatedCaller, ear: Ear, struck_ns: int) -> SpokenTurn | None:
     """The first answered turn that ended after the fault."""
     for exchange in caller.exchanges:
         after = exchange.last_voiced_ns is not None and exchange.last_voiced_ns >= struck_ns
@@ -295,7 +296,7 @@ def _next_answered(caller: Caller, ear: Ear, struck_ns: int) -> SpokenTurn | Non
     return None
 
 
-def _account(found: Observation, caller: Caller, ear: Ear, struck_ns: int | None) -> None:
+def _account(found: Observation, caller: SimulatedCaller, ear: Ear, struck_ns: int | None) -> None:
     """Add the silences and unanswered turns of one call, from the fault on."""
     if struck_ns is None:
         return

@@ -78,11 +78,11 @@ AT_REST: Final = {
     "sequences": MAX_IDLE,
     "tasks": 2,
     "descriptors": 4,
-    "threads": 6,
+    "threads": 1,
 }
 """What may be more after the last call than before the first. The HTTP API keeps idle
-conversations; asyncio's threads for short work are made as they are needed; connections of the
-bench stay open."""
+conversations; connections of the bench stay open; the first visits make one more thread, which
+stays."""
 MAX_FAILED: Final = 0.01
 """Greatest share of turns without an answer, of visits that failed, and of those that were refused:
 the server has a line more than there are callers."""

@@ -3,11 +3,13 @@
 Run by the bench as `python -m benchmarks.soak.probed_server serve ...`. The heap is traced
 (`tracemalloc`) from the first request on, that is when the models are loaded: what the calls
 allocate is seen, and a snapshot takes a few hundredths of a second. What native code allocates is
-in none of these figures; it is in the process's memory.
+in none of these figures; it is in the process's memory. The lines that hold most are named with
+their callers, since memory that a library allocates says nothing of who keeps it.
 """
 
 import asyncio
 import sys
+import threading
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -17,6 +19,13 @@ from agent.__main__ import main
 from benchmarks.callers.control_socket import Json, RecordedLoop, listen
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+
+NUM_FRAMES: Final = 3
+"""Frames of an allocation: the line itself and two callers."""
+
+LARGE_BYTES: Final = 512 << 10
+MAX_LARGE: Final = 10
+"""Lines that are named: so many, each with at least `LARGE_BYTES`."""
 
 
 def subsystem(file: str) -> str:
@@ -42,24 +51,37 @@ class Probe:
         self.loop.install()
 
     def handle(self, request: Json) -> Json:
-        """`{"heap": bool}` -> `{"tasks", "heap"}`; the heap in bytes by subsystem. Raises
+        """`{"heap": bool}` -> `{"tasks", "pool_threads", "heap", "large"}`: threads of asyncio's
+        pools, the heap in bytes by subsystem, and by line the largest parts of it. Raises
         RuntimeError where there is no loop."""
         loop = self.loop.loop
         if loop is None:
             raise RuntimeError("the server has no event loop")
+        sizes, large = self._heap() if request.get("heap") else ({}, {})
         return {
             "tasks": len(asyncio.all_tasks(loop)),
-            "heap": self._heap() if request.get("heap") else {},
+            "pool_threads": sum(each.name.startswith("asyncio_") for each in threading.enumerate()),
+            "heap": sizes,
+            "large": large,
         }
 
-    def _heap(self) -> dict[str, int]:
+    def _heap(self) -> tuple[dict[str, int], dict[str, int]]:
         if not tracemalloc.is_tracing():
-            tracemalloc.start()
-            return {}
+            tracemalloc.start(NUM_FRAMES)
+            return {}, {}
+        snapshot = tracemalloc.take_snapshot()
         sizes: Counter[str] = Counter()
-        for each in tracemalloc.take_snapshot().statistics("filename"):
-            sizes[subsystem(each.traceback[0].filename)] += each.size
-        return dict(sizes)
+        for each in snapshot.statistics("filename"):
+            sizes[subsystem(each.traceback[-1].filename)] += each.size
+        largest = snapshot.statistics("traceback")[:MAX_LARGE]
+        large = {_told(each.traceback): each.size for each in largest if each.size >= LARGE_BYTES}
+        return dict(sizes), large
+
+
+def _told(traceback: tracemalloc.Traceback) -> str:
+    """The line that allocated, then its callers: "numeric.py:12 < log_mel.py:34"."""
+    frames = reversed(list(traceback))  # the line itself is the last
+    return " < ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
 
 
 def run(argv: list[str] | None = None) -> Any:

@@ -12,7 +12,7 @@ import httpx
 from agent.errors import BenchError
 from agent.http.auth.cli_credentials import entry_at
 from benchmarks.callers.control_socket import request
-from latency_budget.host import cpu_s, resident_mb
+from latency_budget.host import anonymous_mb, cpu_s, resident_mb
 
 METRICS: Final = {
     "calls": "halfsec_calls",
@@ -44,6 +44,8 @@ class Sample:
     values: Values = field(default_factory=dict)
     heap: dict[str, int] = field(default_factory=dict)
     """Bytes of the Python heap by subsystem, allocated since the first sample."""
+    large: dict[str, int] = field(default_factory=dict)
+    """Bytes by line and its callers: the largest parts of that heap."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,21 +70,27 @@ async def take_sample(server: SampledServer, at_s: float, part: int, *, heap: bo
     if memory_mb is None:
         raise BenchError("The server's process has ended; its log says why.")
     values["rss_mb"] = memory_mb
+    own_mb = anonymous_mb(server.pid)
+    if own_mb is not None:
+        values["anonymous_mb"] = own_mb
     values |= _counts(server.pid)
     spent_s = cpu_s(server.pid)
     if spent_s is not None:
         values["cpu_s"] = spent_s
     values |= await read_server(server.url)
     sizes: dict[str, int] = {}
+    large: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         probed = await asyncio.to_thread(request, server.socket, heap=heap)
         values["tasks"] = probed["tasks"]
-        sizes = probed["heap"]
+        sizes, large = probed["heap"], probed["large"]
+        if "threads" in values:  # a pool's threads are made as they are needed, up to its bound
+            values["threads"] -= probed["pool_threads"]
         if sizes:
             values["heap_mb"] = sum(sizes.values()) / (1 << 20)
     for name, path in server.files.items():
         values[name] = sum(_sizes(path)) / (1 << 20)
-    return Sample(at_s, part, values, sizes)
+    return Sample(at_s, part, values, sizes, large)
 
 
 def _counts(pid: int) -> Values:

@@ -124,7 +124,7 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 
 @dataclass(slots=True)
-class Phase:
+class AbusePhase:
     """One phase: the call that was held, and the server's resident memory around it."""
 
     call: HeldCall
@@ -138,14 +138,14 @@ async def measure(
     url: str,
     attacks: dict[str, Attack],
     memory_mb: Callable[[], float | None] = lambda: None,
-) -> dict[str, Phase]:
+) -> dict[str, AbusePhase]:
     """Hold the call in each phase. `memory_mb` reads the server's memory. Returns phases by name.
     Raises ConnectError."""
 
-    async def held() -> Phase:
+    async def held() -> AbusePhase:
         before_mb = memory_mb()
         call = await hold(recordings, url, plan)
-        return Phase(call, before_mb, memory_mb())
+        return AbusePhase(call, before_mb, memory_mb())
 
     await wait_ready(url, START_TIMEOUT_S)
     plan = CallerPlan(HEARD_S, PATIENCE_S)
@@ -181,7 +181,7 @@ async def _attacked(attack: Attack, target: AttackTarget) -> AsyncIterator[None]
         attacking.cancel()
 
 
-def verdicts(phases: dict[str, Phase]) -> dict[str, Json]:
+def verdicts(phases: dict[str, AbusePhase]) -> dict[str, Json]:
     """Verdict on each phase: percentiles at the ear, turns without an answer, memory in MB before
     and after, pass or fail."""
     found: dict[str, Json] = {}

@@ -14,7 +14,7 @@ from typing import Any, Final
 from agent.client import events as ev
 from agent.client.call import Call, connect
 from agent.client.errors import CallEndedError
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from agent.client.simulated_caller.playback import NS_PER_S
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS, SpokenTurn
 from agent.client.simulated_caller.talk import fetch_trace
@@ -113,7 +113,7 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallerPlan) 
             words.note(event)
             asides.note(event)
 
-        caller = Caller(call, on_event=note, cut_after_s=plan.cut_after_s)
+        caller = SimulatedCaller(call, on_event=note, cut_after_s=plan.cut_after_s)
         async with asyncio.TaskGroup() as group:
             group.create_task(caller.run())
             try:
@@ -135,7 +135,7 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallerPlan) 
 
 
 async def converse(
-    caller: Caller, asides: Asides, recordings: Sequence[TurnRecording], plan: CallerPlan
+    caller: SimulatedCaller, asides: Asides, recordings: Sequence[TurnRecording], plan: CallerPlan
 ) -> None:
     """Say every recording and hear its answer, with the plan's behaviour."""
     barge_in = None if plan.barge_in_seed is None else random.Random(plan.barge_in_seed)
@@ -159,7 +159,7 @@ async def converse(
 
 
 async def hear_part(
-    caller: Caller,
+    caller: SimulatedCaller,
     exchange: SpokenTurn,
     part_s: float,
     patience_s: float,
@@ -184,7 +184,9 @@ async def hear_part(
     return heard[0]
 
 
-async def check_history(call: Call, caller: Caller, words: HeardWords, held: HeldCall) -> None:
+async def check_history(
+    call: Call, caller: SimulatedCaller, words: HeardWords, held: HeldCall
+) -> None:
     """Compare the history's text of every reply, heard wholly or in part, with the audio. `held` is
     given the result. Raises CallEndedError."""
     asked = {

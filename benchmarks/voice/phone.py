@@ -32,7 +32,7 @@ import httpx
 
 from agent.client.call import wait_ready
 from agent.client.errors import CallEndedError, ConnectError
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS
 from agent.client.simulated_caller.summary import percentiles_ms
 from agent.errors import BenchError
@@ -101,7 +101,7 @@ async def hold(
     early returns the turns so far, with an error. Raises ConnectError."""
     held = HeldCall(recordings)
     async with twilio_call(url, line, seed) as call:
-        caller = Caller(call)
+        caller = SimulatedCaller(call)
         async with asyncio.TaskGroup() as group:
             group.create_task(call.run())
             group.create_task(caller.run())
@@ -116,7 +116,7 @@ async def hold(
     return held, call
 
 
-async def _hear_greeting(call: TwilioCall, caller: Caller) -> None:
+async def _hear_greeting(call: TwilioCall, caller: SimulatedCaller) -> None:
     silent_ns = SystemClock().now_ns() + round(SILENT_S * 1e9)
 
     def is_over(now_ns: int) -> bool:
@@ -183,7 +183,7 @@ async def idle_cpu_s(url: str, pid: int) -> float | None:
     """CPU time in s of the server's process per minute of a silent call. None if the platform does
     not report it. Raises ConnectError."""
     async with twilio_call(url, GOOD, seed=0) as call, asyncio.TaskGroup() as group:
-        caller = Caller(call)
+        caller = SimulatedCaller(call)
         group.create_task(call.run())
         group.create_task(caller.run())
         await _hear_greeting(call, caller)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from agent.client.simulated_caller.playback import NS_PER_S
 from agent.client.simulated_caller.spoken_turn import NS_PER_MS, SpokenTurn
 from agent.client.simulated_caller.stereo_recording import stereo, write_stereo
@@ -56,19 +56,19 @@ class StereoCall:
     accounts: list[Account] = field(default_factory=list)
 
 
-def recorded_call(caller: Caller, path: Path) -> StereoCall:
+def recorded_call(caller: SimulatedCaller, path: Path) -> StereoCall:
     """Write the recording of a call that is over, and measure it. Raises BenchError."""
     sound = stereo(caller.microphone, caller.loudspeaker)
     write_stereo(path, sound, caller.microphone.rate_hz)
     return StereoCall(path.name, read_turns(path), accounts_of(caller))
 
 
-def accounts_of(caller: Caller) -> list[Account]:
+def accounts_of(caller: SimulatedCaller) -> list[Account]:
     """Accounts of every reply that was heard in a call, in order."""
     return [account for exchange in caller.exchanges for account in _accounts(exchange, caller)]
 
 
-def _accounts(exchange: SpokenTurn, caller: Caller) -> list[Account]:
+def _accounts(exchange: SpokenTurn, caller: SimulatedCaller) -> list[Account]:
     start_ns = caller.microphone.started_ns or 0
     onsets = [caller.loudspeaker.onset_ns(reply) for reply in exchange.replies]
     # Each reply is accounted for once, in order, whether or not it was heard.

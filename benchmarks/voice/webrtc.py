@@ -34,7 +34,7 @@ import httpx
 
 from agent.client.call import wait_ready
 from agent.client.errors import CallEndedError, ConnectError
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from agent.client.simulated_caller.summary import percentiles_ms
 from agent.errors import BenchError
 from asr.errors import AudioError
@@ -104,7 +104,7 @@ async def hold(
     held = HeldCall(recordings)
     async with webrtc_call(url, line, seed) as call, asyncio.TaskGroup() as group:
         watching = group.create_task(call.run())
-        caller = Caller(call, cut_after_s=PLAN.cut_after_s)
+        caller = SimulatedCaller(call, cut_after_s=PLAN.cut_after_s)
         group.create_task(caller.run())
         try:
             await converse(caller, Asides("stock"), recordings, PLAN)

@@ -60,8 +60,9 @@ def test_the_command_prints_and_saves_a_row_for_each(
     assert "onnx int8" in printed
     rows = json.loads(saved.read_text())["rows"]
     names = [scheme.name for scheme in quality.SCHEMES]
-    assert [row["precision"] for row in rows] == ["float32", "int8", *names]
+    assert [row["precision"] for row in rows] == ["float32", "int8", "int4", *names]
     assert rows[0]["ratio"] == rows[0]["agreement"] == 1
+    assert rows[0]["error"] == 0 < rows[1]["error"] < rows[2]["error"]
     assert len({row["perplexity"] for row in rows}) == len(rows)
     by_name = {row["precision"]: row for row in rows}
     assert by_name["bfloat16"]["ratio"] == pytest.approx(1, abs=0.01)
@@ -83,14 +84,39 @@ def test_the_error_is_that_of_the_difference() -> None:
     eight = quality._Scores(torch.tensor([1.2, 9.0, 2.2, 5.0]), likeliest)
     row = quality._row("cuda", "fp8", eight, sixteen, sixteen)
     assert row.bf16_ratio == row.ratio == pytest.approx(math.exp(0.1))
-    assert row.bf16_error == pytest.approx(math.exp(0.1) * 0.1 / 2)
+    assert row.bf16_error == row.error == pytest.approx(math.exp(0.1) * 0.1 / 2)
+
+
+def test_four_bits_are_judged_over_all_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_tiny_model(tmp_path / "model", "llama")
+    arguments = ["--model", str(tmp_path / "model"), "--tokens", "90", "--cpu"]
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(f"the {name} sat on the mat and said hello " * 20)
+        arguments += ["--text", str(tmp_path / name)]
+    saved = tmp_path / "result.json"
+    assert quality.main([*arguments, "--json", str(saved), "--gate-int4", "2"]) == 0
+    assert "int4 over 2 texts: " in capsys.readouterr().out
+    result = json.loads(saved.read_text())
+    assert result["texts"] == ["one", "two"]
+    named = [(row["precision"], row["text"]) for row in result["rows"]]
+    assert named == [
+        (each, text) for each in ("float32", "int8", "int4") for text in ("one", "two")
+    ]
+    rows = [quality.SchemeFigures(**row) for row in result["rows"]]
+    mean = quality.mean_ratio(rows, "int4")
+    assert mean == pytest.approx(math.sqrt(rows[4].ratio * rows[5].ratio))
+    assert quality.missed_gates(rows, None, None, mean) == []
+    assert len(quality.missed_gates(rows, None, None, mean - 0.001)) == 1
+    assert len(quality.missed_gates(rows[:4], None, None, 9.0)) == 1, "not measured is not held"
 
 
 def test_gates_judge_weights_and_activations_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
-        quality.SchemeFigures("cuda", scheme.name, 10, 1, 1, bf16_ratio=1.012, bf16_error=0.001)
+        quality.SchemeFigures("cuda", scheme.name, 10, 1, 0, 1, bf16_ratio=1.012, bf16_error=0.001)
         for scheme in quality.SCHEMES
     ]
     assert quality.missed_gates(rows, None, None) == []
@@ -131,9 +157,9 @@ def test_what_eight_bits_cost() -> None:
     schemes = [
         scheme for scheme in quality.SCHEMES if scheme.name in ("bfloat16", "fp8 rows, bf16 head")
     ]
-    rows = list(quality.measure(checkpoint, text, quality.NUM_TOKENS, schemes))
+    rows = list(quality.measure(checkpoint, {"licence": text}, quality.NUM_TOKENS, schemes))
     print(*map(quality.line_of, rows), sep="\n")
-    onnx, bfloat16, fp8 = rows[1:]
+    onnx, _, bfloat16, fp8 = rows[1:]
     assert onnx.backend == "onnx"
     assert abs(onnx.ratio - 1) < 0.01
     # 0.947; 0.963 where the rotary tables have the last bits of torch's float32 cosines. Of another

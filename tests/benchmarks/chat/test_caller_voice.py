@@ -10,7 +10,7 @@ import tts
 from agent.errors import BenchError
 from asr.audio.samples import RATE_HZ, last_voiced_sample, samples_from_ms
 from benchmarks.chat.caller_voice import TAIL_MS, CallerVoice, in_room
-from benchmarks.chat.dialogue import DialogueTurn, Pause
+from benchmarks.chat.dialogue import DialogueTurn, Hesitation
 
 VOICE_HZ = 8_000
 WORD_S = 0.3
@@ -52,7 +52,7 @@ class BurstVoice:
 
 
 def test_pauses_lie_before_their_words() -> None:
-    turn = DialogueTurn("one two three four", pauses=(Pause(4, 600), Pause(14, 300)))
+    turn = DialogueTurn("one two three four", pauses=(Hesitation(4, 600), Hesitation(14, 300)))
     voice = CallerVoice(BurstVoice())
     plain, line = voice.speak(DialogueTurn("one two three four")), voice.speak(turn)
     assert line.speech_s - plain.speech_s == pytest.approx(0.9)
@@ -71,7 +71,7 @@ def test_a_line_is_synthesized_once() -> None:
     bursts = BurstVoice()
     voice = CallerVoice(bursts)
     assert voice.name == "bursts"
-    turn = DialogueTurn("one two", pauses=(Pause(4, 500),))
+    turn = DialogueTurn("one two", pauses=(Hesitation(4, 500),))
     assert voice.speak(turn) is voice.speak(turn)
     assert voice.speak(DialogueTurn("one two")) is not voice.speak(turn)
     assert bursts.spoken == ["one two", "one two"]
@@ -97,8 +97,8 @@ def test_the_line_decides_the_room_tone() -> None:
     [
         (DialogueTurn("unspeakable"), "no such phoneme"),
         (DialogueTurn(" "), "has no words"),
-        (DialogueTurn("one two", pauses=(Pause(4, 300), Pause(4, 300))), "another pause"),
-        (DialogueTurn("one two", pauses=(Pause(0, 300),)), "no place between"),
+        (DialogueTurn("one two", pauses=(Hesitation(4, 300), Hesitation(4, 300))), "another pause"),
+        (DialogueTurn("one two", pauses=(Hesitation(0, 300),)), "no place between"),
     ],
 )
 def test_lines_that_can_not_be_spoken(turn: DialogueTurn, problem: str) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from agent.errors import BenchError
 from benchmarks.chat.command import chosen, main
-from benchmarks.chat.dialogue import Dialogue, DialogueTurn, Pause
+from benchmarks.chat.dialogue import Dialogue, DialogueTurn, Hesitation
 
 PLAIN = (DialogueTurn("Hello?", max_words=9),)
-HESITANT = (DialogueTurn("Hello there?", max_words=9, pauses=(Pause(6, 400),)),)
+HESITANT = (DialogueTurn("Hello there?", max_words=9, pauses=(Hesitation(6, 400),)),)
 DIALOGUES = [
     Dialogue("f1", "facts", PLAIN),
     Dialogue("m1", "memory", PLAIN),

@@ -7,7 +7,7 @@ import pytest
 
 from agent.errors import BenchError
 from benchmarks.chat.dialogue import FOLDER, read_dialogues
-from benchmarks.chat.domains import DOMAINS, RefusedError
+from benchmarks.chat.domains import DOMAINS, DomainError
 from benchmarks.chat.judge import holds
 
 DIALOGUES = read_dialogues()
@@ -129,6 +129,6 @@ def test_a_domain_refuses_what_is_wrong_and_keeps_its_state() -> None:
         ("block_card", {"last_digits": "0000"}),
         ("fly", {}),
     ):
-        with pytest.raises(RefusedError):
+        with pytest.raises(DomainError):
             bank.call(state, name, arguments)
     assert state == bank.fresh_state()

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from benchmarks.chat.dialogue import DialogueTurn, ExpectedCall
+from benchmarks.chat.dialogue import DialogueTurn, RequiredCall
 from benchmarks.chat.judge import holds, problems, repeats, speakable_problems
 
 
@@ -72,7 +72,7 @@ def test_an_interrupted_answer_may_have_no_word_but_no_wrong_one() -> None:
     assert problems(asked, "It's Lyon", [], is_interrupted=True)
 
 
-CALL = ExpectedCall("transfer", {"amount": 100, "source": "savings"})
+CALL = RequiredCall("transfer", {"amount": 100, "source": "savings"})
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,15 @@ from agent.session.api.client_events import CreateItem, CreateResponse
 from agent.session.api.conversation import ItemId, Message
 from agent.session.api.server_events import Extension, ReplyEnded, ReplyStarted, ReplyText, Usage
 from benchmarks.chat import long_call
-from benchmarks.chat.long_call import SCRIPT, Record, Turn, hold, missed_gates, read_script, table
+from benchmarks.chat.long_call import (
+    SCRIPT,
+    LongCallResult,
+    Turn,
+    hold,
+    missed_gates,
+    read_script,
+    table,
+)
 from tests.support.fakes.realtime_peer import SETTINGS, Peer, serving
 
 CONDENSED = Extension(
@@ -24,8 +32,8 @@ CONDENSED = Extension(
 )
 
 
-def record_of(*times_ms: float) -> Record:
-    return Record([Turn(number, "?", "!", each) for number, each in enumerate(times_ms, 1)])
+def record_of(*times_ms: float) -> LongCallResult:
+    return LongCallResult([Turn(number, "?", "!", each) for number, each in enumerate(times_ms, 1)])
 
 
 def test_the_script_tells_facts_early_and_asks_for_them_twice() -> None:
@@ -127,7 +135,7 @@ def test_the_command_saves_what_it_measured(
         started.append(arguments)
         yield SimpleNamespace(url="ws://nowhere")
 
-    async def held(url: str, lines: list[object], gap_s: float) -> Record:
+    async def held(url: str, lines: list[object], gap_s: float) -> LongCallResult:
         return record_of(*[100.0] * (len(lines) - 1), 400.0)
 
     monkeypatch.setattr(long_call, "own_server", own_server)

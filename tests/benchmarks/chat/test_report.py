@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from benchmarks.chat.records import DialogueRecord, SpokenFigures, TurnRecord
+from benchmarks.chat.records import DialogueRecord, SpokenFigures, TurnResult
 from benchmarks.chat.report import (
     failure,
     missed_gates,
@@ -16,19 +16,19 @@ from benchmarks.chat.report import (
     voice_table,
 )
 
-RIGHT = TurnRecord("a", "b", [], [])
-WRONG = TurnRecord("a", "b", [("fly", {"to": "x"})], ["lacks c"])
+RIGHT = TurnResult("a", "b", [], [])
+WRONG = TurnResult("a", "b", [("fly", {"to": "x"})], ["lacks c"])
 
 
 def spoken(
-    turn: TurnRecord = RIGHT, *, errors: int = 0, ear_ms: float | None = 500.0, **more: object
-) -> TurnRecord:
+    turn: TurnResult = RIGHT, *, errors: int = 0, ear_ms: float | None = 500.0, **more: object
+) -> TurnResult:
     figures = SpokenFigures("hurt", 4, errors, ear_ms, **{"cut_in": False, **more})  # type: ignore[arg-type]
     return dataclasses.replace(turn, spoken=figures)
 
 
 def test_the_summary_and_its_gates() -> None:
-    miscalled = TurnRecord("a", "b", [], ["calls c"], calls_right=False)
+    miscalled = TurnResult("a", "b", [], ["calls c"], calls_right=False)
     rows = summary(
         [
             DialogueRecord("1", "facts", [RIGHT]),

@@ -13,7 +13,7 @@ from benchmarks.end_of_turn import fit, message_ends, turn_data, turn_pauses
 from benchmarks.end_of_turn.turn_data import LabelledTurn
 
 
-def steps(out: Path, *more: str) -> list[command.Step]:
+def steps(out: Path, *more: str) -> list[command.PipelineStep]:
     corpora = ["--speechocean762", "so.git", "--alphanumeric", "an.git", "--sounds", "s", "t.txt"]
     return command.steps(command._parser().parse_args([str(out), *corpora, *more]))
 

@@ -16,7 +16,7 @@ import pytest
 
 import asr
 from agent.client import events as ev
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.errors import BenchError
 from benchmarks.callers import control_socket
@@ -229,7 +229,7 @@ async def test_a_short_fault_strikes_at_the_end_of_speech() -> None:
 
     said_ns = SystemClock().now_ns() + 100_000_000
     exchange = SpokenTurn(1, np.zeros(1, np.int16), 1, last_voiced_ns=said_ns)
-    caller = cast("Caller", SimpleNamespace(closed=None))
+    caller = cast("SimulatedCaller", SimpleNamespace(closed=None))
     witness = Witness("", [], strike, strike, at_end_of_speech=True)
     await witness._strike_during(exchange, caller)
     assert struck_ns[0] >= said_ns
@@ -438,9 +438,9 @@ async def test_a_server_that_does_not_come_back_fails_the_row(
 
     monkeypatch.setattr(server, "running", gone)
     with pytest.raises(BenchError):
-        await command.run_case(FaultCase("x", nothing), server, [])
+        await command.run_case(FaultCase("x", nothing), server, [], settle_s=0)
     server.was_ready = True
-    row = await command.run_case(FaultCase("x", nothing), server, [])
+    row = await command.run_case(FaultCase("x", nothing), server, [], settle_s=0)
     assert (row.verdict, row.heard) == (FAILS, ["The server did not start"])
 
     async def there() -> OwnServer:
@@ -459,7 +459,7 @@ async def test_a_server_that_does_not_come_back_fails_the_row(
 
     monkeypatch.setattr(server, "running", there)
     monkeypatch.setattr(command, "Witness", Interrupted)
-    row = await command.run_case(FaultCase("x", nothing), server, [])
+    row = await command.run_case(FaultCase("x", nothing), server, [], settle_s=0)
     assert (row.verdict, row.heard) == (FAILS, ["The server did not start"])
 
 

@@ -71,7 +71,34 @@ def test_a_slow_disk_is_thawed_at_the_end(disk: Disk, monkeypatch: pytest.Monkey
     disk.speed_up()  # again is nothing
 
 
-async def test_what_is_kept_on_a_disk_is_shown(tmp_path: Path) -> None:
+async def test_what_is_written_soon_after_the_call_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disks, "LOOK_S", 0.01)
+    disk = Disk(tmp_path, tmp_path)
+    disk.recordings.mkdir()
+    disk.traces.mkdir()
+    (disk.recordings / "a.wav").write_bytes(bytes(4000))
+    look, num_looks = disks._kept_sizes, 0
+
+    def written_at_the_third(disk: Disk) -> tuple[list[int], list[int]]:
+        nonlocal num_looks
+        num_looks += 1
+        if num_looks == 3:
+            (disk.traces / "a.jsonl").write_bytes(bytes(2000))
+        return look(disk)
+
+    monkeypatch.setattr(disks, "_kept_sizes", written_at_the_third)
+    found = await disks.files_kept(site_with(disk))
+    assert (found.seen, found.lost) == (["on the disk: recordings: 4 kB; traces: 2 kB"], [])
+    assert num_looks == 3
+
+
+async def test_what_is_kept_on_a_disk_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disks, "LOOK_S", 0.01)
+    monkeypatch.setattr(disks, "WRITTEN_S", 0.02)
     disk = Disk(tmp_path, tmp_path)
     settings = load_config(file_text=disk.settings)
     assert settings.agent.record_dir == str(disk.recordings)

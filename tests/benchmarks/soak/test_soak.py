@@ -1,6 +1,9 @@
 """`halfsec bench soak` without its server: state, pacing, samples, verdicts, page, thirty days."""
 
+import asyncio
 import random
+import re
+import tracemalloc
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -22,7 +25,7 @@ from benchmarks.soak.callers import (
 from benchmarks.soak.horizon import rows_of
 from benchmarks.soak.pacer import MAX_S, MIN_S, Pacer
 from benchmarks.soak.page import svg_page
-from benchmarks.soak.probed_server import subsystem
+from benchmarks.soak.probed_server import Probe, subsystem
 from benchmarks.soak.samples import Sample, read_metrics
 from benchmarks.soak.state import SoakState
 from benchmarks.soak.trends import ALLOWANCES
@@ -235,6 +238,24 @@ def test_subsystems() -> None:
     assert subsystem(command.__file__) == "benchmarks/soak"
     assert subsystem("/lib/python3.11/site-packages/numpy/core/x.py") == "numpy"
     assert subsystem("/usr/lib/python3.11/json/decoder.py") == "python"
+
+
+async def test_the_probe_names_who_keeps_much_and_counts_the_threads_of_pools() -> None:
+    probe = Probe()
+    probe.loop.loop = asyncio.get_running_loop()
+    assert probe.handle({})["large"] == {}
+    try:
+        assert probe.handle({"heap": True})["heap"] == {}, "traced from now on"
+        kept = np.full(300_000, 1.0)
+        await asyncio.to_thread(int)
+        found = await asyncio.to_thread(probe.handle, {"heap": True})
+    finally:
+        tracemalloc.stop()
+    assert found["pool_threads"] >= 1
+    assert found["tasks"] == 1
+    assert found["heap"]["numpy"] >= kept.nbytes
+    (name,) = (name for name, size in found["large"].items() if size >= kept.nbytes)
+    assert re.match(r"numeric\.py:\d+ < test_soak\.py:\d+", name)
 
 
 def test_a_hesitation_lengthens_a_recording_by_its_pause() -> None:

@@ -14,7 +14,7 @@ from agent.errors import BenchError
 from benchmarks.callers.abusive_clients import AttackTarget
 from benchmarks.signals.recordings import find_recordings
 from benchmarks.voice import abuse
-from benchmarks.voice.abuse import ATTACKS, QUIET, Phase, show, verdicts
+from benchmarks.voice.abuse import ATTACKS, QUIET, AbusePhase, show, verdicts
 from benchmarks.voice.harness import HeldCall
 
 
@@ -47,16 +47,16 @@ def held(*times_ms: float | None, errors: tuple[str, ...] = ()) -> HeldCall:
     ids=["three tenths longer", "longer", "not answered", "broken off", "nothing"],
 )
 def test_three_tenths_longer_is_the_most(during: HeldCall, passes: bool) -> None:
-    found = verdicts({QUIET: Phase(held(400.0, 500.0)), "attack": Phase(during)})
+    found = verdicts({QUIET: AbusePhase(held(400.0, 500.0)), "attack": AbusePhase(during)})
     assert found[QUIET]["passes"]
     assert found["attack"]["passes"] == passes
 
 
 def test_the_table_says_what_was_too_late(capsys: pytest.CaptureFixture[str]) -> None:
     phases = {
-        QUIET: Phase(held(400.0, 500.0), 700.2, 711.9),
-        "attack": Phase(held(900.0)),
-        "after": Phase(held(None)),
+        QUIET: AbusePhase(held(400.0, 500.0), 700.2, 711.9),
+        "attack": AbusePhase(held(900.0)),
+        "after": AbusePhase(held(None)),
     }
     found = verdicts(phases)
     assert found[QUIET]["memory_mb"] == {"before": 700.2, "after": 711.9}

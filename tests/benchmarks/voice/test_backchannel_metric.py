@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from agent.client import events as ev
-from agent.client.simulated_caller.caller import Caller
+from agent.client.simulated_caller.caller import SimulatedCaller
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
 from agent.errors import BenchError
 from benchmarks.signals.backchannels import WORDS, Backchannel, recorded, synthesized
@@ -68,7 +68,7 @@ class Spoken:
 
     async def run(self) -> Aside:
         scene = self.scene
-        scene.caller = Caller(
+        scene.caller = SimulatedCaller(
             scene.call, clock=scene.clock, sleep=scene.sleep, on_event=self.asides.note
         )
         async with scene.running() as caller:
