@@ -11,6 +11,7 @@
 # make audit   known vulnerabilities of the pinned packages; asks PyPI
 # make sbom    the bill of materials (CycloneDX) of the environment, in build/sbom.cdx.json
 # make docs    the documentation as a site, in build/docs/index.html
+# make setup   set up, with the tools of development, and no more
 # make models  set up and get the models, without serving
 # make help    this text
 # make clean   remove the environments; the models in ~/.halfsec stay
@@ -46,7 +47,7 @@ BOOTSTRAP = $(PYTHON) -m agent.cli.setup.bootstrap $(VENV) --torch-index "$(TORC
 DEV = --extra dev --extra piper --extra otel --extra jwt --extra mcp --extra postgres --extra redis \
 	--extra webrtc --extra languages
 
-.PHONY: run test test-all test-clients test-wheel test-ray soak check fuzz audit sbom docs models \
+.PHONY: run setup test test-all test-clients test-wheel test-ray soak check fuzz audit sbom docs models \
 	clean help
 
 run:
@@ -56,6 +57,9 @@ run:
 models:
 	@$(BOOTSTRAP) --serve
 	@$(VENV)/bin/halfsec models fetch
+
+setup:
+	@$(BOOTSTRAP) $(DEV)
 
 test:
 	@$(BOOTSTRAP) $(DEV)
