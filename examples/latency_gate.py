@@ -1,6 +1,6 @@
 """Gate for CI: say recordings to a server, exit 1 when it answers too late or cuts callers off.
 
-    pip install halfsec
+    pip install halfsec-0.1.0-py3-none-any.whl   # docs/start/five-minutes.md makes it
     python latency_gate.py recordings/*.wav --p95-ms 800
 
 A simulated caller speaks each recording in real time and hears the answer as a loudspeaker plays

@@ -125,6 +125,13 @@ def test_compose_keeps_turns_in_its_database() -> None:
     assert "postgres" in re.findall(r"halfsec\[([\w,]+)\]", CONTAINERFILE)[0].split(",")
 
 
+def test_what_compose_takes_from_the_shell_stops_no_command() -> None:
+    written = (COMPOSE_DIRECTORY / "compose.yml").read_text()
+    names = set(re.findall(r"\$\{(HALFSEC_\w+)", written))
+    assert names, "the passwords"
+    load_config({}, env=dict.fromkeys(names, "s3cret"))
+
+
 def with_redis_password(text: str) -> str:
     return re.sub(r"\$\{HALFSEC_REDIS_PASSWORD(:\?[^}]*)?\}", "s3cret", text)
 
@@ -211,6 +218,13 @@ def test_kubernetes_probes_and_selects_what_exists() -> None:
     claim = volumes["data"]["persistentVolumeClaim"]["claimName"]
     assert claim == MANIFESTS["PersistentVolumeClaim"]["metadata"]["name"]
     assert pod["securityContext"]["runAsUser"] == 10001  # as in the image
+
+
+def test_pods_get_no_variables_of_other_services() -> None:
+    cluster = RAY_SERVICE["spec"]["rayClusterConfig"]
+    groups = [MANIFESTS["Deployment"]["spec"], cluster["headGroupSpec"]]
+    for each in [*groups, *cluster["workerGroupSpecs"]]:
+        assert each["template"]["spec"]["enableServiceLinks"] is False
 
 
 def test_the_ray_service_says_the_same_to_ray_and_to_the_service() -> None:

@@ -43,6 +43,7 @@ SITE: Final = {path: content.decode() for path, content in source().items() if p
 PAGES: Final = {
     "README.md": (ROOT / "README.md").read_text(encoding="utf-8"),
     "docs/README.md": (ROOT / "docs" / "README.md").read_text(encoding="utf-8"),
+    "examples/README.md": (ROOT / "examples" / "README.md").read_text(encoding="utf-8"),
     **{f"docs/{path}": text for path, text in SITE.items()},
 }
 """All that is checked, by path in the repository."""
@@ -55,6 +56,7 @@ LANGUAGES: Final = frozenset(
 OTHER_COMMANDS: Final = frozenset(
     {
         "aiperf",
+        "cd",
         "cp",
         "createdb",
         "curl",

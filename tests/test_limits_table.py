@@ -45,6 +45,16 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused"
     ),
     "its headers": "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused",
+    "chunks of a body": (
+        "agent/http/hardening/test_http_parser.py::test_too_many_small_chunks_are_refused"
+    ),
+    "trailer of a body; extensions of a chunk": (
+        "agent/http/hardening/test_http_parser.py::test_long_trailers_and_extensions_are_refused"
+    ),
+    "a body that goes on after its response": (
+        "agent/http/hardening/test_http_parser.py::"
+        "test_endless_body_after_the_response_ends_the_connection"
+    ),
     "path and query": (
         "agent/http/hardening/test_header_limits.py::test_oversized_headers_are_refused"
     ),
@@ -59,12 +69,18 @@ SHOWN_BY: Final[dict[str, str]] = {
         "agent/http/openai/test_chat_bad_input.py::"
         "test_bad_requests_are_refused_without_affecting_calls"
     ),
+    "characters of a number in it, with a fraction or an exponent": (
+        "agent/http/test_json_body.py::test_long_numbers_are_refused"
+    ),
     "all tools of a chat request": (
         "agent/stages/test_openai_tools.py::test_what_is_refused_names_the_field"
     ),
     "time for a body": "agent/http/openai/test_chat_bad_input.py::test_endless_body_is_refused",
     "bodies held at once": (
         "agent/http/openai/test_chat_bad_input.py::test_bodies_above_the_memory_limit_get_503"
+    ),
+    "of these, those of one client": (
+        "agent/http/test_json_body.py::test_one_client_leaves_room_to_others"
     ),
     "an upload": (
         "agent/stages/test_offline.py::test_an_endless_upload_is_read_to_the_limit_and_no_further"
@@ -135,6 +151,10 @@ SHOWN_BY: Final[dict[str, str]] = {
     "messages": (
         "agent/realtime/test_socket_limits.py::test_expensive_requests_count_as_many_messages"
     ),
+    "a call that is resumed": (
+        "agent/realtime/test_transport.py::"
+        "test_a_client_that_resumes_has_what_is_left_of_its_limits"
+    ),
     "frames of messages, pings among them": (
         "agent/http/hardening/test_websocket_protocol.py::test_frame_rate_is_limited"
     ),
@@ -159,6 +179,9 @@ SHOWN_BY: Final[dict[str, str]] = {
     ),
     "JSON: levels": "test_limits_table.py::test_the_limit_is_taken_and_one_more_is_not",
     "JSON: brackets and commas": (
+        "test_limits_table.py::test_the_limit_is_taken_and_one_more_is_not"
+    ),
+    "JSON: characters of a number with a fraction or an exponent": (
         "test_limits_table.py::test_the_limit_is_taken_and_one_more_is_not"
     ),
     "items in a conversation": (
@@ -187,7 +210,10 @@ SHOWN_BY: Final[dict[str, str]] = {
     "a message of a carrier's stream": (
         "agent/http/hardening/test_websocket_protocol.py::test_telephone_message_size_is_limited"
     ),
-    "its messages before the one that identifies the call; time for that": (
+    "its JSON: brackets and commas": (
+        "agent/telephony/test_bad_input.py::test_a_frame_of_many_values_is_refused_unparsed"
+    ),
+    "its messages up to the one that identifies the call; all of these; time for that": (
         "agent/telephony/test_live.py::test_what_is_no_stream_is_closed_with_the_reason"
     ),
     "streams without a key that have not identified their call yet": (
@@ -245,8 +271,15 @@ SHOWN_BY: Final[dict[str, str]] = {
     "a datagram, direct or relayed": (
         "agent/webrtc/test_peer.py::test_relayed_datagrams_have_the_bounds_of_direct_ones"
     ),
-    "datagrams a second of a client; STUN from other addresses, a call": (
+    "datagrams a second of a client's address in use, and of its others; STUN from other hosts": (
         "agent/webrtc/test_peer.py::test_datagrams_a_second_are_bounded"
+    ),
+    "records of DTLS in these datagrams": (
+        "agent/webrtc/test_peer.py::test_records_of_a_datagram_count_as_datagrams"
+    ),
+    "RTCP datagrams a second": "agent/webrtc/test_peer.py::test_rtcp_a_second_is_bounded",
+    "chunks a second on the data channel: DATA; others, and of these at once": (
+        "agent/webrtc/test_sctp_guard.py::test_answers_of_many_packets_are_bounded"
     ),
     "packets of the data channel behind one that is missing": (
         "agent/webrtc/test_sctp_guard.py::test_a_gap_that_is_never_closed_ends_the_call"
@@ -335,11 +368,17 @@ def of_marks(count: int) -> dict[str, Any]:
     return create(message("," * (count - marks)))
 
 
+def of_digits(count: int) -> dict[str, Any]:
+    """An event with a number of so many characters."""
+    return update(tracing={"metadata": {"x": f"0.{'1' * (count - 2)}"}})
+
+
 TOOLS_FRAME: Final = len(json.dumps([tool("f")]))
 
 EDGES: Final[dict[str, tuple[Callable[[int], dict[str, Any]], int]]] = {
     "levels": (nested, frames.MAX_DEPTH),
     "marks": (of_marks, frames.MAX_MARKS),
+    "characters of a number": (of_digits, frames.MAX_NUMBER_CHARS),
     "text": (lambda n: create(message("x" * n)), fields.MAX_TEXT_CHARS),
     "parts": (lambda n: create(message(*["x"] * n)), items.MAX_PARTS),
     "item id": (lambda n: create(message("x", id="i" * n)), fields.MAX_ID_CHARS),
@@ -371,13 +410,18 @@ EDGES: Final[dict[str, tuple[Callable[[int], dict[str, Any]], int]]] = {
 }
 
 
+def frame(event: dict[str, Any]) -> str:
+    """The event as JSON. `of_digits` writes a number as a text, for a float has 17 digits."""
+    return re.sub(r'"(0\.1+)"', r"\1", json.dumps(event))
+
+
 @pytest.mark.parametrize("what", EDGES)
 def test_the_limit_is_taken_and_one_more_is_not(what: str) -> None:
     event, most = EDGES[what]
-    (taken,) = make().receive(json.dumps(event(most)))
+    (taken,) = make().receive(frame(event(most)))
     assert not isinstance(taken, Problem), taken
     more = most + (3 if what == "tools as JSON" else 1)
-    (refused,) = make().receive(json.dumps(event(more)))
+    (refused,) = make().receive(frame(event(more)))
     assert isinstance(refused, Problem)
     assert refused.code in ("invalid_value", "invalid_event")
     assert re.search(r"\d", refused.message)  # it says how much is taken

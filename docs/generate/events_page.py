@@ -149,7 +149,9 @@ EXTENSIONS: Final = {
         "`param`, `message`",
         "A field that the client set has no effect here, and why: see "
         "[Fields](fields.md). Once for each time that it is set. Or the call's language is one "
-        "with recognition and a voice only: see [Languages](../how-to/languages.md).",
+        "with recognition and a voice only: see [Languages](../how-to/languages.md). With the "
+        "`param` `response`: the response in progress is ended before the model ended it, because "
+        "it repeated itself without end.",
     ),
     "halfsec.handoff": (
         "`from`, `to`",

@@ -18,7 +18,7 @@ from agent.config.webrtc import WebRtcSettings
 from agent.http import json_body, multipart
 from agent.http.auth import throttle
 from agent.http.auth.client_secrets import MAX_OF_A_KEY, MAX_SECRETS
-from agent.http.hardening import header_limits, http_protocol, websocket_protocol
+from agent.http.hardening import header_limits, http_parser, http_protocol, websocket_protocol
 from agent.http.openai import concurrency_limit, speech_request
 from agent.observability.live_events import MAX_LISTENERS
 from agent.realtime import send_queue, socket
@@ -28,6 +28,7 @@ from agent.server import event_loop
 from agent.session.api import conversation
 from agent.stages import audio_pace, openai_tools
 from agent.telephony import endpoint, pending_streams, webhooks
+from agent.telephony.carriers import json_media_stream
 from agent.telephony.carriers.webhook import MAX_ESCAPES, TOLERANCE_S
 from agent.webrtc import endpoint as webrtc_endpoint
 from agent.webrtc import offer, sctp_guard
@@ -108,7 +109,8 @@ NETWORK: Final = (
     Limit(
         "its headers",
         _number(header_limits.MAX_HEADERS),
-        "431; for a socket beyond 128, 400",
+        f"431; for a socket beyond 128, 400; beyond {http_parser.MAX_HEAD_LINES} lines 400, and "
+        "closed",
     ),
     Limit("path and query", f"{header_limits.MAX_TARGET_BYTES // 1024} KiB", "414"),
     Limit(
@@ -122,6 +124,23 @@ NETWORK: Final = (
         "the 1st, 2nd, 4th, 8th, ...",
         "nothing",
     ),
+    Limit(
+        "chunks of a body",
+        f"{_number(http_parser.MAX_SMALL_CHUNKS)}, more where they have "
+        f"{http_parser.MIN_CHUNK_BYTES} bytes on average",
+        "400, and closed",
+    ),
+    Limit(
+        "trailer of a body; extensions of a chunk",
+        f"{http_parser.MAX_TRAILER_BYTES // 1024} KiB; {http_parser.MAX_TRAILER_BYTES // 1024} KiB",
+        "400, and closed",
+    ),
+    Limit(
+        "a body that goes on after its response",
+        f"{_number(http_parser.MAX_DISCARDED_BYTES)}, {_number(http_parser.MAX_SMALL_CHUNKS)} "
+        f"chunks, {_seconds(http_protocol.REQUEST_TIMEOUT_S)}",
+        "closed",
+    ),
     Limit("time to read on in a response", _seconds(http_protocol.STALL_TIMEOUT_S), "closed"),
 )
 
@@ -133,12 +152,22 @@ HTTP: Final = (
     ),
     Limit("its brackets and commas", _number(frames.MAX_MARKS), "400"),
     Limit(
+        "characters of a number in it, with a fraction or an exponent",
+        _number(frames.MAX_NUMBER_CHARS),
+        "400",
+    ),
+    Limit(
         "all tools of a chat request",
         f"{_number(openai_tools.MAX_TOOLS_CHARS)} characters",
         "400",
     ),
     Limit("time for a body", _seconds(json_body.BODY_TIMEOUT_S), "408"),
     Limit("bodies held at once", _number(json_body.MAX_HELD_BYTES), "503"),
+    Limit(
+        "of these, those of one client",
+        f"as much as is free; {_number(json_body.MAX_HELD_BYTES // 2)} alone",
+        "503",
+    ),
     Limit("an upload", _number(multipart.MAX_FORM_BYTES), "413"),
     Limit("time for an upload", _seconds(multipart.UPLOAD_TIMEOUT_S), "408"),
     Limit(
@@ -206,8 +235,13 @@ CALLS: Final = (
     Limit(
         "messages",
         f"{socket.MESSAGES_PER_S} a second after the first {_number(socket.MESSAGES_AT_ONCE)}",
-        "processed later; a change of the session, a response, a commit counts as 20, 512 "
-        "characters of what is not audio as one more",
+        "processed later; a change of the session, a response, a commit, a resumption counts as "
+        f"{socket.WORK}, {socket.CHARS_PER_MESSAGE} characters of what is not audio as one more",
+    ),
+    Limit(
+        "a call that is resumed",
+        "has what is left of its messages and audio",
+        "processed later; at another server of a fleet it begins anew",
     ),
     Limit(
         "frames of messages, pings among them",
@@ -253,6 +287,11 @@ EVENTS: Final = (
     Limit("JSON: levels", _number(frames.MAX_DEPTH), "error `invalid_event`"),
     Limit("JSON: brackets and commas", _number(frames.MAX_MARKS), "error `invalid_event`"),
     Limit(
+        "JSON: characters of a number with a fraction or an exponent",
+        _number(frames.MAX_NUMBER_CHARS),
+        "error `invalid_event`",
+    ),
+    Limit(
         "items in a conversation",
         _number(conversation.MAX_ITEMS),
         "error `conversation_full`; for speech the oldest items are removed",
@@ -294,8 +333,12 @@ TELEPHONE: Final = (
         "close 1009",
     ),
     Limit(
-        "its messages before the one that identifies the call; time for that",
-        f"{endpoint.MAX_OPENING}; {_seconds(endpoint.OPEN_S)}",
+        "its JSON: brackets and commas", _number(json_media_stream.MAX_FRAME_MARKS), "close 1008"
+    ),
+    Limit(
+        "its messages up to the one that identifies the call; all of these; time for that",
+        f"{endpoint.MAX_OPENING}; {endpoint.MAX_OPENING_CHARS // 1024} KiB; "
+        f"{_seconds(endpoint.OPEN_S)}",
         "close 1008",
     ),
     Limit(
@@ -386,9 +429,25 @@ WEBRTC: Final = (
         "it is dropped",
     ),
     Limit(
-        "datagrams a second of a client; STUN from other addresses, a call",
+        "datagrams a second of a client's address in use, and of its others; STUN from other hosts",
         f"{_number(webrtc_peer.MAX_CLIENT_HZ)}; {_number(webrtc_peer.MAX_STRANGERS_HZ)}",
         "more are dropped",
+    ),
+    Limit(
+        "records of DTLS in these datagrams",
+        "each counts as a datagram",
+        "a datagram with more than there is room for is dropped",
+    ),
+    Limit(
+        "RTCP datagrams a second",
+        _number(webrtc_peer.MAX_RTCP_HZ),
+        "more are dropped, and no NACK is read: nothing is sent again",
+    ),
+    Limit(
+        "chunks a second on the data channel: DATA; others, and of these at once",
+        f"{_number(sctp_guard.MAX_DATA_HZ)}; {_number(sctp_guard.MAX_CONTROL_HZ)}, "
+        f"{_number(sctp_guard.MAX_CONTROL_AT_ONCE)}",
+        "the packet is dropped, and its client sends it again",
     ),
     Limit("a message on the data channel", f"{webrtc.MAX_MESSAGE_BYTES >> 10} KiB", "`error`"),
     Limit(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from agent.config.help import settings_file
+from agent.config.help import NOT_SET, settings_file
 from agent.config.layers import load_config
 from agent.config.presets import PRESETS
 
@@ -18,10 +18,14 @@ the code; `halfsec settings` prints the same as a file to begin with, and `halfs
 which value is in force on a machine and where it comes from.
 
 Sources, later ones win: the preset, `halfsec.toml` in the working directory (or `--config FILE`, or
-the file named by `HALFSEC_CONFIG`), the environment (`HALFSEC_SECTION__KEY`), flags
-(`--set SECTION.KEY=VALUE`). A key that does not exist is an error that names the nearest right one.
+the file named by `HALFSEC_CONFIG`), the environment (`HALFSEC_SECTION__KEY`, of the section
+`[agents.front-desk]` `HALFSEC_AGENTS__FRONT_DESK__KEY`), flags (`--set SECTION.KEY=VALUE`). A key
+that does not exist is an error that names the nearest right one.
 State (keys, models, the store of turns) is kept in `HALFSEC_HOME`, by default `~/.halfsec`.
 """
+
+
+_NONE: Final = "(not set)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Setting:
     text: str
     """Meaning and bounds."""
     default: str
-    """TOML."""
+    """TOML, or `_NONE`."""
 
 
 def settings(preset: str | None = None) -> Iterator[Setting]:
@@ -54,8 +58,9 @@ def settings(preset: str | None = None) -> Iterator[Setting]:
         bare = [line.removeprefix("# ") for line in block]
         first = next(i for i, line in enumerate(bare) if re.match(r"\w+ = ", line))
         key, _, value = bare[first].partition(" = ")
-        default = "\n".join([value.strip(), *bare[first + 1 :]])
-        yield Setting(section, key, " ".join(bare[:first]), default)
+        is_set = bare[first - 1] != NOT_SET
+        default = "\n".join([value, *bare[first + 1 :]]) if is_set else _NONE
+        yield Setting(section, key, " ".join(bare[: first if is_set else first - 1]), default)
 
 
 def page() -> str:
@@ -71,7 +76,7 @@ def _entry(setting: Setting) -> str:
     name = f"{setting.section}.{setting.key}"
     if "\n" in setting.default:
         default = f"Default:\n\n```toml\n{setting.key} = {setting.default}\n```\n"
-    elif setting.default == "(not set)":
+    elif setting.default == _NONE:
         default = "Not set by default.\n"
     else:
         default = f"Default: `{setting.default}`\n"
