@@ -17,6 +17,8 @@ from agent.turn_taking import reopening
 from latency_budget.account.turn import SessionId
 from tests.support.session.session_call import call_with
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_changes_are_prefilled_before_the_caller_speaks() -> None:
     async with call_with() as call:

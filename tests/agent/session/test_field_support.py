@@ -46,6 +46,8 @@ from tests.support.wire.openai_schema import (
     transcription_session_fields,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 TABLES: Final = {
     "session": (SESSION, session_fields()),
     "transcription": (TRANSCRIPTION_SESSION, transcription_session_fields()),

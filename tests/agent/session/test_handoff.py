@@ -29,6 +29,8 @@ from tests.support.session.overlap_call import begin, listen
 from tests.support.session.session_call import WAIT, Call, call_with
 from tests.support.session.tool_call import CLOCK, Toolbox, answer, problems, until
 
+pytestmark = pytest.mark.virtual_time
+
 CONFIG = load_config(
     file_text="""
 [agents.default]

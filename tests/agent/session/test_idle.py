@@ -16,6 +16,8 @@ from latency_budget.account.clock import ManualClock
 from latency_budget.account.turn import SessionId
 from tests.support.session.session_call import Call, call_with
 
+pytestmark = pytest.mark.virtual_time
+
 GREETS = AgentProfile(greeting="Hello.")
 SOON = IdleRules(idle_after_ms=60)
 

@@ -20,6 +20,8 @@ from agent.turn_taking.tables import Agent
 from tests.support.session.session_call import Call, call_with
 from tests.support.session.tool_call import CLOCK, until
 
+pytestmark = pytest.mark.virtual_time
+
 
 class Models:
     """Models of languages, of which those of English are loaded, others when a test says so."""

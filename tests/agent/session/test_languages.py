@@ -21,6 +21,8 @@ from languages import PROFILES
 from tests.support.fakes.stages import FakeVoice
 from tests.support.session.session_call import Call, call_with
 
+pytestmark = pytest.mark.virtual_time
+
 
 def notices(call: Call) -> list[say.Extension]:
     return [

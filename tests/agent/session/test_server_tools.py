@@ -23,6 +23,8 @@ from tests.support.session import virtual_time
 from tests.support.session.session_call import WAIT, Call, call_with
 from tests.support.session.tool_call import CALL, NOON, Toolbox, answer, equip, problems, until
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_a_tool_of_the_server_is_part_of_one_reply() -> None:
     tools = Toolbox()

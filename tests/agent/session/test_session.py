@@ -16,13 +16,15 @@ from agent.session.context.chat_messages import messages_of, response_input
 from agent.session.ports.stage_ports import APOLOGY, ChatMessage, Speech, SpeechResult
 from agent.turn_taking import events as ev
 from agent.turn_taking import reopening
-from latency_budget.account.clock import ManualClock, SystemClock
+from latency_budget.account.clock import ManualClock
 from latency_budget.account.turn_record import Origin
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import SAMPLES_PER_CHAR, FakeVoice
 from tests.support.session import virtual_time
 from tests.support.session.session_call import call_with
 from tts.text_chunker import SpeakablePiece
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_a_spoken_turn_in_the_order_that_clients_expect() -> None:
@@ -76,7 +78,7 @@ async def test_barge_in_truncates_history_to_the_played_words() -> None:
 async def test_model_receives_the_buffered_playback_time() -> None:
     reply = "This sentence takes two seconds to hear."
     async with call_with(reply) as call:
-        begun_ns = SystemClock().now_ns()
+        begun_ns = virtual_time.clock_of_loop().now_ns()
         call.ears.say("Speak.")
         await call.until(say.ReplyAudio, 6)
     speech_ns = len(reply) * SAMPLES_PER_CHAR * 1_000_000_000 // 24_000

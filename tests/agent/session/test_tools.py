@@ -21,6 +21,8 @@ from tests.support.fakes.stages import Calling
 from tests.support.session.session_call import call_with
 from tests.support.session.tool_call import CALL, CLOCK, NOON, answer, equip, items, problems, until
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def test_a_call_is_a_response_of_its_own() -> None:
     async with call_with(Calling("", (CALL,)), NOON) as call:

@@ -39,9 +39,13 @@ from latency_budget.enforcement.policy import Policy
 from latency_budget.reporting.trace import TraceWriter
 from latency_budget.storage.history import TurnEntry
 from tests.support.fakes.stages import Calling, FakeChat, FakeEars, FakeVoice
+from tests.support.session.virtual_time import clock_of_loop
 
 WAIT = "One moment."
 """Said while tools take too long."""
+
+PATIENCE_S = 240
+"""Timeout in s of a whole call, in real time. Only a hang takes so long, on any machine."""
 
 
 class Call:
@@ -191,6 +195,7 @@ async def call_with(  # noqa: PLR0913
     switch_agent: SwitchAgent = no_agents,
 ) -> AsyncIterator[Call]:
     chat = chat or FakeChat(replies)
+    clock = clock or clock_of_loop()
     call = Call(
         chat,
         voice or FakeVoice(),
@@ -211,7 +216,7 @@ async def call_with(  # noqa: PLR0913
         is_troubled=is_troubled,
         switch_agent=switch_agent,
     )
-    patience_s = 30 if clock is None else 3600
+    patience_s = PATIENCE_S if isinstance(clock, SystemClock) else 3600
     async with asyncio.timeout(patience_s), asyncio.TaskGroup() as group:
         running = group.create_task(call.session.run())
         await call.ears.running.wait()

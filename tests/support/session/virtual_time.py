@@ -1,11 +1,15 @@
-"""An event loop on a manual clock: tests wait for nothing and depend on no speed."""
+"""An event loop on a manual clock: tests wait for nothing and depend on no speed.
+
+An async test marked `virtual_time` runs on one (`tests/agent/session/conftest.py`). Nothing in it
+may wait for a thread, a process or the network: the clock runs ahead while these work.
+"""
 
 import asyncio
 import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from latency_budget.account.clock import ManualClock
+from latency_budget.account.clock import Clock, ManualClock, SystemClock
 
 MAX_PASSES = 1_000_000
 """Most iterations of a loop at one instant: more means that something spins."""
@@ -27,15 +31,23 @@ class _Selector(selectors.DefaultSelector):
         return super().select(0)
 
 
-class _Loop(asyncio.SelectorEventLoop):
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(_Selector(clock))
-        self._manual = clock
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is that of `clock`."""
+
+    def __init__(self, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock(10**12)
+        super().__init__(_Selector(self.clock))
         # A timer that is early by rounding would be waited for again, for no time at all.
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
-        return self._manual.now_ns() / 1e9
+        return self.clock.now_ns() / 1e9
+
+
+def clock_of_loop() -> Clock:
+    """Clock of the running loop: in virtual time the manual one, else the machine's."""
+    loop = asyncio.get_running_loop()
+    return loop.clock if isinstance(loop, VirtualLoop) else SystemClock()
 
 
 def run(test: Callable[[ManualClock], Awaitable[None]]) -> None:
@@ -45,5 +57,5 @@ def run(test: Callable[[ManualClock], Awaitable[None]]) -> None:
     async def main() -> None:
         await test(clock)
 
-    with asyncio.Runner(loop_factory=lambda: _Loop(clock)) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
         runner.run(main())

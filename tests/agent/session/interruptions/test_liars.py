@@ -13,6 +13,8 @@ from agent.session.api.settings import SessionSettings
 from agent.turn_taking import events as ev
 from tests.support.session.session_call import call_with
 
+pytestmark = pytest.mark.virtual_time
+
 REPLY = "One two three four five six seven eight nine ten eleven twelve."
 
 

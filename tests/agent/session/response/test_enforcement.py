@@ -13,7 +13,6 @@ from agent.session.ports.stage_ports import FULL_EFFORT, Effort, ReplyToken, Spe
 from agent.session.response.budget_actions import SLOW_PASS_MS
 from agent.turn_taking import reopening
 from latency_budget.account.actions import Action
-from latency_budget.account.clock import Clock, ManualClock, SystemClock
 from latency_budget.enforcement.action_effect import MIN_TURNS, TRY_EVERY
 from latency_budget.enforcement.policy import Policy
 from tests.support.fakes import stages
@@ -21,9 +20,11 @@ from tests.support.fakes.stages import FakeChat, FakeVoice
 from tests.support.session.chain_turns import chain_turn
 from tests.support.session.guess_call import change, end, last_voiced, let_work, pause
 from tests.support.session.session_call import Call, call_with
+from tests.support.session.virtual_time import clock_of_loop
 from tts.text_chunker import SpeakablePiece
 
-CLOCK = SystemClock()
+pytestmark = pytest.mark.virtual_time
+
 REPLY = "I believe that you could ask somebody about it."
 
 
@@ -56,8 +57,8 @@ def late_policy(*available: Action, **links: float) -> Policy:
     return policy
 
 
-async def ask(call: Call, text: str, *, voiced_ms_ago: int, clock: Clock = CLOCK) -> None:
-    last_voiced(call, clock.now_ns() - voiced_ms_ago * 1_000_000)
+async def ask(call: Call, text: str, *, voiced_ms_ago: int) -> None:
+    last_voiced(call, clock_of_loop().now_ns() - voiced_ms_ago * 1_000_000)
     await pause(call, text)
     await end(call)
 
@@ -83,9 +84,9 @@ async def test_only_a_reply_that_would_be_late_begins_short(
 async def test_first_piece_that_is_due_ends_at_the_next_gap(
     voiced_ms_ago: int, pieces: list[str]
 ) -> None:
-    clock, voice = ManualClock(10**12), NotingVoice()
-    async with call_with(REPLY, voice=voice, clock=clock) as call:
-        await ask(call, "How are you?", voiced_ms_ago=voiced_ms_ago, clock=clock)
+    voice = NotingVoice()
+    async with call_with(REPLY, voice=voice) as call:
+        await ask(call, "How are you?", voiced_ms_ago=voiced_ms_ago)
         await voice.until("it.")
     assert voice.pieces == pieces
 
@@ -118,9 +119,9 @@ async def test_later_piece_is_cut_where_the_speech_runs_dry(
     monkeypatch.setattr(stages, "SAMPLES_PER_CHAR", samples_per_char)
     first = "I believe that you could ask somebody."
     chat = HaltingChat(" ".join([first, *pieces]))
-    clock, voice = ManualClock(10**12), NotingVoice()
-    async with call_with(chat=chat, voice=voice, clock=clock) as call:
-        await ask(call, "How are you?", voiced_ms_ago=0, clock=clock)
+    voice = NotingVoice()
+    async with call_with(chat=chat, voice=voice) as call:
+        await ask(call, "How are you?", voiced_ms_ago=0)
         await call.until(say.ReplyAudio)
         chat.may_go_on.set()
         await voice.until("right.")
@@ -231,6 +232,7 @@ async def test_what_an_opener_saves_is_seen_when_the_reply_sounds() -> None:
         chat.hold = asyncio.Event()
         await ask(call, "How are you?", voiced_ms_ago=5000)
         await call.until(say.ReplyAudio)
+        await asyncio.sleep(0.1)  # of the manual clock
         chat.hold.set()
         await call.until(say.ReplyEnded)
     (taken,) = call.turns[0].record.actions

@@ -11,7 +11,6 @@ from agent.session.api import server_events as say
 from agent.session.api.settings import ServerVad
 from agent.session.ports.stage_ports import APOLOGY
 from agent.turn_taking import reopening
-from latency_budget.account.clock import SystemClock
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.session.guess_call import (
     change,
@@ -25,18 +24,20 @@ from tests.support.session.guess_call import (
     said,
 )
 from tests.support.session.session_call import Call, call_with
+from tests.support.session.virtual_time import clock_of_loop
+
+pytestmark = pytest.mark.virtual_time
 
 OPENERS = ("One moment,", "Let me see,")
 OPENED = "Let me see,"
 """What turn 1 takes of them."""
 LONG = "One two three four five six seven eight nine ten eleven twelve."
-CLOCK = SystemClock()
 
 
 async def ask_late(call: Call, text: str) -> None:
     """A whole turn of a caller who fell silent long ago."""
     await pause(call, text)
-    last_voiced(call, CLOCK.now_ns() - 5_000_000_000)
+    last_voiced(call, clock_of_loop().now_ns() - 5_000_000_000)
     await end(call)
 
 
@@ -168,7 +169,7 @@ async def test_a_pace_holds_an_opener_back_as_well() -> None:
     async with remembering("Fine.", openers=OPENERS, pace_ms=300) as (call, chat):
         model = held(chat)
         await pause(call, "How are you?")
-        last_voiced(call, CLOCK.now_ns())
+        last_voiced(call, clock_of_loop().now_ns())
         await end(call)
         await call.until(say.ReplyAudio)
         model.set()

@@ -12,7 +12,6 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId, Message
 from agent.session.api.settings import MAX_PACE_MS, ResponseOptions, ServerVad
 from agent.session.ports.stage_ports import APOLOGY
-from latency_budget.account.clock import SystemClock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import Stage
 from latency_budget.reporting.trace import read_trace
@@ -28,9 +27,11 @@ from tests.support.session.guess_call import (
     said,
 )
 from tests.support.session.session_call import Call, call_with
+from tests.support.session.virtual_time import clock_of_loop
+
+pytestmark = pytest.mark.virtual_time
 
 PACE_MS = 250
-CLOCK = SystemClock()
 
 
 def marks(call: Call, turn: int = 1) -> dict[MarkName, int]:
@@ -49,7 +50,7 @@ def was_held_back(call: Call, turn: int = 1) -> bool:
 async def ask_aloud(call: Call, text: str) -> None:
     """A whole turn of the caller, who fell silent just now."""
     await pause(call, text)
-    last_voiced(call, CLOCK.now_ns())
+    last_voiced(call, clock_of_loop().now_ns())
     await end(call)
 
 
@@ -84,7 +85,7 @@ async def test_without_a_pace_nothing_is_held_back() -> None:
 async def test_an_answer_that_is_slower_than_the_pace_does_not_wait() -> None:
     async with call_with("Hi there.", pace_ms=PACE_MS) as call:
         await pause(call, "Hello?")
-        last_voiced(call, CLOCK.now_ns() - PACE_MS * 1_000_000)
+        last_voiced(call, clock_of_loop().now_ns() - PACE_MS * 1_000_000)
         await end(call)
         assert call.of(say.ReplyAudio)
         assert not was_held_back(call)

@@ -32,6 +32,8 @@ from tests.support.session.guess_call import (
 from tests.support.session.session_call import call_with
 from tts.text_chunker import SpeakablePiece
 
+pytestmark = pytest.mark.virtual_time
+
 LONG = "One two three four five six seven eight nine ten eleven twelve."
 FAULT = StageError("llm", "The language model took too long.")
 
@@ -64,7 +66,7 @@ async def test_a_guess_that_comes_true_is_there_at_once() -> None:
         assert told(call) == [("user", "Hello?"), ("generate", 1)]
         assert not call.of(say.ReplyStarted)
         await end(call)
-        assert len(call.of(say.ReplyAudio)) == 5  # 450 ms: the lead, and the frame in which it ends
+        assert len(call.of(say.ReplyAudio)) == 4  # 400 ms: the lead
         await call.until(say.ReplyEnded)
         assert told(call) == [("user", "Hello?"), ("generate", 1)]
         assert said(call) == [("user", "Hello?"), ("assistant", "Hi there.")]
@@ -99,6 +101,7 @@ async def test_the_next_turn_goes_on_from_an_adopted_guess() -> None:
 async def test_continued_speech_withdraws_the_guess() -> None:
     async with remembering("Soup.", "Two.", "Table for two.") as (call, chat):
         await pause(call, "A table")
+        await asyncio.sleep(0.01)  # of the manual clock, in which the model works
         await pause(call, "A table for")
         await pause(call, "A table for two.")
         await end(call)
@@ -128,10 +131,12 @@ async def test_after_many_guesses_in_vain_the_next_pause_is_waited_for() -> None
 async def test_waste_is_counted_in_the_turn_that_wasted_it() -> None:
     async with remembering("Soup.", "Sure.", "Yes.") as (call, _):
         await pause(call, "A table")
+        await asyncio.sleep(0.01)  # of the manual clock, in which the model works
         await pause(call, "A table for two.")
         await end(call)
         await call.until(say.ReplyEnded)
         await pause(call, "Really?")
+        await asyncio.sleep(0.01)
         await change(call, max_output_tokens=50)  # nothing to adopt, and found out when it begins
         await end(call)
         await call.until(say.ReplyEnded, 2)

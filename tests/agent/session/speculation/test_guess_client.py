@@ -26,6 +26,8 @@ from tests.support.session.guess_call import (
 )
 from tests.support.session.session_call import Call, call_with
 
+pytestmark = pytest.mark.virtual_time
+
 TEXT = ResponseOptions(output_modality="text")
 REFUSED = StageError("llm", "too long", refused=True)
 

@@ -17,6 +17,8 @@ from tests.support.fakes.stages import Calling
 from tests.support.session.guess_call import let_work, pause
 from tests.support.session.session_call import Call, call_with
 
+pytestmark = pytest.mark.virtual_time
+
 
 class ScoringChat(RememberingChat):
     """Scores every message that it is to answer: a `ScoresMessageEnd`."""

@@ -27,6 +27,8 @@ from tests.support.session.reopen_call import (
 )
 from tests.support.session.session_call import Call
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture(autouse=True)
 def a_slow_machine_is_no_caller_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
