@@ -36,15 +36,21 @@ def condensed(on: EngineCall) -> list[say.Extension]:
     return [each for each in found if each.type == "halfsec.context"]
 
 
+def is_due(on: EngineCall) -> bool:
+    use = on.call.session._context.use()
+    return use is not None and goal_of(use) is not None
+
+
 async def talk_until_condensed(on: EngineCall) -> None:
+    """A quick model condenses while the reply is sent that makes it due."""
     on.call.ears.say("My name is Miriam.")
     await on.answered()
     for number in range(2, 60):
         on.call.ears.say(f"Tell me about number {number}, please, and the cat on the mat.")
         await on.answered()
-        use = on.call.session._context.use()
-        if use is not None and goal_of(use) is not None:
-            await on.call.until(say.Extension)
+        if is_due(on) or condensed(on):
+            while not condensed(on):  # a slow stage has notices of its own
+                await on.call.until(say.Extension, len(on.call.of(say.Extension)) + 1)
             return
     raise AssertionError("never condensed")
 

@@ -15,6 +15,7 @@ from agent.config.sources import read_config
 from agent.http.auth.keys import KeyFile
 from tests.support.models import model_path
 from tests.support.service.live import LiveServer
+from tests.support.session.unhurried import unhurried
 
 MODELS: Final = ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad")
 
@@ -106,8 +107,9 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
 def live(live_server: LiveServer) -> Iterator[LiveServer]:
     live_server.problems.records.clear()
     live_server.expected = []
-    yield live_server
-    live_server.settle()
+    with unhurried():
+        yield live_server
+        live_server.settle()
     expected = tuple(live_server.expected)
     left = live_server.problems.texts()
     assert [text for text in left if not expected or not text.startswith(expected)] == []

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Final, cast
+from typing import Any, cast
 from unittest.mock import patch
 
 from agent.config.schema import Condensing
@@ -12,6 +12,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import Modality
 from agent.session.api.settings import ServerVad
 from agent.session.ports.stage_ports import OnMark, ReplyToken, Tools
+from agent.stages import llm_chat
 from agent.stages.llm_chat import EngineChat
 from agent.stages.model_thread import ModelThread
 from agent.turn_taking import barge_in, transitions
@@ -21,9 +22,7 @@ from llm_engine.config import SamplingParams
 from llm_engine.engine import Engine
 from tests.support.fakes.stages import FakeChat
 from tests.support.session.session_call import Call, call_with
-
-NEVER_NS: Final = 1 << 60
-"""Longer than any test."""
+from tests.support.session.unhurried import NEVER_NS, unhurried
 
 
 class UnthreadedStage:
@@ -83,9 +82,21 @@ class EngineCall:
         return conversation.summary if conversation else ()
 
     async def num_pages(self) -> int:
+        """Pages of the cache that hold tokens. A page may be reserved ahead of them, for a draft
+        that was refused: how long drafts are depends on what steps took."""
+
         def count() -> int:
-            self._engine._core.cache.check()
-            return self._engine._core.cache.pool.num_used
+            cache = self._engine._core.cache
+            cache.check()
+            size = cache.page_tokens
+            everything = (*cache.sequences.values(), *cache._pinned.values())
+            return len(
+                {
+                    page
+                    for each in everything
+                    for page in each.table.pages[: -(-len(each.token_ids) // size)]
+                }
+            )
 
         return await self._engine._thread.call(count, undo=lambda _: None)
 
@@ -130,10 +141,13 @@ async def call_on(
     sampling = SamplingParams(max_tokens=16)
     chat = AudibleChat(stage, SystemClock(), sampling, "Be brief.", (), condensing=condensing)
     chat.speaks = asyncio.Event()
-    # A pause lasts until the test ends it, however slow the machine is.
+    # A pause lasts until the test ends it, and a model has the time that it needs, however slow the
+    # machine is.
     with (
         patch.object(transitions, "STALL_GRACE_NS", NEVER_NS),
         patch.object(barge_in, "STALL_GRACE_NS", NEVER_NS),
+        unhurried(),
+        patch.object(llm_chat, "HANGS_S", NEVER_NS / 1e9),
     ):
         async with call_with(chat=cast(FakeChat, chat)) as call:
             settings = call.session.settings.changed(
