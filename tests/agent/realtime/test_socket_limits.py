@@ -114,7 +114,7 @@ async def test_a_socket_that_is_stopped_while_there_is_no_room_reads_no_more(
     async def take(frame: str | bytes) -> list[Request]:
         return []
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         carrying = group.create_task(socket.carry(take))
         await asyncio.sleep(0.05)
         socket.stop()

@@ -23,8 +23,9 @@ MAX_GROWTH_MB = 60
 stayed would hold its audio, its cache of 23 MB and more."""
 
 
-NUM_LOOKS = 300
-"""Half a minute: a pass of the recognizer takes seconds on a busy machine."""
+NUM_LOOKS = 600
+"""A minute: a pass of the recognizer takes seconds on a busy machine."""
+NUM_TASK_LOOKS = 10
 
 
 async def leave_at_once(call: LiveCall) -> None:
@@ -79,12 +80,13 @@ async def break_off(
 
 
 async def num_tasks(live: LiveServer) -> int:
-    """Of the service's loop, when no call is on."""
+    """Of the service's loop, when no call is on: the fewest of some looks, for what a call has left
+    to do may not be over."""
 
     async def count() -> int:
         return len(asyncio.all_tasks())
 
-    return await asyncio.to_thread(live.ask, count)
+    return min([await asyncio.to_thread(live.ask, count) for _ in range(NUM_TASK_LOOKS)])
 
 
 def resident_mb() -> int:
@@ -133,7 +135,7 @@ async def test_calls_that_are_broken_off_leave_nothing(live: LiveServer) -> None
     await rounds(len(WAYS))  # the first of everything allocates what stays
     tasks, threads, megabytes = await num_tasks(live), working_threads(), resident_mb()
     await rounds(2 * len(WAYS))
-    assert await num_tasks(live) == tasks
+    assert await num_tasks(live) <= tasks
     assert not working_threads() - threads
     assert await left_behind(before) == []
     growth = resident_mb() - megabytes

@@ -22,7 +22,7 @@ from tests.support.wire.wire_frames import check_strictly
 
 RECORDINGS: Final = Path(__file__).parents[2] / "recordings"
 WIRE_HZ: Final = 24_000
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 """Timeout in s of any one event. Only a hang takes so long, on any machine."""
 
 Int16 = npt.NDArray[np.int16]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 180.0
 
 
 class ServiceProcess:
