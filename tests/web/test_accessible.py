@@ -21,7 +21,7 @@ from tests.web.test_story import QUESTION, TURN, mark, marks_of_a_pause
 pytest_plugins = ["tests.support.browser.fixtures"]
 pytestmark = pytest.mark.browser
 
-WAIT_MS = 20_000
+WAIT_MS = 60_000
 """For a second of speech. Only a deadlock lasts that long."""
 
 NARROW: dict[str, Any] = {"viewport": {"width": 320, "height": 640}}

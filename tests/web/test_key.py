@@ -12,7 +12,7 @@ from tests.support.service.live import LiveServer
 pytest_plugins = ["tests.support.browser.fixtures", "tests.support.service.live_fixtures"]
 pytestmark = [pytest.mark.browser, pytest.mark.models]
 
-ANSWER_MS = 20_000
+ANSWER_MS = 60_000
 
 
 @pytest.fixture

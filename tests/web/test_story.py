@@ -315,7 +315,7 @@ def test_what_is_written_without_a_connection_waits_for_one(
     expect(waiting.locator(".words")).to_have_text("Do you hear me?")
     expect(field).to_have_value("")
     server.full = False
-    expect(page.locator(".message.agent[data-state=done]")).to_have_count(1, timeout=15_000)
+    expect(page.locator(".message.agent[data-state=done]")).to_have_count(1)
     expect(page.locator(".message.caller")).to_have_count(1)
     expect(page.locator(".message.caller")).to_have_attribute("data-state", "done")
     assert len(server.calls[0].of_type("conversation.item.create")) == 1

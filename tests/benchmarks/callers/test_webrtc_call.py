@@ -151,7 +151,9 @@ async def test_a_bad_line_loses_what_its_paths_say_and_no_event() -> None:
                 await asyncio.sleep(0.005)
             while min(up.num_packets, down.num_packets) < num_frames:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.2)
+            arrivals = ((up, at_server), (down, at_client))
+            while any(len(each) < num_frames - path.num_lost for path, each in arrivals):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
             for number in range(messages):
                 client.send("ping", number=number)
                 server.send(f"pong {number}")
@@ -162,7 +164,7 @@ async def test_a_bad_line_loses_what_its_paths_say_and_no_event() -> None:
         await server.close()
     assert sent == list(range(messages))
     assert received == [f"pong {number}" for number in range(messages)]
-    for path, arrived in ((up, at_server), (down, at_client)):
+    for path, arrived in arrivals:
         assert 0 < path.num_lost < path.num_packets
         num_rtcp = path.num_packets - num_frames
         assert num_frames - path.num_lost <= len(arrived) <= num_frames - path.num_lost + num_rtcp

@@ -167,9 +167,9 @@ async def test_endpoints_of_webhooks_fail_and_come_back(
         urls = {name: each.url for name, each in settings.webhooks.items()}
         headers = {"webhook-id": "msg_1"}
 
-        async def send(name: str, session_id: str) -> int:
+        async def send(name: str, session_id: str, timeout_s: float = 60.0) -> int:
             response = await http.post(
-                urls[name], json=message(session_id), headers=headers, timeout=0.5
+                urls[name], json=message(session_id), headers=headers, timeout=timeout_s
             )
             return response.status_code
 
@@ -179,7 +179,7 @@ async def test_endpoints_of_webhooks_fail_and_come_back(
         with pytest.raises(httpx.ConnectError):
             await send("refuses", "gone")
         with pytest.raises(httpx.ReadTimeout):
-            await send("silent", "gone")
+            await send("silent", "gone", 0.5)
         assert webhooks.endpoints["silent"].tried.is_set()
         webhooks.session_id = "call"
         await webhook_endpoints._bring_back(site_with(webhooks))

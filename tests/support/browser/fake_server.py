@@ -39,7 +39,7 @@ WIRE_RATE_HZ = 24_000
 DELTA_SAMPLES = WIRE_RATE_HZ // 10
 """100 ms of audio in one frame."""
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 """Timeout in s. Only a deadlock lasts that long; a slow machine does not."""
 
 Event = dict[str, Any]

@@ -132,7 +132,7 @@ def test_a_server_that_goes_is_waited_for(latency: FakeLatency, dashboard: Open)
     expect(page.locator(".turns-body .turn-row")).to_have_count(1)
     latency.turns.append(turn(2))
     latency.start()
-    expect(page.locator("#stream")).to_have_text("Live", timeout=20_000)
+    expect(page.locator("#stream")).to_have_text("Live")
     expect(page.locator("#banner")).to_be_hidden()
     expect(page.locator(".turns-body .turn-row")).to_have_count(2)
 
