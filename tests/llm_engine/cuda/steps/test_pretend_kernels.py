@@ -1,6 +1,7 @@
 """Kernel launches on a strict fake device: each runs in Triton's interpreter when due."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from llm_engine.config import Precision, SamplingParams
 from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.ops import prefill_gemm, triton_ops, triton_step_inputs
 from llm_engine.cuda.quantization.quantize import BLOCK
-from llm_engine.cuda.steps.graph_runner import CudaGraphs, EagerGraphs, Graphs
+from llm_engine.cuda.steps import graph_runner
+from llm_engine.cuda.steps.graph_runner import Choice, CudaGraphs, EagerGraphs, Graphs, Replay
 from llm_engine.cuda.weights import WeightFormat, load_model
 from tests.support.fakes.llm_models import save_tiny_model
 from tests.support.fakes.pretend_cuda import PretendCuda
@@ -32,6 +34,9 @@ FORMATS = {
     "fp8 by block": (WeightFormat(Precision.FP8, block=BLOCK), 66),
 }
 """And a prompt's tokens: for products of a library, for a step's kernels, for a prompt's own."""
+ALL_CHOICES = "fp8"
+"""Format of the weights with which all choices of tokens are captured. Their kernels read logits
+and no weights: with the others the choice that the reply takes is enough."""
 
 
 class LaunchedKernel:
@@ -46,6 +51,11 @@ class LaunchedKernel:
             self._cuda.launch(lambda: self._kernel[grid](**raw))
 
         return launch
+
+
+def captured_sampled(graphs: Graphs, run: Callable[[Choice], None]) -> dict[Choice, Replay]:
+    """In place of `graph_runner._captured`."""
+    return {Choice.SAMPLED: graphs.capture(partial(run, Choice.SAMPLED))}
 
 
 def reply(checkpoint: Checkpoint, name: str, device: torch.device) -> list[int]:
@@ -82,6 +92,8 @@ def test_kernels_find_their_operands_where_and_when_they_are_launched(
     monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.BATCH_SIZES", (1,))
     monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.DRAFT_SIZES", (1, 8))
     monkeypatch.setattr("llm_engine.cuda.steps.graph_runner._WARM_UPS", 1)
+    if weights != ALL_CHOICES:
+        monkeypatch.setattr(graph_runner, "_captured", captured_sampled)
     triton_interpreter.mend()
     save_tiny_model(tmp_path, "qwen2", num_hidden_layers=1)
     checkpoint = load_checkpoint(tmp_path)
