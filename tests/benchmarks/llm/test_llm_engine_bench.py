@@ -1,6 +1,8 @@
 """Engine bench: it measures what it reports, beside a peer, and reports a bad model in one line."""
 
+import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ import pytest
 from benchmarks.llm import __main__ as command
 from benchmarks.llm import comparison as bench
 from benchmarks.llm import report, rounds
-from benchmarks.llm.contestant import CallerMessage, Remote
+from benchmarks.llm.contestant import CallerMessage, Remote, _start
+from benchmarks.llm.engine_under_test import OwnEngine
 from llm_engine.config import ModelConfig
 from llm_engine.errors import EngineError
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
@@ -111,6 +114,29 @@ def test_a_contestant_that_fails_says_so_and_one_that_dies_too() -> None:
     remote.close()
 
 
+class Local:
+    """Our engine in this process: a process of its own has five seconds of imports."""
+
+    def __init__(self, name: str, make: Callable[..., OwnEngine], **options: Any) -> None:
+        self.name = name
+        self._contestant = make(**options)
+
+    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
+        if method == "start":
+            return _start(self._contestant)
+        return getattr(self._contestant, method)(*arguments, **options)
+
+    def close(self) -> None:
+        if self._contestant._engine is not None:
+            self._contestant._engine.close()
+
+
+def remote_or_local(name: str, make: Callable[..., Any], **options: Any) -> Remote | Local:
+    """In place of `Remote`: one engine of each kind is in a process of its own."""
+    kind = Remote if name in (bench.PLAIN, bench.CTRANSLATE2) else Local
+    return kind(name, make, **options)
+
+
 def test_a_small_model_is_measured_beside_another_engine(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,9 +145,14 @@ def test_a_small_model_is_measured_beside_another_engine(
     save_tiny_model(source, "llama", max_position_embeddings=4096)
     save_tiny_gguf(model, source)
     out = tmp_path / "result.json"
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None
-    )  # llama.cpp reads no tiny GGUF
+    found = importlib.util.find_spec
+
+    def without_llama_cpp(name: str, package: str | None = None) -> Any:
+        """It reads no tiny GGUF."""
+        return None if name == "llama_cpp" else found(name, package)
+
+    monkeypatch.setattr("importlib.util.find_spec", without_llama_cpp)
+    monkeypatch.setattr(bench, "Remote", remote_or_local)
     options = [
         "--rounds",
         "1",
