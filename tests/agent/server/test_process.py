@@ -19,7 +19,7 @@ from latency_budget.storage.store_query import read_turns
 from tests.support.models import model_path
 from tests.support.service.live_call import call_to
 from tests.support.service.otlp_collector import Collector, attributes, serving
-from tests.support.service.service_process import ServiceProcess, service
+from tests.support.service.service_process import PATIENCE_S, ServiceProcess, service
 from tests.support.service.webhook_receiver import SECRET, answers, receiving
 
 pytestmark = [pytest.mark.slow, pytest.mark.models]
@@ -35,7 +35,7 @@ def models() -> None:
 
 
 async def readiness(running: ServiceProcess) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
         return await http.get(f"{running.http}/readyz")
 
 
@@ -54,28 +54,45 @@ async def test_it_listens_before_it_is_ready_and_drains_at_the_end() -> None:
         assert int(caught.value.response.headers["Retry-After"]) > 0
         await running.line("Ready after")
         assert (await readiness(running)).json()["status"] == "ready"
-        async with call_to(running.url) as call:
-            await call.type(STORY)
-            await call.send("response.create", response={"max_output_tokens": 24})
-            await call.until("response.output_audio.delta")
-            running.stop()
-            await running.line("Stopping: 1 call")
-            late = await readiness(running)
-            assert (late.status_code, late.json()["status"]) == (503, "draining")
-            async with websockets_client.connect(running.url, proxy=None) as refused:
-                await refused.wait_closed()
-                assert refused.close_code == 1012
-            response = await call.response()
-            assert response["status"] in ("completed", "incomplete")
-            await call.prove_alive()
+        async with (
+            httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http,
+            http.stream("GET", f"{running.http}/v1/latency/events") as answer,
+        ):
+            lines = answer.aiter_lines()
+            assert await anext(lines) == ": halfsec"
+            async with call_to(running.url) as call:
+                await call.type(STORY)
+                await call.send("response.create", response={"max_output_tokens": 24})
+                await call.until("response.output_audio.delta")
+                running.stop()
+                await running.line("Stopping: 1 call")
+                late = await readiness(running)
+                assert (late.status_code, late.json()["status"]) == (503, "draining")
+                async with websockets_client.connect(running.url, proxy=None) as refused:
+                    await refused.wait_closed()
+                    assert refused.close_code == 1012
+                response = await call.response()
+                assert response["status"] in ("completed", "incomplete")
+                await call.prove_alive()
+            async for _ in lines:  # up to its proper end: a listener does not hold it up
+                pass
         assert await running.ended() == (0, "")
 
 
-async def test_the_end_of_a_call_is_told_by_the_next_process(
+async def num_turns(running: ServiceProcess) -> int:
+    """Turns that it knows, of which it has kept no words."""
+    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
+        found = (await http.get(f"{running.http}/v1/latency/turns?since=0")).json()
+    assert {turn["caller_text"] for turn in found["turns"]} == {""}
+    return len(found["turns"])
+
+
+async def test_the_next_process_has_the_turns_and_tells_the_end_of_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The endpoint is out of order until the service was stopped."""
     monkeypatch.setenv("WEBHOOK_SECRET", SECRET)
+    (tmp_path / "models").symlink_to(model_path(LLM).parent)
     with receiving() as receiver:
         receiver.answers = [answers(503)]
         settings = tmp_path / "halfsec.toml"
@@ -92,6 +109,7 @@ async def test_the_end_of_a_call_is_told_by_the_next_process(
                 await call.send("response.create", response={"max_output_tokens": 8})
                 said = await call.response()
             await asyncio.to_thread(receiver.wait, 1)
+            assert await num_turns(running) == 1
             running.stop()
             status, errors = await running.ended()
             assert (status, errors.count("the endpoint answered 503")) == (0, 1)
@@ -101,9 +119,14 @@ async def test_the_end_of_a_call_is_told_by_the_next_process(
             await running.listening()
             events = await asyncio.to_thread(receiver.wait, num_before + 1)
             data = events[-1]["data"]
+            assert len(set(receiver.ids)) == 1
             async with httpx.AsyncClient(trust_env=False, base_url=running.http) as http:
                 kept = (await http.get(f"/v1/calls/{data['id']}")).json()
                 assert (await http.get("/v1/calls/sess_unknown")).status_code == 404
+            await running.line("Ready after")
+            async with call_to(running.url) as call:
+                await call.ask("Say a word.", max_output_tokens=4)
+            assert await num_turns(running) == 2
             running.stop()
             assert (await running.ended())[0] == 0
     assert data["end"] == {"cause": "caller_hung_up", "reason": "the client hung up"}
@@ -112,7 +135,7 @@ async def test_the_end_of_a_call_is_told_by_the_next_process(
     assert answer["text"]
     assert said["output"][0]["content"][0]["transcript"].startswith(answer["text"])
     assert kept == {**data, "transcript": None}
-    assert len(set(receiver.ids)) == 1
+    assert len(read_turns(tmp_path / "turns.sqlite")) == 2
 
 
 async def test_a_second_signal_ends_it_at_once() -> None:
@@ -231,7 +254,7 @@ async def test_the_log_has_a_line_for_each_call_and_each_refusal() -> None:
         async with call_to(running.url, model="gpt-realtime") as call:
             session_id = call.events[0]["session"]["id"]
             await call.ask(said, max_output_tokens=4)
-        async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
             for _ in range(3000):
                 if not (await http.get(f"{running.http}/readyz")).json()["calls"]:
                     break
@@ -246,39 +269,6 @@ async def test_the_log_has_a_line_for_each_call_and_each_refusal() -> None:
     assert lines[2].endswith("close=1000 (the client hung up)")
     assert len(lines) == 3
     assert "garden" not in log
-
-
-async def test_turns_outlive_the_process(tmp_path: Path) -> None:
-    (tmp_path / "models").symlink_to(model_path(LLM).parent)
-    for number in (1, 2):
-        async with service(home=tmp_path) as running:
-            await running.listening()
-            await running.line("Ready after")
-            async with call_to(running.url) as call:
-                await call.ask("Say a word.", max_output_tokens=4)
-            async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
-                found = (await http.get(f"{running.http}/v1/latency/turns?since=0")).json()
-            assert len(found["turns"]) == number
-            assert [turn["caller_text"] for turn in found["turns"]] == [""] * number
-            running.stop()
-            assert await running.ended() == (0, "")
-    assert len(read_turns(tmp_path / "turns.sqlite")) == 2
-
-
-async def test_a_listener_does_not_hold_up_the_end() -> None:
-    async with service() as running:
-        await running.listening()
-        await running.line("Ready after")
-        async with (
-            httpx.AsyncClient(timeout=60, trust_env=False) as http,
-            http.stream("GET", f"{running.http}/v1/latency/events") as answer,
-        ):
-            lines = answer.aiter_lines()
-            assert await anext(lines) == ": halfsec"
-            running.stop()
-            async for _ in lines:  # up to its proper end
-                pass
-        assert await running.ended() == (0, "")
 
 
 # --- what keeps it from starting ---
