@@ -1,6 +1,5 @@
 """GPU backend with its own kernels, run by Triton's interpreter."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,25 +14,17 @@ from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.ops.interface import Ops
 from llm_engine.cuda.ops.reference_ops import ReferenceOps
 from llm_engine.cuda.ops.triton_ops import TritonOps
-from llm_engine.cuda.steps.graph_runner import EagerGraphs
 from llm_engine.cuda.weights import WeightFormat, load_model
 from tests.support.fakes.int4_models import save_int4_model
 from tests.support.fakes.llm_models import save_tiny_model
 from tests.support.llm import triton_interpreter
+from tests.support.llm.replayed_work import ReplayedWork
 
 pytestmark = pytest.mark.slow
 
 PAGES = [PageId(page) for page in (5, 2, 7, 0, 1, 3)]
 NEAR = 0.1
 """Of bfloat16 sums in another order, in logits that reach from -10 to 10."""
-
-
-class ReplayedWork(EagerGraphs):
-    """Runs work when it is replayed, and not at its capture: most of an interpreter's time would go
-    into steps of sizes and choices that the reply below never takes, and that nothing looks at."""
-
-    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        return work
 
 
 @pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.FP8])

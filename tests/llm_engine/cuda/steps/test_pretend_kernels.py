@@ -18,12 +18,13 @@ from llm_engine.cuda.backend import CudaBackend
 from llm_engine.cuda.ops import prefill_gemm, triton_ops, triton_step_inputs
 from llm_engine.cuda.quantization.quantize import BLOCK
 from llm_engine.cuda.steps import graph_runner
-from llm_engine.cuda.steps.graph_runner import Choice, CudaGraphs, EagerGraphs, Graphs, Replay
+from llm_engine.cuda.steps.graph_runner import Choice, CudaGraphs, Graphs, Replay
 from llm_engine.cuda.weights import WeightFormat, load_model
 from tests.support.fakes.llm_models import save_tiny_model
 from tests.support.fakes.pretend_cuda import PretendCuda
 from tests.support.fakes.pretend_tensors import DEVICE, unwrapped
 from tests.support.llm import triton_interpreter
+from tests.support.llm.replayed_work import ReplayedWork
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ def reply(checkpoint: Checkpoint, name: str, device: torch.device) -> list[int]:
     """To a prompt that is read at once, with a draft on the way."""
     weight_format, length = FORMATS[name]
     model = load_model(checkpoint, weight_format, device, context_length=128)
-    graphs: Graphs = CudaGraphs(device) if device.type == "cuda" else EagerGraphs()
+    graphs: Graphs = CudaGraphs(device) if device.type == "cuda" else ReplayedWork()
     ops = triton_ops.TritonOps(device, num_sms=NUM_SMS, num_floats=1 << 18)
     backend = CudaBackend(
         model, ops, graphs, num_pages=8, cache_dtype=torch.bfloat16, prompt_rows=(length,)
