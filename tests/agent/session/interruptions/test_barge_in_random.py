@@ -13,6 +13,7 @@ import pytest
 from agent.client.simulated_caller.playback import SimulatedPlayback
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
+from agent.session.api.server_events import Notice
 from agent.session.api.settings import ResponseOptions
 from agent.session.context.chat_messages import messages_of
 from agent.turn_taking import events as ev
@@ -40,6 +41,20 @@ def whole_words(text: str, samples: int) -> str:
     return text[: max((at for at in ends if at * SAMPLES_PER_CHAR <= samples), default=0)]
 
 
+class Told(list[Notice]):
+    """Notices of a call, each of which a client takes as it comes."""
+
+    def __init__(self, client: "Client", before: list[Notice]) -> None:
+        super().__init__(before)
+        self._client = client
+        for notice in before:
+            client.take(notice)
+
+    def append(self, notice: Notice) -> None:
+        super().append(notice)
+        self._client.take(notice)
+
+
 class Client:
     """Plays what comes, stops when somebody speaks, and may say how much it played."""
 
@@ -54,26 +69,28 @@ class Client:
         """Of each item, as it was shown."""
         self.claims: dict[str, int] = {}
         """Samples of an item that the client said it had played."""
+        self.is_lost = False
+        """True while nothing reaches it."""
         self._arrived: dict[str, int] = {}
-        self._num_seen = 0
+        call.notices = Told(self, call.notices)
 
-    def notice(self) -> None:
-        """Take in what has come since, at the time at which it came."""
-        for notice in self.call.notices[self._num_seen :]:
-            match notice:
-                case say.ReplyStarted(response_id, item_id):
-                    self.items[response_id] = item_id
-                    self.texts[item_id] = ""
-                case say.ReplyText(response_id, delta):
-                    self.texts[self.items[response_id]] += delta
-                case say.ReplyAudio(response_id, pcm, rate_hz):
-                    spoken = self.items[response_id]
-                    now_ns = self.clock.now_ns()
-                    self._arrived[spoken] = self._arrived.get(spoken, 0) + len(pcm)
-                    self.loudspeaker.push(response_id, spoken, pcm, rate_hz, now_ns)
-                case say.SpeechStarted():
-                    self.loudspeaker.flush(self.clock.now_ns())
-        self._num_seen = len(self.call.notices)
+    def take(self, notice: Notice) -> None:
+        """Take in what comes, at the time at which it comes."""
+        if self.is_lost:
+            return
+        match notice:
+            case say.ReplyStarted(response_id, item_id):
+                self.items[response_id] = item_id
+                self.texts[item_id] = ""
+            case say.ReplyText(response_id, delta):
+                self.texts[self.items[response_id]] += delta
+            case say.ReplyAudio(response_id, pcm, rate_hz):
+                spoken = self.items[response_id]
+                now_ns = self.clock.now_ns()
+                self._arrived[spoken] = self._arrived.get(spoken, 0) + len(pcm)
+                self.loudspeaker.push(response_id, spoken, pcm, rate_hz, now_ns)
+            case say.SpeechStarted():
+                self.loudspeaker.flush(self.clock.now_ns())
 
     async def claim(self) -> None:
         """As stock clients do when somebody speaks; some lie."""
@@ -101,20 +118,11 @@ class Client:
 
 async def rests(client: Client) -> None:
     machine = client.call.session._machine
-    for _ in range(60_000):
-        client.notice()
+    for _ in range(6_000):
         if machine.agent is Agent.IDLE and machine.caller is Caller.QUIET:
             return
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
     raise AssertionError("no rest")
-
-
-async def waits(client: Client, seconds: float) -> None:
-    """The loudspeaker hears of audio in the millisecond in which it comes."""
-    for _ in range(round(seconds * 1000)):
-        client.notice()
-        await asyncio.sleep(0.001)
-    client.notice()
 
 
 async def speaks_over(client: Client) -> None:
@@ -122,18 +130,17 @@ async def speaks_over(client: Client) -> None:
     lots, call = client.lots, client.call
     num_replies = len(call.of(say.ReplyStarted))
     call.ears.say(f"Question number {num_replies}, isn't it one?")
-    while len(call.of(say.ReplyStarted)) == num_replies:
-        await waits(client, 0.001)
+    await call.until(say.ReplyStarted, num_replies + 1)
     for _ in range(lots.randint(1, 3)):
-        await waits(client, lots.uniform(0.1, 3))
+        await asyncio.sleep(lots.uniform(0.1, 3))
         number = begin(call, lots.choice(SAID))
-        await waits(client, 0.002)
+        await asyncio.sleep(0.002)
         await client.claim()
-        await waits(client, lots.uniform(0.1, 0.6))
+        await asyncio.sleep(lots.uniform(0.1, 0.6))
         call.ears.hear(ev.SpeechPaused(number, 16_000))
-        await waits(client, lots.uniform(0.01, 0.3))
+        await asyncio.sleep(lots.uniform(0.01, 0.3))
         call.ears.hear(ev.SilenceGrew(number, 5000))
-        await waits(client, 0.01)
+        await asyncio.sleep(0.01)
     await rests(client)
 
 
