@@ -204,7 +204,7 @@ async def test_a_strict_client_has_one_connection(live: LiveServer) -> None:
         await call.prove_alive()
         call.hang_up_rudely()
         assert not [kind for kind in call.types if kind.startswith("halfsec.")]
-    await asyncio.to_thread(live.ask, lambda: asyncio.wait_for(live.calls.wait_empty(), 20))
+    await asyncio.to_thread(live.ask, lambda: asyncio.wait_for(live.calls.wait_empty(), 60))
     assert len(live.calls.waiting) == 0
 
 

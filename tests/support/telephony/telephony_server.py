@@ -162,7 +162,7 @@ class ServerUnderTest:
             if message["type"] == "websocket.close":
                 stream.inbox.put_nowait({"type": "websocket.disconnect", "code": message["code"]})
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await self.app.asgi(scope, stream.inbox.get, send)
         return stream
 
