@@ -133,8 +133,9 @@ class Local:
 
 def remote_or_local(name: str, make: Callable[..., Any], **options: Any) -> Remote | Local:
     """In place of `Remote`: one engine of each kind is in a process of its own."""
-    kind = Remote if name in (bench.PLAIN, bench.CTRANSLATE2) else Local
-    return kind(name, make, **options)
+    if name in (bench.PLAIN, bench.CTRANSLATE2):
+        return Remote(name, make, **options)
+    return Local(name, make, **options)
 
 
 def test_a_small_model_is_measured_beside_another_engine(

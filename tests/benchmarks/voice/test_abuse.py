@@ -118,9 +118,12 @@ async def test_both_greedy_callers_come_at_once(monkeypatch: pytest.MonkeyPatch)
 
     for name in ("speak_too_fast", "ask_long"):
         monkeypatch.setattr(abuse, name, kind(name))
+
+    async def attack() -> None:
+        await ATTACKS["both of these callers"](AttackTarget("ws://127.0.0.1:1/"))
+
     async with asyncio.TaskGroup() as group:
-        attack = ATTACKS["both of these callers"](AttackTarget("ws://127.0.0.1:1/"))
-        attacking = group.create_task(attack)
+        attacking = group.create_task(attack())
         await have_met.wait()
         attacking.cancel()
     assert sorted(met) == ["ask_long", "speak_too_fast"]

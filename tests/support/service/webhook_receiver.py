@@ -9,7 +9,7 @@ from typing import Any, Final
 from standardwebhooks import Webhook
 
 SECRET: Final = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 
 Answer = Callable[["WebhookReceiver", BaseHTTPRequestHandler], None]
 
