@@ -119,7 +119,7 @@ async def test_two_hundred_idle_connections_stay_within_their_limit(
     live: LiveServer, says: bytes
 ) -> None:
     async with witness(live) as call:
-        sitting = asyncio.gather(sit(target(live), 200, 1.0, says=says), call.prove_alive())
+        sitting = asyncio.gather(sit(target(live), 200, 2.0, says=says), call.prove_alive())
         closed, _ = await sitting
         assert closed >= 200 - 128
         async with httpx.AsyncClient(trust_env=False) as http:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.models]
 SETTINGS = (
     *("--set", "access.calls_per_address=1", "--set", 'access.trusted_proxies=["127.0.0.1"]'),
     *("--set", "access.idle_s=3", "--set", "latency_budget.admission=false"),
-    *("--set", "agent.session_limit_s=6"),
+    *("--set", "agent.session_limit_s=10"),
 )
 
 
@@ -35,7 +35,11 @@ async def test_calls_per_address_are_limited() -> None:
     async with service(*SETTINGS) as server:
         await server.line("Ready")
         server.port = int(server.lines[0].split("://")[1].split("/")[0].rpartition(":")[2])
-        async with call_to(server.url, additional_headers=by("203.0.113.5")) as first:
+        async with (
+            call_to(server.url, additional_headers=by("203.0.113.5")) as first,
+            asyncio.TaskGroup() as group,
+        ):
+            speaking = group.create_task(speak_until_the_end(first))
             # What a client writes stands in front of what the proxy saw.
             for forwarded in ("203.0.113.5", "203.0.113.77, 203.0.113.5"):
                 status, body = await refusal(server, forwarded)
@@ -44,12 +48,12 @@ async def test_calls_per_address_are_limited() -> None:
             async with call_to(server.url, additional_headers=by("203.0.113.6")) as second:
                 pass
             assert second.of("error") == []
-            assert await first.closed() == (CLOSE_NORMAL, IDLE)
-        async with call_to(server.url, additional_headers=by("203.0.113.5")) as again:
-            code, reason = await speak_until_the_end(again)
-        assert [each["error"]["code"] for each in again.of("error")] == ["session_expired"]
+            code, reason = await speaking
+        assert [each["error"]["code"] for each in first.of("error")] == ["session_expired"]
         assert code == CLOSE_NORMAL
         assert EXPIRED in reason
+        async with call_to(server.url, additional_headers=by("203.0.113.5")) as again:
+            assert await again.closed() == (CLOSE_NORMAL, IDLE)
 
 
 async def speak_until_the_end(call: LiveCall) -> tuple[int, str]:
