@@ -86,7 +86,7 @@ async def test_a_call_by_engines_of_another_package(service: LiveServer) -> None
         assert words_of(spoken) == "You said: Nobody is available."
         heard = call.of("conversation.item.input_audio_transcription.completed")[-1]
         assert heard["transcript"] == "Nobody is available."
-    async with httpx.AsyncClient(base_url=service.http) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=service.http) as http:
         ready = (await http.get("/readyz")).json()
         assert ready["status"] == "ready"
         assert ready["stages"]["voice theirs:22050"] == "ready"

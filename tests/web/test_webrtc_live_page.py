@@ -109,10 +109,10 @@ def test_a_reply_is_cut_at_the_word_that_was_heard(open_call: Call, live: LiveSe
     page.keyboard.press("Escape")
     expect(greeting).to_have_attribute("data-state", "cut")
     page.wait_for_function("sent.some(({ type }) => type === 'conversation.item.retrieve')")
-    (session,) = httpx.get(f"{live.http}/v1/sessions").json()["sessions"]
+    (session,) = httpx.get(f"{live.http}/v1/sessions", timeout=60).json()["sessions"]
     page.get_by_role("button", name="End the call").click()
     live.settle()
-    document = httpx.get(f"{live.http}/v1/calls/{session['session']}").json()
+    document = httpx.get(f"{live.http}/v1/calls/{session['session']}", timeout=60).json()
     heard = document["transcript"][0]["text"]
     assert 0 < len(heard) < len(live.config.agents["reader"].greeting)
     expect(greeting.locator(".sure")).to_have_text(heard)

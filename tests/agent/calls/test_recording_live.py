@@ -43,7 +43,7 @@ def test_recording_agrees_with_the_turn_records(
     live.settle()
     recorder.close()
     path = f"/v1/sessions/{told['session']}/recording"
-    with httpx.Client(base_url=live.http, trust_env=False) as http:
+    with httpx.Client(timeout=60, base_url=live.http, trust_env=False) as http:
         answer = http.get(path)
         (turn,) = http.get(f"/v1/latency/turns?session={told['session']}").json()["turns"]
     assert answer.status_code == 200

@@ -96,7 +96,7 @@ async def test_redis_is_away_for_a_while(fleet: Fleet) -> None:
             code, reason = await refused.closed()
             assert code == errors.CLOSE_OVERLOADED
             assert "try again" in reason
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             ready = (await http.get(f"{fleet.second.http}/readyz")).json()
         assert ready["status"] == "degraded"
         assert "can't be reached" in ready["state_store"]

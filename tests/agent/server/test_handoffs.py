@@ -32,6 +32,6 @@ async def test_the_model_hands_the_call_over_and_the_other_agent_speaks(live: Li
         later = await call.update(output_modalities=["text"], max_output_tokens=8)
         assert later["instructions"] == session["instructions"], "a change keeps the agent"
         await call.prove_alive()
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         metrics = (await client.get(f"http://127.0.0.1:{live.port}/metrics")).text
     assert "halfsec_handoffs_total 1.0" in metrics

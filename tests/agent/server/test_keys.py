@@ -217,7 +217,7 @@ async def test_a_key_has_only_its_calls(live: LiveServer, locks: Locks) -> None:
             with pytest.raises(ConnectError, match="All calls that this key may hold"):
                 async with connect(live.url, api_key=again):
                     pass
-        async with httpx.AsyncClient(base_url=live.http, trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=60, base_url=live.http, trust_env=False) as http:
             for asking, status in ((key, 429), (other, 426)):
                 headers = {"Authorization": f"Bearer {asking}"}
                 asked = await http.get("/v1/realtime", headers=headers)
@@ -277,7 +277,7 @@ async def test_a_key_has_only_its_agents(live: LiveServer, locks: Locks) -> None
     for model in ("default", "gpt-realtime", "pirate"):
         async with connect(live.url, api_key=key, model=model) as call:
             assert "arr" in call.session["instructions"]
-    async with httpx.AsyncClient(base_url=live.http, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=live.http, trust_env=False) as http:
         answer = await http.get("/v1/sessions", headers={"authorization": f"Bearer {key}"})
     assert answer.status_code == 403
 

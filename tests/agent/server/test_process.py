@@ -120,7 +120,9 @@ async def test_the_next_process_has_the_turns_and_tells_the_end_of_a_call(
             events = await asyncio.to_thread(receiver.wait, num_before + 1)
             data = events[-1]["data"]
             assert len(set(receiver.ids)) == 1
-            async with httpx.AsyncClient(trust_env=False, base_url=running.http) as http:
+            async with httpx.AsyncClient(
+                timeout=60, trust_env=False, base_url=running.http
+            ) as http:
                 kept = (await http.get(f"/v1/calls/{data['id']}")).json()
                 assert (await http.get("/v1/calls/sess_unknown")).status_code == 404
             await running.line("Ready after")

@@ -12,7 +12,14 @@ from websockets.typing import Subprotocol
 
 from agent import errors
 from tests.support.service.live import LiveServer
-from tests.support.service.live_call import Event, Hangup, LiveCall, call_to, words_of
+from tests.support.service.live_call import (
+    PATIENCE_S,
+    Event,
+    Hangup,
+    LiveCall,
+    call_to,
+    words_of,
+)
 from tests.support.service.tcp_proxy import TcpProxy, tcp_proxy
 
 pytest_plugins = ["tests.support.service.live_fixtures"]
@@ -30,6 +37,8 @@ async def resumed(url: str, token: str, *, own: bool = True) -> AsyncIterator[Li
         compression=None,
         proxy=None,
         max_queue=None,
+        open_timeout=PATIENCE_S,
+        ping_timeout=PATIENCE_S,
     ) as socket:
         yield LiveCall(socket)
 

@@ -47,7 +47,9 @@ async def test_a_server_for_the_network(tmp_path: Path, monkeypatch: pytest.Monk
         )
         certificate = trust(str(tmp_path / "tls" / "cert.pem"))
         base = f"https://localhost:{running.port}"
-        async with httpx.AsyncClient(verify=certificate, base_url=base, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            timeout=60, verify=certificate, base_url=base, trust_env=False
+        ) as http:
             assert (await http.get("/healthz")).status_code == 200
             assert (await http.get("/v1/models")).status_code == 401
             await until(http, ana, 200)

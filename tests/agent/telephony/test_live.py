@@ -190,7 +190,9 @@ async def test_a_call_that_was_asked_about_is_greeted(shut: LiveServer) -> None:
     key = shut.keys.add("carrier", KeyLimits(), 0)
     await asyncio.to_thread(shut.ask, shut.access.refresh)
     try:
-        async with httpx.AsyncClient(base_url=shut.http, auth=("x", key), trust_env=False) as http:
+        async with httpx.AsyncClient(
+            timeout=60, base_url=shut.http, auth=("x", key), trust_env=False
+        ) as http:
             asked = {"CallSid": CALL, "From": "+15550100", "To": "+15550199"}
             answer = await http.post("/telephony/twilio/voice", data=asked)
         (token,) = TOKEN.findall(answer.text)

@@ -160,7 +160,10 @@ def message(session_id: str) -> dict[str, Any]:
 async def test_endpoints_of_webhooks_fail_and_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with around_webhooks(tmp_path) as webhooks, httpx.AsyncClient(trust_env=False) as http:
+    async with (
+        around_webhooks(tmp_path) as webhooks,
+        httpx.AsyncClient(timeout=60, trust_env=False) as http,
+    ):
         monkeypatch.setattr(os, "environ", os.environ | webhooks.environment)
         settings = load_config(file_text=webhooks.settings)
         assert set(settings.webhooks) == {"refuses", "silent"}

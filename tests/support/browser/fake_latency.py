@@ -26,7 +26,7 @@ from agent.http.static_files import Pages
 from agent.server.app import SecurityHeaders
 from tests.support.browser.fake_turns import Json, summary_of
 
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 """Timeout in s. Only a deadlock lasts that long; a slow machine does not."""
 
 NO_STORE: Final = "Older turns are not kept here: latency_budget.store is off in the settings."

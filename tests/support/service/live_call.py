@@ -198,6 +198,8 @@ async def call_to(
         compression=None,
         proxy=None,
         max_queue=None,  # or hanging up in mid-reply waits for what was not read
+        open_timeout=PATIENCE_S,
+        ping_timeout=PATIENCE_S,
         **options,
     ) as socket:
         call = LiveCall(socket)

@@ -93,7 +93,7 @@ async def test_models_and_one_of_them(live: LiveServer) -> None:
 
 @pytest.mark.models
 async def test_wrong_methods_and_paths_get_a_helpful_error(live: LiveServer) -> None:
-    async with httpx.AsyncClient(base_url=live.http, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=live.http, trust_env=False) as http:
         wrong = await http.get("/v1/audio/speech")
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
         assert wrong.json()["error"]["code"] == "method_not_allowed"

@@ -122,7 +122,7 @@ async def test_two_hundred_idle_connections_stay_within_their_limit(
         sitting = asyncio.gather(sit(target(live), 200, 2.0, says=says), call.prove_alive())
         closed, _ = await sitting
         assert closed >= 200 - 128
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             assert (await http.get(f"{live.http}/healthz")).status_code == 200
         await until_gone(live, 1)
 
@@ -401,7 +401,7 @@ async def test_forwarded_headers_of_untrusted_clients_are_ignored(
 ) -> None:
     lies = {"X-Forwarded-For": "203.0.113.5", "X-Real-IP": "203.0.113.5", "Forwarded": "for=_x"}
     with caplog.at_level(logging.INFO, logger="agent"):
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
             refused = await http.post(
                 f"{live.http}/v1/chat/completions",
                 headers={**lies, "Origin": "https://evil.example"},

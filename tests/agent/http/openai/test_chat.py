@@ -100,7 +100,7 @@ async def test_invalid_requests_are_refused(live: LiveServer) -> None:
                 model="m", messages=[{"role": "user", "content": "word " * 20_000}], stream=True
             )
     kind = {"content-type": "application/json"}
-    async with httpx.AsyncClient(base_url=http_url(live), headers=kind) as http:
+    async with httpx.AsyncClient(timeout=60, base_url=http_url(live), headers=kind) as http:
         for body in (b"", b"[", b"[]", b'"x"', b"[" * 100_000, b'{"messages":[{"role":"user"}]}'):
             answer = await http.post("/chat/completions", content=body)
             assert answer.status_code == 400
@@ -112,7 +112,7 @@ async def test_invalid_requests_are_refused(live: LiveServer) -> None:
 async def test_disconnect_stops_generation(live: LiveServer) -> None:
     body = {"messages": HELLO, "stream": True, "ignore_eos": True, "max_tokens": 1500}
     async with (
-        httpx.AsyncClient(base_url=http_url(live)) as http,
+        httpx.AsyncClient(timeout=60, base_url=http_url(live)) as http,
         http.stream("POST", "/chat/completions", json=body) as stream,
     ):
         async for line in stream.aiter_lines():

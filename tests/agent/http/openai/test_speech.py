@@ -152,7 +152,7 @@ async def test_invalid_requests_are_refused_with_a_reason(
 
 
 async def test_lone_surrogate_is_refused(live: LiveServer) -> None:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         answer = await http.post(
             f"{live.http}/v1/audio/speech",
             content=b'{"input": "Hi \\ud800"}',

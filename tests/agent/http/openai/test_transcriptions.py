@@ -197,7 +197,7 @@ async def test_invalid_requests_are_refused_with_a_reason(
 async def test_text_field_in_place_of_the_file_is_refused(
     live: LiveServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         url = f"{live.http}/v1/audio/transcriptions"
         for files, says in (
             ({"file": (None, "words")}, "not a text field"),

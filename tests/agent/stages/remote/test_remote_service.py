@@ -73,7 +73,7 @@ async def remote(
 
 
 async def readiness(server: LiveServer) -> dict[str, Any]:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         answer = await http.get(f"{server.http}/readyz")
         assert answer.status_code == 200, answer.text
         body: dict[str, Any] = answer.json()
@@ -119,7 +119,7 @@ async def test_a_call_is_answered_from_elsewhere_through_an_outage(
     # Of this process nothing was loaded for it.
     assert remote.stages.llm.model is None
     assert "llm" not in remote.stages.threads()
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         body = {"messages": [{"role": "user", "content": "Hi"}]}
         refused = await http.post(f"{remote.http}/v1/chat/completions", json=body)
         assert (refused.status_code, "another server" in refused.text) == (501, True)
@@ -178,7 +178,7 @@ async def test_the_process_starts_without_the_server_and_says_so(
     async with service(*settings, log_level="debug") as process:
         await process.listening()
         await process.line("Ready after")
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             body = (await http.get(f"{process.http}/readyz")).json()
         assert (body["status"], body["model"]["name"]) == ("degraded", "qwen3-8b")
         assert body["language_model"] == "the model server can't be reached"

@@ -193,7 +193,7 @@ async def test_this_service_does_not_pass_requests_on(remote: LiveServer) -> Non
     voice: Any = remote.stages.voice_stage("hibari")
     assert isinstance(voice, RemoteVoice)
     assert remote.stages.voice_stage("alloy") is voice
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         said = await http.post(f"{remote.http}/v1/audio/speech", json={"input": "Hi"})
         files = {"file": ("x.wav", b"RIFF", "audio/wav")}
         heard = await http.post(f"{remote.http}/v1/audio/transcriptions", files=files)
