@@ -45,9 +45,10 @@ from llm_engine.chat.conversation_pool import MAX_IDLE
 
 from .callers import KINDS, TURNS_A_VISIT, VisitContext, make_visit
 from .horizon import rows_of
+from .interned_strings import set_apart
 from .pacer import Pacer
 from .page import save_page
-from .samples import SampledServer, Values, take_sample
+from .samples import Sample, SampledServer, Values, take_sample
 from .state import SoakState
 from .trends import (
     ALLOWANCES,
@@ -186,15 +187,16 @@ def _progress(state: SoakState, end_s: float) -> None:
 
 def judged(state: SoakState, without: Collection[str] = ()) -> Json:
     """Trends, drift, failures and the load of a soak. `without`: metrics that may go unjudged."""
+    samples = set_apart(state.samples)
     trends = [
         fit_trend(
             name,
-            [(s.at_s, s.part, s.values[name]) for s in state.samples if name in s.values],
+            [(s.at_s, s.part, s.values[name]) for s in samples if name in s.values],
             allowance,
         )
         for name, allowance in ALLOWANCES.items()
     ]
-    trends += _heap_trends(state)
+    trends += _heap_trends(samples)
     latencies = [
         (visit.at_s, visit.kind, ms) for visit in state.visits for ms in visit.latencies_ms
     ]
@@ -243,8 +245,8 @@ def judged(state: SoakState, without: Collection[str] = ()) -> Json:
     }
 
 
-def _heap_trends(state: SoakState) -> list[Trend]:
-    having = [sample for sample in state.samples if sample.heap]
+def _heap_trends(samples: Sequence[Sample]) -> list[Trend]:
+    having = [sample for sample in samples if sample.heap]
     if not having:
         return []
     largest = Counter(having[-1].heap).most_common(MAX_SUBSYSTEMS)

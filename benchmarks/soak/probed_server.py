@@ -20,6 +20,9 @@ from benchmarks.callers.control_socket import Json, RecordedLoop, listen
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
+POOLS: Final = ("asyncio_", "AnyIO worker thread")
+"""How the names of their threads begin."""
+
 NUM_FRAMES: Final = 3
 """Frames of an allocation: the line itself and two callers."""
 
@@ -51,16 +54,16 @@ class Probe:
         self.loop.install()
 
     def handle(self, request: Json) -> Json:
-        """`{"heap": bool}` -> `{"tasks", "pool_threads", "heap", "large"}`: threads of asyncio's
-        pools, the heap in bytes by subsystem, and by line the largest parts of it. Raises
-        RuntimeError where there is no loop."""
+        """`{"heap": bool}` -> `{"tasks", "pool_threads", "heap", "large"}`: threads of the pools
+        that make them as they are needed, the heap in bytes by subsystem, and by line the largest
+        parts of it. Raises RuntimeError where there is no loop."""
         loop = self.loop.loop
         if loop is None:
             raise RuntimeError("the server has no event loop")
         sizes, large = self._heap() if request.get("heap") else ({}, {})
         return {
             "tasks": len(asyncio.all_tasks(loop)),
-            "pool_threads": sum(each.name.startswith("asyncio_") for each in threading.enumerate()),
+            "pool_threads": sum(each.name.startswith(POOLS) for each in threading.enumerate()),
             "heap": sizes,
             "large": large,
         }
