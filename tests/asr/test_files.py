@@ -294,8 +294,8 @@ def test_chunks_behind_no_audio_are_no_audio(on_disk: OnDisk) -> None:
 
 CUTTABLE: Final = [
     *(("AIFF", "PCM_16"), ("AIFF", "FLOAT"), ("AU", "PCM_16"), ("CAF", "PCM_16")),
-    *(("RF64", "PCM_16"), ("WAV", "PCM_16"), ("FLAC", "PCM_16"), ("OGG", "OPUS")),
-    *(("OGG", "VORBIS"), ("MP3", "MPEG_LAYER_III")),
+    *(("RF64", "PCM_16"), ("W64", "PCM_16"), ("WAV", "PCM_16"), ("FLAC", "PCM_16")),
+    *(("OGG", "OPUS"), ("OGG", "VORBIS"), ("MP3", "MPEG_LAYER_III")),
 ]
 
 
