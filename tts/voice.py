@@ -179,10 +179,11 @@ class PostprocessedVoice:
         try:
             return self._engine.speak(line, speed)
         except Exception as error:
-            # Any exception of a model library becomes the one error that callers handle.
+            # Any exception of a model library becomes the one error that callers handle. It goes to
+            # the log, which the words stay out of.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise VoiceError(
-                f"the voice {self.name} could not speak {line[:60]!r}: {reason}"
+                f"the voice {self.name} could not speak {len(line)} characters: {reason}"
             ) from error
 
 
