@@ -259,6 +259,7 @@ class AsrStream:
     def clear(self) -> None:
         """Forget all audio that no commit has covered; results of running jobs become stale."""
         self._endpointer.reset()
+        self.echo.speech_ended(was_echo=False)
         self._open = None
         self._floor = self.position
 

@@ -1,5 +1,6 @@
 """Push-to-talk: the client says when the caller is done."""
 
+import numpy as np
 import pytest
 
 from asr.audio.samples import RATE_HZ
@@ -41,6 +42,17 @@ def test_a_cleared_buffer_is_forgotten() -> None:
     feed(ears, silence(0.5))
     committed = ears.commit_buffer()
     assert (committed.utterance, committed.job) == (2, None)
+
+
+def test_a_cleared_utterance_is_not_learned_as_an_echo() -> None:
+    ears = listener()
+    ears.echo.played(0, [0.3] * 40)
+    feed(ears, said(1))
+    ears.clear()
+    ears.echo.played(ears.position, [0.3] * 40)
+    feed(ears, silence(0.2), said(0.6) * np.float32(0.3), silence(0.2))
+    ears.end(2, was_echo=True)
+    assert ears.echo.gain == pytest.approx(0.3, abs=0.05)
 
 
 def test_an_empty_commit() -> None:
