@@ -19,7 +19,7 @@ import numpy as np
 from asr.audio.samples import RATE_HZ, Pcm
 from asr.recognition.engine import RecognitionEngine
 from asr.recognition.engine_recognizer import EngineRecognizer
-from asr.recognition.recognizer import Recognizer, TranscriptionOptions
+from asr.recognition.recognizer import Recognizer, TranscriptionOptions, is_language_code
 from asr.recognition.transcripts import Hypothesis
 from engine_plugins.contract import CheckResult, raise_broken, require, run_checks
 
@@ -72,7 +72,7 @@ def recognizer_checks(
 def _languages(recognizer: Recognizer, speech: Pcm) -> None:
     codes = recognizer.languages
     require(codes, "`languages` is empty; the first must be the language of loading")
-    wrong = [code for code in codes if not (code.isalpha() and code.islower() and len(code) <= 3)]
+    wrong = [code for code in codes if not is_language_code(code)]
     require(not wrong, f'{wrong[:3]} are no language codes like "en"')
 
 

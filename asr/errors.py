@@ -11,3 +11,8 @@ class BufferFullError(AudioError):
 
 class ModelError(RuntimeError):
     """A model is missing, damaged, or cannot be run. Says which file and what to do."""
+
+
+def first_line(error: object) -> str:
+    """First line of a runtime's message, at most 200 characters; its class where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -7,7 +7,7 @@ languages.is_known("pt")                 # a multilingual Whisper recognizes it
 from typing import Final
 
 from . import english, french, german, spanish
-from .profile import LanguageProfile, Sentences, TurnWords, Writing, words
+from .profile import LanguageProfile, Sentences, TurnWords, Writing, word_set
 
 PROFILES: Final = {
     module.PROFILE.code: module.PROFILE for module in (english, german, spanish, french)
@@ -22,7 +22,7 @@ AUTO: Final = "auto"
 FOREIGN: Final = next(code for code in PROFILES if code != ENGLISH.code)
 """A language for which a recognizer has to know more than English."""
 
-RECOGNIZED: Final = words(
+RECOGNIZED: Final = word_set(
     """
     af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he
     hi hr ht hu hy id is it ja jw ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl

@@ -6,7 +6,7 @@ it was fitted; the normalizer's rules are code (`tts/text/normalize.py`).
 
 from typing import Final
 
-from .profile import Keypad, LanguageProfile, Sentences, TurnWords, phrases, words
+from .profile import Keypad, LanguageProfile, Sentences, TurnWords, phrases, word_set
 
 PROFILE: Final = LanguageProfile(
     code="en",
@@ -45,7 +45,7 @@ PROFILE: Final = LanguageProfile(
             "stop", "wait", "no", "nope", "hold", "hang", "but", "actually", "what", "sorry",
             "pardon", "hey", "excuse", "listen",
         }),
-        requests=words(
+        requests=word_set(
             "who when where why how which whose huh hello hi bye goodbye help please again repeat "
             "cancel quit exit next skip back more less enough never don't can't louder quieter end "
             "undo call now mute pause off out home phone under "
@@ -53,7 +53,7 @@ PROFILE: Final = LanguageProfile(
             "wednesday thursday friday saturday sunday today tomorrow tonight one two three four "
             "five six seven eight nine ten eleven twelve"
         ),
-        asking_back=words("hm hmm huh mm okay ok k alright all right sure you"),
+        asking_back=word_set("hm hmm huh mm okay ok k alright all right sure you"),
     ),
     has_word_features=True,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from .profile import (
     Writing,
     phrase_set,
     phrases,
-    words,
+    word_set,
 )
 
 MONTHS: Final = (
@@ -159,16 +159,16 @@ PROFILE: Final = LanguageProfile(
             "je vois; je comprends; compris; bien sûr; parfait; super; génial; merci; merci "
             "beaucoup; vraiment; tout à fait; entendu; effectivement"
         ),
-        interruptions=words(
+        interruptions=word_set(
             "stop arrêtez arrête attendez attends non mais quoi comment pardon "
             "excusez excuse désolé écoutez minute allô"
         ),
-        dangling=words(
+        dangling=word_set(
             "et ou mais parce que qui dont si quand comme car donc lorsque euh heu mon "
             "ma mes ton ta votre vos notre nos son sa ses un une des le la les du au aux de d l à "
             "en dans avec pour par sans sur sous entre chez jusque depuis très chaque ce cette ces"
         ),
-        digits=words("zéro un deux trois quatre cinq six sept huit neuf"),
+        digits=word_set("zéro un deux trois quatre cinq six sept huit neuf"),
     ),
     spoken_openers=phrase_set(
         "oui, non, bien sûr, bien, très bien, bon, d'accord, okay, exactement, alors, donc, eh "
@@ -176,7 +176,7 @@ PROFILE: Final = LanguageProfile(
         "entendu, pardon, désolé, je suis désolé, malheureusement, un instant, un moment, parfait, "
         "super, volontiers, avec plaisir, certainement, effectivement"
     ),
-    phrase_starts=words(
+    phrase_starts=word_set(
         "et ou mais parce que qui si quand comme car donc pour avec dans de à en "
         "par sans sur sous entre chez depuis"
     ),
@@ -309,7 +309,7 @@ PROFILE: Final = LanguageProfile(
             "→": "vers",
         },
         words={"OK": "okay", "Ok": "okay", "ok": "okay"},
-        acronyms_said=words("PIN SIM OTAN ONU NASA SIDA COVID UNESCO"),
+        acronyms_said=word_set("PIN SIM OTAN ONU NASA SIDA COVID UNESCO"),
         code_labels=(
             r"numéro|commande|code|PIN|référence|compte|téléphone|poste|dossier|facture|"
             r"code postal|code de \w+|IBAN|terminant par|réservation|n°|tél\.|réf\."

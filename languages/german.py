@@ -16,7 +16,7 @@ from .profile import (
     Writing,
     phrase_set,
     phrases,
-    words,
+    word_set,
 )
 
 MONTHS: Final = (
@@ -291,16 +291,16 @@ PROFILE: Final = LanguageProfile(
             "gut; sehr gut; schön; klar; alles klar; stimmt; richtig; verstehe; ich verstehe; "
             "natürlich; super; toll; prima; wirklich; ach ja; na gut; danke; vielen dank; eben"
         ),
-        interruptions=words(
+        interruptions=word_set(
             "stopp stop halt warte warten moment nein nee aber was wie bitte sorry "
             "entschuldigung hallo doch nicht"
         ),
-        dangling=words(
+        dangling=word_set(
             "und oder aber weil dass ob wenn als denn sondern sowie äh ähm öh mein "
             "meine meinen meinem meiner unser unsere ein eine einen einem einer der dem den des im "
             "am vom zum zur beim für ohne gegen durch wegen sehr zwischen bis jede jeder jeden"
         ),
-        digits=words("null eins zwei zwo drei vier fünf sechs sieben acht neun"),
+        digits=word_set("null eins zwei zwo drei vier fünf sechs sieben acht neun"),
     ),
     spoken_openers=phrase_set(
         "ja, nein, klar, gut, okay, gern, gerne, sehr gern, sehr gerne, natürlich, "
@@ -309,7 +309,7 @@ PROFILE: Final = LanguageProfile(
         "entschuldigung, es tut mir leid, tut mir leid, leider, einen moment, moment, mal sehen, "
         "schön, super, perfekt, prima"
     ),
-    phrase_starts=words(
+    phrase_starts=word_set(
         "und oder aber weil dass ob wenn als für mit von zu in an auf bei nach um "
         "über unter vor während damit sondern bis seit ohne durch"
     ),
@@ -470,7 +470,7 @@ PROFILE: Final = LanguageProfile(
             "OG": "Obergeschoss",
             "UG": "Untergeschoss",
         },
-        acronyms_said=words("PIN SIM NATO NASA TÜV BAFÖG COVID AIDS APP"),
+        acronyms_said=word_set("PIN SIM NATO NASA TÜV BAFÖG COVID AIDS APP"),
         code_labels=(
             r"\w{0,24}nummer|\w{0,24}nr\.|PIN|Code|Postleitzahl|PLZ|Vorwahl|Durchwahl|Aktenzeichen|IBAN|endet\sauf"
         ),

@@ -245,7 +245,7 @@ def phrases(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(part for part in parts if part)
 
 
-def words(text: str) -> frozenset[str]:
+def word_set(text: str) -> frozenset[str]:
     """Read words from a block of text, separated by blanks."""
     return frozenset(text.split())
 

@@ -16,7 +16,7 @@ from .profile import (
     Writing,
     phrase_set,
     phrases,
-    words,
+    word_set,
 )
 
 MONTHS: Final = (
@@ -198,15 +198,15 @@ PROFILE: Final = LanguageProfile(
             "entiendo; ya entiendo; perfecto; genial; estupendo; gracias; muchas gracias; por "
             "supuesto; en serio; qué bien"
         ),
-        interruptions=words(
+        interruptions=word_set(
             "para pare espera espere no pero qué cómo perdón perdone disculpe oiga oye momento hola"
         ),
-        dangling=words(
+        dangling=word_set(
             "y e o u a pero porque que si cuando como aunque sino eh em este mi mis tu su "
             "sus nuestro nuestra un una unos unas el la los las del al de en con por para sin "
             "sobre entre hasta desde muy cada"
         ),
-        digits=words("cero uno una dos tres cuatro cinco seis siete ocho nueve"),
+        digits=word_set("cero uno una dos tres cuatro cinco seis siete ocho nueve"),
     ),
     spoken_openers=phrase_set(
         "sí, no, claro, claro que sí, bien, muy bien, bueno, vale, okay, de acuerdo, por supuesto, "
@@ -214,7 +214,7 @@ PROFILE: Final = LanguageProfile(
         "buenas tardes, buenas noches, gracias, muchas gracias, entiendo, entendido, perdón, lo "
         "siento, lamentablemente, un momento, perfecto, estupendo, genial"
     ),
-    phrase_starts=words(
+    phrase_starts=word_set(
         "y e o pero porque que si cuando como aunque sino para con de en por sin "
         "sobre entre hasta desde"
     ),
@@ -372,7 +372,7 @@ PROFILE: Final = LanguageProfile(
             "→": "a",
         },
         words={"OK": "okay", "Ok": "okay", "ok": "okay"},
-        acronyms_said=words("PIN SIM OTAN ONU NASA IVA SIDA COVID RENFE AVE"),
+        acronyms_said=word_set("PIN SIM OTAN ONU NASA IVA SIDA COVID RENFE AVE"),
         code_labels=(
             r"número|pedido|código|PIN|referencia|cuenta|teléfono|extensión|localizador|factura|"
             r"código postal|código de \w+|IBAN|terminada? en|n\.?º|n°|núm\.|ref\.|tel\.|tfno\."

@@ -65,15 +65,18 @@ def _speak(options: argparse.Namespace) -> None:
     rate_hz = options.rate or voice.rate_hz
     is_open = False
     try:
-        with options.out.open("wb") as file, wave.open(file, "wb") as out:
-            is_open = True
-            out.setnchannels(1)
-            out.setsampwidth(2)
-            out.setframerate(rate_hz)
-            _write(text, voice, rate_hz, out)
+        try:
+            with options.out.open("wb") as file, wave.open(file, "wb") as out:
+                is_open = True
+                out.setnchannels(1)
+                out.setsampwidth(2)
+                out.setframerate(rate_hz)
+                _write(text, voice, rate_hz, out)
+        except BaseException:
+            if is_open:
+                remove_unfinished(options.out)
+            raise
     except OSError as error:
-        if is_open:
-            remove_unfinished(options.out)
         reason = error.strerror or str(error)
         raise _UsageError(f"cannot write {options.out}: {reason}") from error
 

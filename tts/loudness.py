@@ -20,7 +20,8 @@ _GATE_DB = 20.0
 _FRAME_MS = 20.0
 _MAX_DEVIATION_DB = 4.0
 """Largest difference of a piece's gain from the voice's own. Less leaves "Yes." audibly quieter
-than the sentence after it (3 dB with both voices); more lifts breaths and near-silent pieces."""
+than the sentence after it (3 dB with hibari and Piper); more lifts breaths and near-silent
+pieces."""
 _KNEE = 0.7
 _CEILING = 0.95
 """Above the knee peaks are bent towards the ceiling: int16 never clips."""

@@ -1,6 +1,6 @@
 """Streaming resampler for speech output, without a seam between chunks.
 
-A voice speaks at its own rate (22.05 or 24 kHz), a phone line hears 8 kHz. Resampling each chunk by
+A voice speaks at its own rate (16 to 24 kHz), a phone line hears 8 kHz. Resampling each chunk by
 itself would put a click at every joint, so the filter's state is carried from chunk to chunk, and
 the output does not depend on how the input was split. `soxr` does the work; this class fixes the
 number format, and makes equal rates free.

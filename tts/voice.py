@@ -78,9 +78,9 @@ class Voice(Protocol):
     def synthesize(self, piece: SpeakablePiece, speed: float = 1.0) -> Iterator[SpeechChunk]:
         """Speak a piece, a sentence at a time; stop iterating to cancel.
 
-        `speed` 2 is twice the voice's own speed. Both engines take 0.25 to 4, but neither gets
-        below half the time: phonemes have a least length. Nothing to say (white space, punctuation,
-        emoji) gives no chunk. Raises `VoiceError`."""
+        `speed` 2 is twice the voice's own speed. The engines of halfsec take 0.25 to 4, but hibari
+        and Piper need half the time at least: phonemes have a least length. Nothing to say (white
+        space, punctuation, emoji) gives no chunk. Raises `VoiceError`."""
         ...
 
     def warm(self) -> None:
@@ -179,10 +179,11 @@ class PostprocessedVoice:
         try:
             return self._engine.speak(line, speed)
         except Exception as error:
-            # Any exception of a model library becomes the one error that callers handle.
+            # Any exception of a model library becomes the one error that callers handle. It goes to
+            # the log, which the words stay out of.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise VoiceError(
-                f"the voice {self.name} could not speak {line[:60]!r}: {reason}"
+                f"the voice {self.name} could not speak {len(line)} characters: {reason}"
             ) from error
 
 

@@ -1,14 +1,14 @@
 """Word times of synthesized speech, from the engine's phoneme durations.
 
-After a barge-in the history must hold the words that were heard, no more. Both engines predict how
-long every phoneme lasts on the way to the audio; `onnx_session` makes that tensor visible, the
+After a barge-in the history must hold the words that were heard, no more. Hibari and Piper predict
+how long every phoneme lasts on the way to the audio; `onnx_session` makes that tensor visible, the
 engine groups it by the blanks between words, and where the groups match the words one to one the
 times are exact: starts lie 0.04 s (median) from those that Whisper finds, which is its own error.
 
 Where they do not match, because Piper's phonemizer contracts "of the" into one group or hibari
 reads an unknown name as two, words and groups are aligned by their lengths, and only what is
-contracted is divided by length. Where there are no groups, everything is: that is off by 0.07 s
-(median) to 0.22 s (90th percentile). Both are marked as estimated.
+contracted is divided by length. Where there are no groups, as with Pico, everything is: that is off
+by 0.07 s (median) to 0.22 s (90th percentile). Both are marked as estimated.
 """
 
 import math

@@ -221,7 +221,7 @@ class _SessionRecognizer:
             hypothesis = self.recognizer.transcribe(pcm, fallback=fallback, options=self.options)
         if hypothesis.is_garbage:
             raise ValueError(
-                f"the recognizer gave {hypothesis.text[:20]!r} with a log-probability of "
+                f"the recognizer gave {len(hypothesis.text)} characters with a log-probability of "
                 f"{hypothesis.avg_logprob}"
             )
         return hypothesis

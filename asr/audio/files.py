@@ -62,13 +62,16 @@ def read_blocks(
     """The file at `path` as float32 [n] blocks, 16 kHz mono, about a second each.
 
     Raises AudioError, naming the file (or what `name` calls it) and what is wrong with it, when it
-    is not audio, is empty, ends before its header says, or goes beyond the limits.
+    cannot be read, is not audio, is empty, ends before its header says, or goes beyond the limits.
     """
     name = name or str(path)
     if not path.is_file():
         raise AudioError(f"{name}: no such file")
-    with path.open("rb") as file:
-        start = file.read(4)
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        raise AudioError(f"{name}: the file cannot be read: {error.strerror}") from error
     if not start:
         raise AudioError(f"{name}: the file is empty (0 bytes)")
     if limits is not None and not start.startswith(_MAGIC):

@@ -1,4 +1,4 @@
-"""Check that a file holds the audio that its header states: AIFF, AU, CAF, RF64 and Ogg.
+"""Check that a file holds the audio that its header states: AIFF, AU, CAF, RF64, W64 and Ogg.
 
 libsndfile shortens a file that was cut off on its way, and says nothing: half a recording would be
 transcribed as if it were whole. WAV is checked in `wav_header.py`; FLAC states its number of
@@ -36,6 +36,8 @@ def check_stated_length(path: Path, start: bytes, name: str) -> None:
             stated = _end_of_au(file)
         elif start == b"RF64":
             stated = _end_of_rf64(file, size)
+        elif start == b"riff":
+            stated = _end_of_w64(file, size)
         elif start == b"OggS":
             stated = _end_of_last_page(file, size)
         else:
@@ -92,6 +94,24 @@ def _end_of_rf64(file: BinaryIO, size: int) -> int | None:
             length = audio if length in _OPEN_ENDED else length
             return size if length in _OPEN_ENDED else at + 8 + length
         at += 8 + length + length % 2
+    return None
+
+
+def _end_of_w64(file: BinaryIO, size: int) -> int | None:
+    """Chunks of Sony's Wave64: a name of 16 bytes, the length with this header in it, and padding
+    to a multiple of 8."""
+    at = 40
+    for _ in range(MAX_CHUNKS):
+        file.seek(at)
+        header = file.read(24)
+        if len(header) < 24:
+            return None
+        length = int.from_bytes(header[16:], "little")
+        if header[:4] == b"data":
+            return size if length in _OPEN_ENDED else at + length
+        at += max(len(header), length + -length % 8)
+        if at > size:
+            return None
     return None
 
 

@@ -7,6 +7,7 @@ for what tokens are used for outside of an engine: counting, and asking for thei
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -18,8 +19,8 @@ from engine_plugins.discovery import said
 from latency_budget.account.clock import Clock, SystemClock
 
 from .engine import RawTranscript, RecognitionEngine, RecognizedWord
-from .recognizer import AS_LOADED, TranscriptionOptions
-from .transcripts import Hypothesis
+from .recognizer import AS_LOADED, TranscriptionOptions, is_language_code
+from .transcripts import Hypothesis, joined
 from .whisper import MIN_AUDIO_S, pieces
 from .word_times import TimedWord
 
@@ -40,8 +41,7 @@ class EngineRecognizer:
         languages = engine.languages
         if isinstance(languages, str) or not all(isinstance(code, str) for code in languages):
             raise ModelError(f'{name}: `languages` must be a list of codes like ("en", "de")')
-        wrong = [it for it in languages if not (it.isalpha() and it.islower() and len(it) <= 3)]
-        if wrong:
+        if wrong := [code for code in languages if not is_language_code(code)]:
             raise ModelError(f'{name}: `languages` has {wrong[:3]}, which are no codes like "en"')
         if not languages:
             raise ModelError(f"{name}: `languages` is empty; the first must be that of loading")
@@ -59,18 +59,8 @@ class EngineRecognizer:
         nothing."""
         pcm = finite(pcm)
         parts = [self._recognized(piece, options) for piece in pieces(pcm)]
-        if len(parts) == 1:
-            return parts[0]
-        num_words = sum(len(part.tokens) for part in parts)
-        return Hypothesis(
-            " ".join(part.text for part in parts if part.text),
-            tuple(range(num_words)),
-            avg_logprob=min((part.avg_logprob for part in parts), default=0.0),
-            no_speech_prob=min((part.no_speech_prob for part in parts), default=0.0),
-            audio_s=len(pcm) / RATE_HZ,
-            window_s=sum(part.window_s for part in parts),
-            decode_ms=sum(part.decode_ms for part in parts),
-        )
+        whole = joined(parts, len(pcm) / RATE_HZ)
+        return replace(whole, tokens=tuple(range(len(whole.tokens))))
 
     def steps(self, pcm: Pcm, options: TranscriptionOptions = AS_LOADED) -> Iterator[Hypothesis]:
         """See `Recognizer.steps`. One step: an engine recognizes at once."""
@@ -132,7 +122,14 @@ class EngineRecognizer:
                 "asr.RawTranscript(text)"
             )
         text = " ".join(found.text.split())
-        raw = RawTranscript(text, tuple(found.words), found.avg_logprob, found.no_speech_prob)
+        try:
+            numbers = float(found.avg_logprob), float(found.no_speech_prob)
+            raw = RawTranscript(text, tuple(found.words), *numbers)
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"the recognizer {self._name} returned a RawTranscript whose words are no sequence "
+                f"or whose probabilities are no numbers: {error}"
+            ) from error
         self._newest = pcm, options, raw
         return raw
 

@@ -14,6 +14,11 @@ from .transcripts import Hypothesis
 from .word_times import TimedWord
 
 
+def is_language_code(code: str) -> bool:
+    """True for what may be a code of a language, such as "de" or "haw"."""
+    return code.isalpha() and code.islower() and len(code) <= 3
+
+
 @dataclass(frozen=True, slots=True)
 class TranscriptionOptions:
     """Options of one transcription that differ from those of loading."""

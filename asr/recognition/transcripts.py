@@ -2,7 +2,8 @@
 
 import math
 import unicodedata
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from asr.audio.samples import Pcm
@@ -53,6 +54,30 @@ class Hypothesis:
         return num_unreadable > max(1.0, MAX_UNREADABLE * len(self.text)) or not math.isfinite(
             self.avg_logprob
         )
+
+
+def joined(parts: Sequence[Hypothesis], audio_s: float) -> Hypothesis:
+    """Hypothesis of audio that was recognized in pieces, of this length; without pieces an empty
+    one. Its probability is their mean by length, and no number where one of them is none."""
+    if not parts:
+        return Hypothesis("", audio_s=audio_s)
+    if len(parts) == 1:
+        return replace(parts[0], audio_s=audio_s)
+    return Hypothesis(
+        text=" ".join(part.text for part in parts if part.text),
+        tokens=tuple(token for part in parts for token in part.tokens),
+        avg_logprob=sum(part.avg_logprob * part.audio_s for part in parts)
+        / sum(part.audio_s for part in parts),
+        no_speech_prob=min(part.no_speech_prob for part in parts),
+        audio_s=audio_s,
+        window_s=sum(part.window_s for part in parts),
+        encode_ms=sum(part.encode_ms for part in parts),
+        decode_ms=sum(part.decode_ms for part in parts),
+        fell_back=any(part.fell_back for part in parts),
+        language=parts[0].language,
+        language_prob=parts[0].language_prob,
+        language_ms=sum(part.language_ms for part in parts),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from .log_mel import HOP, LogMel
 from .log_mel import WINDOW as FEATURE_WINDOW
 from .recognizer import AS_LOADED, TranscriptionOptions
 from .repetition import is_degenerate, unlooped
-from .transcripts import Hypothesis
+from .transcripts import Hypothesis, joined
 from .whisper_files import check_files, check_vocabulary, damaged
 from .word_times import TimedWord, timed_words, token_starts
 
@@ -239,9 +239,7 @@ class WhisperTranscriber:
         """
         pcm = finite(pcm)
         parts = [_last(self._steps(piece, fallback, options)) for piece in pieces(pcm)]
-        if not parts:
-            return Hypothesis("", audio_s=len(pcm) / RATE_HZ)
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return joined(parts, len(pcm) / RATE_HZ)
 
     def steps(self, pcm: Pcm, options: TranscriptionOptions = AS_LOADED) -> Iterator[Hypothesis]:
         """`transcribe` with one decode a step, so that other jobs run in between: yields the best
@@ -418,24 +416,6 @@ def pieces(pcm: Pcm) -> Iterator[Pcm]:
         start = cut
     if len(pcm) - start >= MIN_AUDIO_S * RATE_HZ:
         yield pcm[start:]
-
-
-def _joined(parts: list[Hypothesis]) -> Hypothesis:
-    audio_s = sum(part.audio_s for part in parts)
-    return Hypothesis(
-        text=" ".join(part.text for part in parts if part.text),
-        tokens=tuple(token for part in parts for token in part.tokens),
-        avg_logprob=sum(part.avg_logprob * part.audio_s for part in parts) / audio_s,
-        no_speech_prob=min(part.no_speech_prob for part in parts),
-        audio_s=audio_s,
-        window_s=sum(part.window_s for part in parts),
-        encode_ms=sum(part.encode_ms for part in parts),
-        decode_ms=sum(part.decode_ms for part in parts),
-        fell_back=any(part.fell_back for part in parts),
-        language=parts[0].language,
-        language_prob=parts[0].language_prob,
-        language_ms=sum(part.language_ms for part in parts),
-    )
 
 
 def _tokenizer_for(tokenizer: Any, options: TranscriptionOptions) -> Any:

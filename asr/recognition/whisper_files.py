@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from asr.errors import ModelError
+from asr.errors import ModelError, first_line
 
 NUM_TIMESTAMPS: Final = 1501
 """Tokens at the end of every Whisper vocabulary: 0.00 to 30.00 s in steps of 20 ms."""
@@ -56,8 +56,7 @@ def check_vocabulary(model_dir: Path, tokenizer: Any) -> None:
 
 def damaged(path: Path, reason: object) -> str:
     """Error message for a damaged file."""
-    first_line = (str(reason).splitlines() or [type(reason).__name__])[0][:200]
     return (
         f"{path} cannot be read, probably damaged or cut short; delete it and {_FETCH_AGAIN}: "
-        f"{first_line}"
+        f"{first_line(reason)}"
     )

@@ -26,7 +26,7 @@ import numpy as np
 
 from asr.audio.samples import RATE_HZ, Pcm
 
-from .endpointing import FRAME
+from .vad import FRAME
 
 REACH: Final = RATE_HZ * 2 // 5
 """Samples: an echo comes within 0.4 s. A client's own buffer has 50-200 ms of that."""

@@ -27,12 +27,10 @@ grew* paused grew* again; positions never decrease.
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
 
 from asr.audio.samples import ms_from_samples, samples_from_ms
 
-FRAME: Final = 512
-"""Samples behind each probability, unless `push` says otherwise."""
+from .vad import FRAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +175,6 @@ class Endpointer:
         self,
         probability: float,
         first_sample: int,
-        num_samples: int = FRAME,
         num_loud: int | None = None,
         is_overlap: bool = False,
     ) -> tuple[EndpointEvent, ...]:
@@ -190,7 +187,7 @@ class Endpointer:
         """
         if first_sample < self._position:
             raise ValueError(f"frame at {first_sample} comes before {self._position}")
-        self._position = first_sample + num_samples
+        self._position = first_sample + FRAME
         if self._state is _State.QUIET:
             return self._push_quiet(probability, first_sample, is_overlap)
         loud_until = None if num_loud is None else first_sample + num_loud

@@ -43,8 +43,9 @@ import numpy.typing as npt
 from asr.audio.conversion import finite
 from asr.audio.samples import RATE_HZ, Pcm
 from asr.audio.without_pyav import without_pyav
-from asr.errors import ModelError
+from asr.errors import ModelError, first_line
 
+from .onnx_session import open_session
 from .turn_model_graph import STATE, states_graph
 
 TRAINED_S: Final = 8
@@ -90,25 +91,15 @@ class TurnModel:
             raise ModelError(
                 f"{path}: the end-of-turn model is missing; run `halfsec models fetch smart-turn`"
             )
-        import onnxruntime
-
         with without_pyav():
             from faster_whisper.feature_extractor import FeatureExtractor
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 4
         try:
-            session = onnxruntime.InferenceSession(
-                states_graph(path, WINDOW_S), options, providers=["CPUExecutionProvider"]
-            )
+            session = open_session(states_graph(path, WINDOW_S), threads=threads)
         except Exception as error:  # the runtime's exceptions share no base class
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
             raise ModelError(
                 f"{path}: not Smart Turn version 3, or damaged; delete it and run `halfsec models "
-                f"fetch smart-turn` ({reason})"
+                f"fetch smart-turn` ({first_line(error)})"
             ) from error
         weights, bias = read_head(head or Path(__file__).with_name("turn_model_head.json"))
         return cls(session, FeatureExtractor(feature_size=NUM_MELS), weights, bias)

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from asr.audio.samples import RATE_HZ, Pcm
-from asr.errors import ModelError
+from asr.errors import ModelError, first_line
+
+from .onnx_session import open_session
 
 FRAME: Final = 512
 """Samples of a frame. The network was trained on this size alone at 16 kHz."""
@@ -57,21 +59,12 @@ class SileroVad:
         path = Path(path)
         if not path.is_file():
             raise ModelError(f"{path}: the voice detector is missing; run `halfsec models fetch`")
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 4
         try:
-            session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            )
+            session = open_session(path, threads=1)
         except Exception as error:  # the runtime's exceptions share no base class
             raise ModelError(
                 f"{path}: not a readable ONNX model, probably damaged or cut short; delete it and "
-                f"run `halfsec models fetch` ({_first_line(error)})"
+                f"run `halfsec models fetch` ({first_line(error)})"
             ) from error
         names = sorted(value.name for value in session.get_inputs())
         if names != ["input", "sr", "state"]:
@@ -91,7 +84,3 @@ class SileroVad:
         )
         state.context = samples[-_CONTEXT:]
         return float(output[0, 0])
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -144,8 +144,8 @@ class AsrStream:
         self._config = replace(self._config, endpointing=endpointing)
         if settle_after_s is not None:
             self._config = replace(self._config, settle_after_s=settle_after_s)
-            if self._open is not None:
-                self._open.settle_after_s = settle_after_s
+        if self._open is not None:
+            self._open.configure(self._config)
         if endpointing is not None:
             self._endpointer.configure(endpointing)
             self._threshold = endpointing.speech_threshold
@@ -237,38 +237,43 @@ class AsrStream:
         current = self._open
         if current is None or current.number != utterance:
             return
-        self.echo.speech_ended(was_echo=was_echo)
-        if not was_echo:
-            self._energy.note_end()
-        current.is_ended = True
-        self._ended[utterance] = current
-        while len(self._ended) > _MAX_ENDED:
-            del self._ended[next(iter(self._ended))]
-        self._open = None
+        self._end_open(current, was_echo=was_echo)
         if self._config.endpointing is None:
             self._endpointer.reset()
         else:
             self._endpointer.end(utterance)
 
     def commit_buffer(self) -> CommittedBuffer:
-        """End the utterance on the client's commit, with a final pass over all of its audio."""
+        """End the utterance on the client's commit, with a final pass over all of its audio.
+
+        Nothing of that audio belongs to the next utterance, whatever the caller was doing.
+        """
         number = self._endpointer.utterance
         job = None
         if self._open is not None:
             job = self.finalize(number, self.position)
-            self._floor = self.position
-            self.end(number)
-        else:
-            self.clear()
+            self._end_open(self._open, was_echo=False)
+        self.clear()
         return CommittedBuffer(number, job)
 
     def clear(self) -> None:
         """Forget all audio that no commit has covered; results of running jobs become stale."""
         self._endpointer.reset()
+        self.echo.speech_ended(was_echo=False)
         self._open = None
         self._floor = self.position
 
     # --- inside ---
+
+    def _end_open(self, current: Utterance, *, was_echo: bool) -> None:
+        self.echo.speech_ended(was_echo=was_echo)
+        if not was_echo:
+            self._energy.note_end()
+        current.is_ended = True
+        self._ended[current.number] = current
+        while len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._open = None
 
     def _admit(self, audio: AudioFrame | Pcm) -> Pcm:
         pcm = audio.pcm if isinstance(audio, AudioFrame) else audio

@@ -76,7 +76,8 @@ class StreamingTranscriber:
         """Take in int16 or float audio, [n] or [n, channels], of any length; returns its events.
 
         The rate may change between calls. Raises AudioError for audio of an impossible rate, shape
-        or type.
+        or type, and what the recognizer raises: the rest of the audio and its events are lost
+        then, and the stream goes on behind it.
         """
         events: list[AsrEvent] = []
         if self._resampler is None or self._resampler.rate_hz != rate_hz:
@@ -146,5 +147,9 @@ class StreamingTranscriber:
         return [final] if final is not None and final.text else []
 
     def _run(self, job: DecodeJob) -> list[AsrEvent]:
-        hypothesis = self._early.recognize(self._recognizer, job)
+        try:
+            hypothesis = self._early.recognize(self._recognizer, job)
+        except BaseException:
+            self._listener.fail(job)
+            raise
         return list(self._listener.complete(job, hypothesis))

@@ -95,13 +95,18 @@ class Utterance:
         self._onset = onset
         self._audio = audio
         self._config = config
-        self.settle_after_s = config.settle_after_s
         self._decoded_to = began
         """End of the last partial."""
         self._early_to: int | None = None
         """Last voiced sample of the last early pass."""
         self._stabilizer = Stabilizer()
         self._last_partial: Stabilized | None = None
+
+    def configure(self, config: ListenerConfig) -> None:
+        """Use other settings from now on. Where they are those of push-to-talk, a pause is none."""
+        self._config = config
+        if config.endpointing is None:
+            self.is_pausing = False
 
     def due(self, probability: float, threshold: float, silence_samples: int) -> DecodeJob | None:
         """The partial, early pass or segment that is due after a frame of this probability of
@@ -110,7 +115,7 @@ class Utterance:
             return None
         end = self._audio.end_of_frames
         unsettled_s = (end - self.unsettled) / RATE_HZ
-        if unsettled_s >= self.settle_after_s:
+        if unsettled_s >= self._config.settle_after_s:
             return self._segment(end, threshold)
         if self._has_dropped(silence_samples, end, threshold):
             return self._partial("early", end, threshold)

@@ -121,12 +121,12 @@ class CpuBackend:
 
 
 def _part(rows: SequenceRows, start: int, end: int) -> SequenceRows:
-    """Rows `start` to `end`; a single one is sampled."""
+    """Rows `start` to before `end`, to compute; what is sampled after them is not in it."""
     return replace(
         rows,
         token_ids=rows.token_ids[start:end],
         first_position=rows.first_position + start,
-        num_sampled=int(end - start == 1 and rows.num_sampled > 0),
+        num_sampled=0,
     )
 
 

@@ -8,14 +8,12 @@ from a zero point of 0 in 4 bits. Activations are 8-bit in both. Takes 3 ms for 
 
 import numpy as np
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
 
 from llm_engine.checkpoints.int4 import GROUP_SIZES
 from llm_engine.checkpoints.packed_cache import Array
 from llm_engine.errors import ModelError
 
-from . import onnx_graph as graph
-from .onnx_graph import BlockFormat
+from .onnx_graph import BlockFormat, product_model
 from .onnx_weights import BLOCK
 
 _NUM_OUTPUTS = 64
@@ -42,27 +40,8 @@ def _products(rows: Array, form: BlockFormat) -> Array:
     """Rows `[M, block]` times a matrix `[block, 64]` of the largest weight."""
     codes = np.full((_NUM_OUTPUTS, 1, form.block * form.bits // 8), 255, np.uint8)
     scales = np.ones((_NUM_OUTPUTS, 1), np.float32)
-    zeros = []
-    if form.bits == 4:
-        zeros = [numpy_helper.from_array(np.zeros((_NUM_OUTPUTS, 1), np.uint8), "zeros")]
-    node = helper.make_node(
-        "MatMulNBits",
-        ["rows", "codes", "scales", *(each.name for each in zeros)],
-        ["products"],
-        domain="com.microsoft",
-        **graph.linear_attributes(form.block, _NUM_OUTPUTS, form),
-    )
-    info = helper.make_tensor_value_info
-    model = graph.make_model(
-        [node],
-        [info("rows", TensorProto.FLOAT, ["M", form.block])],
-        [info("products", TensorProto.FLOAT, ["M", _NUM_OUTPUTS])],
-        [
-            numpy_helper.from_array(codes, "codes"),
-            numpy_helper.from_array(scales, "scales"),
-            *zeros,
-        ],
-    )
+    zeros = np.zeros((_NUM_OUTPUTS, 1), np.uint8) if form.bits == 4 else None
+    model = product_model(codes, scales, zeros, form)
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
     (products,) = session.run(None, {"rows": rows})
     return np.asarray(products)

@@ -29,9 +29,9 @@ from math import inf
 from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from llm_engine.checkpoints.packed_cache import StoredArray, WeightFile
+from llm_engine.checkpoints.packed_cache import Array, StoredArray, WeightFile
 from llm_engine.config import ModelConfig
 
 from .onnx_attention import norm_factor, num_hidden_keys, stored_size
@@ -203,6 +203,27 @@ def make_model(
     )
     serialized: bytes = model.SerializeToString()
     return serialized
+
+
+def product_model(codes: Array, scales: Array, zeros: Array | None, form: BlockFormat) -> bytes:
+    """Serialize a model of one linear layer, from `rows` `[M, in]` to `products` `[M, out]`: codes
+    `[out, blocks, bytes of a block]`, scales `[out, blocks]`, and zero points as packed."""
+    num_outputs, num_inputs = len(codes), codes.shape[1] * form.block
+    stored = {"codes": codes, "scales": scales} | ({} if zeros is None else {"zeros": zeros})
+    node = helper.make_node(
+        "MatMulNBits",
+        ["rows", *stored],
+        ["products"],
+        domain=_CONTRIBUTED,
+        **linear_attributes(num_inputs, num_outputs, form),
+    )
+    info = helper.make_tensor_value_info
+    return make_model(
+        [node],
+        [info("rows", TensorProto.FLOAT, ["M", num_inputs])],
+        [info("products", TensorProto.FLOAT, ["M", num_outputs])],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
 
 
 class _Builder:

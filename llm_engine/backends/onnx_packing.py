@@ -17,13 +17,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
 
 from latency_budget.host import machine
 from llm_engine.checkpoints.packed_cache import Array, scratch_directory
 from llm_engine.errors import ModelError
 
-from .onnx_graph import PREPACKED, block_format, linear_attributes, make_model, packed_name
+from .onnx_graph import PREPACKED, block_format, packed_name, product_model
 
 _log = logging.getLogger(__name__)
 
@@ -74,26 +73,7 @@ def pack(matrix: str, parts: Mapping[str, Array], scales: Array) -> tuple[str, A
     (kind,) = parts.keys() & {"codes", "nibbles"}
     name, codes = f"{matrix}.{kind}", parts[kind]
     form = block_format(kind, codes.shape)
-    num_inputs = codes.shape[1] * form.block  # kernels pack whole blocks
-    zeros = [numpy_helper.from_array(parts["zeros"], "zeros")] if "zeros" in parts else []
-    node = helper.make_node(
-        "MatMulNBits",
-        ["rows", "codes", "scales", *(each.name for each in zeros)],
-        ["products"],
-        domain="com.microsoft",
-        **linear_attributes(num_inputs, len(codes), form),
-    )
-    info = helper.make_tensor_value_info
-    model = make_model(
-        [node],
-        [info("rows", TensorProto.FLOAT, ["M", num_inputs])],
-        [info("products", TensorProto.FLOAT, ["M", len(codes)])],
-        [
-            numpy_helper.from_array(codes, "codes"),
-            numpy_helper.from_array(scales, "scales"),
-            *zeros,
-        ],
-    )
+    model = product_model(codes, scales, parts.get("zeros"), form)  # kernels pack whole blocks
     with scratch_directory(3 * (codes.nbytes + scales.nbytes)) as temporary:
         saved = temporary / "packed.onnx"
         options = ort.SessionOptions()

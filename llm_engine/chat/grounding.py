@@ -33,6 +33,7 @@ from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from languages.profile import word_set
 from llm_engine.structured_output.grammar import Schema
 
 from .spoken_values.dates import Today
@@ -42,11 +43,6 @@ from .spoken_values.values import SpokenValues
 from .spoken_values.words import WEEKDAYS
 from .template import ChatMessage
 from .tool_calls import CallingMessage, LackingTool, Tool, ToolUse, spoken_words
-
-
-def _word_set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
 
 MAX_UNCLEAR: Final = 2
 """Newest messages of the caller whose words that are not understood leave an argument to the model.
@@ -74,7 +70,7 @@ hours; the caller's account has more."""
 MAX_VALUES: Final = 400
 """Values of one argument, and strings and numbers of all results; the newest stay."""
 
-_EMPTY: Final = _word_set(
+_EMPTY: Final = word_set(
     "go goes come a an and are as at be been but by can can't could did do does don't for from get "
     "give going "
     "gonna got had has have hello here hey hi how i i'd i'll i'm i've if in into is it it's its "
@@ -87,19 +83,19 @@ _EMPTY: Final = _word_set(
     "night noon midnight o'clock am pm"
 )
 """Words that are no value by themselves: "I'd like to" names no guest."""
-_EDGE: Final = _word_set(
+_EDGE: Final = word_set(
     "a an the my our your his her to at in on for from of and or please is with"
 )
 """Words that no copied value begins or ends with: "to the airport" is "airport"."""
-_LEAD: Final = _word_set(
+_LEAD: Final = word_set(
     "i i'd i'm i've i'll me we we'd we're you he she it it's this that that's there can could will "
     "would do does did am are was want wanted need like have had got get give let tell how what "
     "what's when where which who why hello hi hey yes no okay so well um uh some just"
 )
 """Words that no copied value begins with, beside `_EDGE`."""
-_PARTICLES: Final = _word_set("de da del den der di du la le of ten van von y")
+_PARTICLES: Final = word_set("de da del den der di du la le of ten van von y")
 """Small words within a person's name."""
-_NUMBER_WORDS: Final = _word_set(
+_NUMBER_WORDS: Final = word_set(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety "
     "hundred thousand million half quarter past"

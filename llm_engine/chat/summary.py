@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from languages.profile import word_set
+
 from .template import ChatMessage
 
 SHORT_WORDS: Final = 4
@@ -50,23 +52,19 @@ _SENTENCE: Final = re.compile(r"[^.!?\n]+(?:[.!?]+(?=\s|$)|[.!?]+(?=\S)[^.!?\n]*
 _WORD: Final = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_NUMBER_WORDS: Final = _words(
+_NUMBER_WORDS: Final = word_set(
     "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred "
     "thousand half first second third monday tuesday wednesday thursday friday saturday sunday "
     "january february march april june july august september october november december tomorrow "
     "tonight noon midnight"
 )
-_SELF_WORDS: Final = _words(
+_SELF_WORDS: Final = word_set(
     "my mine our i'm i've i'd i'll we're want wants need needs prefer rather please allergic never "
     "always call book booked order ordered cancel change move mean meant wish hope like love hate "
     "name number address email phone live lives don't can't remember remind"
 )
-_NO_NAMES: Final = _words("i i'm i've i'd i'll ok okay")
+_NO_NAMES: Final = word_set("i i'm i've i'd i'll ok okay")
 
 WRITE_SYSTEM: Final = "You take notes of phone calls."
 WRITE_REQUEST: Final = (

@@ -1,6 +1,7 @@
 """A recognizer made of an engine: lengths, word times, and engines that return something else."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,16 @@ def test_long_audio_is_cut_and_short_audio_is_not_heard() -> None:
     assert len(engine.heard) == num_parts
 
 
+def test_long_audio_of_which_a_piece_failed_counts_as_failed() -> None:
+    class Failing(ScriptedEngine):
+        def recognize(self, pcm: Pcm, options: TranscriptionOptions) -> RawTranscript:
+            whole = super().recognize(pcm, options)
+            failed = replace(whole, avg_logprob=float("nan"))
+            return failed if len(self.heard) == 2 else whole
+
+    assert recognizer(Failing()).transcribe(noise(60)).is_garbage
+
+
 def test_options_reach_the_engine() -> None:
     engine = ScriptedEngine()
     options = TranscriptionOptions("de", "Two words")
@@ -135,6 +146,8 @@ def test_times_right_after_the_text_cost_no_second_pass() -> None:
     [
         ("Hello", "returned str: `recognize\\(\\)` must return asr.RawTranscript"),
         (RawTranscript(None), "returned NoneType"),  # type: ignore[arg-type]
+        (RawTranscript("Hi", None), "returned a RawTranscript whose words"),  # type: ignore[arg-type]
+        (RawTranscript("Hi", avg_logprob=None), "returned a .* no numbers"),  # type: ignore[arg-type]
         (OSError("no\nmemory"), "could not recognize 1.0 s of audio: OSError$"),
     ],
 )

@@ -1,5 +1,6 @@
 """Push-to-talk: the client says when the caller is done."""
 
+import numpy as np
 import pytest
 
 from asr.audio.samples import RATE_HZ
@@ -11,7 +12,9 @@ from asr.speech_detection.endpointing import (
     SpeechPaused,
     SpeechStarted,
 )
-from tests.asr.test_stream import feed, listener, only_final, push_to_talk, said, silence
+from asr.stream.asr_stream import Listener
+from asr.stream.utterance import ListenerConfig
+from tests.asr.test_stream import Unsure, feed, listener, only_final, push_to_talk, said, silence
 
 
 def test_a_commit_takes_everything_since_the_last() -> None:
@@ -41,6 +44,17 @@ def test_a_cleared_buffer_is_forgotten() -> None:
     assert (committed.utterance, committed.job) == (2, None)
 
 
+def test_a_cleared_utterance_is_not_learned_as_an_echo() -> None:
+    ears = listener()
+    ears.echo.played(0, [0.3] * 40)
+    feed(ears, said(1))
+    ears.clear()
+    ears.echo.played(ears.position, [0.3] * 40)
+    feed(ears, silence(0.2), said(0.6) * np.float32(0.3), silence(0.2))
+    ears.end(2, was_echo=True)
+    assert ears.echo.gain == pytest.approx(0.3, abs=0.05)
+
+
 def test_an_empty_commit() -> None:
     committed = push_to_talk().commit_buffer()
     assert (committed.utterance, committed.job) == (1, None)
@@ -64,6 +78,34 @@ def test_a_commit_ends_an_utterance_that_was_detected() -> None:
     assert committed.job is not None
     events, _ = feed(ears, said(1))
     assert [event.utterance for event in events] == [2]
+
+
+def test_speech_that_had_resumed_before_a_commit_begins_no_other_utterance() -> None:
+    ears = listener()
+    feed(ears, said(1), silence(0.3), said(0.5))
+    assert ears.commit_buffer().utterance == 1
+    assert feed(ears, silence(1))[0] == []
+    events, _ = feed(ears, said(1))
+    assert [(event.utterance, type(event)) for event in events] == [(2, SpeechStarted)]
+
+
+def test_switching_to_push_to_talk_in_a_pause_goes_on_with_partials() -> None:
+    ears = listener()
+    feed(ears, said(1), silence(0.3))
+    ears.configure(None)
+    _, jobs = feed(ears, said(2))
+    assert {job.kind for job in jobs} == {"partial"}
+
+
+def test_unlikely_words_count_once_the_client_says_that_it_was_speech() -> None:
+    ears = Listener(ListenerConfig(), Unsure())
+    feed(ears, said(1))
+    ears.configure(None)
+    feed(ears, said(1))
+    job = ears.commit_buffer().job
+    assert job is not None
+    (final,) = ears.complete(job, Hypothesis("hardly any words", avg_logprob=-0.9))
+    assert final.text == "hardly any words"
 
 
 def test_switching_to_push_to_talk_keeps_the_open_utterance() -> None:

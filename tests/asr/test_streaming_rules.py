@@ -2,8 +2,9 @@
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
-from asr.recognition.transcripts import FinalTranscript, Hypothesis
+from asr.recognition.transcripts import FinalTranscript, Hypothesis, PartialTranscript
 from asr.speech_detection.endpointing import SpeechPaused, SpeechResumed
 from asr.speech_detection.vad import FRAME, VadState
 from asr.stream.streaming import AsrEvent, StreamingConfig, StreamingTranscriber
@@ -71,6 +72,22 @@ def test_the_end_of_the_stream_needs_no_second_pass() -> None:
 def test_utterance_without_words_is_not_reported() -> None:
     events = run("#" * 12 + "." * 30, CountingRecognizer(""), loud_frames=12)
     assert not any(isinstance(event, FinalTranscript) for event in events)
+
+
+def test_partials_go_on_behind_one_that_failed() -> None:
+    class Failing(CountingRecognizer):
+        def transcribe(self, pcm: Pcm, *, fallback: bool = True) -> Hypothesis:
+            hypothesis = super().transcribe(pcm, fallback=fallback)
+            if len(self.passes) == 1:
+                raise RuntimeError("out of memory")
+            return hypothesis
+
+    transcriber = StreamingTranscriber(Failing("hello"), ScriptedVad("#" * 96))
+    pcm = np.sin(np.arange(48 * FRAME) / 5).astype(np.float32)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        transcriber.feed(pcm)
+    events = transcriber.feed(pcm)
+    assert any(isinstance(event, PartialTranscript) for event in events)
 
 
 def test_no_sample_is_lost_between_rates_or_at_the_end() -> None:

@@ -115,6 +115,23 @@ def test_the_command_writes_a_wav(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert np.abs(pcm.astype(np.int32)).max() > 3_000
 
 
+def test_a_voice_that_fails_leaves_no_part_of_a_wav(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(HummingEngine):
+        def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
+            if len(self.lines) == 2:
+                raise RuntimeError("no memory")
+            return super().speak(line, speed)
+
+    voice = PostprocessedVoice(Failing(), "failing")
+    monkeypatch.setattr(command, "load_voice", lambda name, models_dir: voice)
+    out = tmp_path / "out.wav"
+    assert command.main(["One is enough. Two is too many.", str(out)]) == 2
+    assert "no memory" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.models
 def test_nothing_to_say_writes_an_empty_wav(
     capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -2,10 +2,12 @@
 
 import re
 
+from languages.profile import word_set
+
 from .dates import MONTHS, WEEKDAYS
 from .identifiers import spell
 from .numbers import cardinal, ordinal
-from .rule import Rule, after, alternatives, before, rule, word_set
+from .rule import Rule, after, alternatives, before, rule
 
 _TITLES = {
     "Dr": "Doctor",

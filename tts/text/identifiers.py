@@ -2,8 +2,10 @@
 
 import re
 
+from languages.profile import word_set
+
 from .numbers import cardinal, digit_words, number_words, year
-from .rule import CODE_PAIR, DASH, Rule, after, before, rule, word_set
+from .rule import CODE_PAIR, DASH, Rule, after, before, rule
 
 _SCHEMES = r"(?:https?|ftp)://"
 _HOST_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"

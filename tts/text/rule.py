@@ -70,12 +70,6 @@ def const(words: str) -> Speak:
     return lambda _: words
 
 
-def word_set(text: str, separator: str | None = None) -> frozenset[str]:
-    """Read words from a block of text, separated by blanks or by `separator`; one may stand on two
-    lines."""
-    return frozenset(" ".join(word.split()) for word in text.split(separator))
-
-
 def alternatives(names: Iterable[str]) -> str:
     """Names as alternatives of a regular expression, longest first."""
     return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from tts.trim import Samples
 from tts.word_times import PhonemeGroup
 
@@ -20,6 +22,18 @@ class RawSpeech:
     """float32 [n] at the engine's rate; empty where it has no sounds for the words."""
     groups: Sequence[PhonemeGroup] = ()
     """Samples of each stretch of phonemes between two blanks; empty where they are unknown."""
+
+
+def joined(parts: Sequence[RawSpeech]) -> RawSpeech:
+    """Join the speech of a line that was synthesized in parts."""
+    if not parts:
+        return RawSpeech(np.zeros(0, np.float32))
+    groups: list[PhonemeGroup] = []
+    offset = 0
+    for part in parts:
+        groups += [PhonemeGroup(group.start + offset, group.end + offset) for group in part.groups]
+        offset += len(part.samples)
+    return RawSpeech(np.concatenate([part.samples for part in parts]), groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from tts.onnx_session import open_session
 from tts.trim import Samples
 from tts.word_times import PhonemeGroup
 
-from .engine import RawSpeech, VoiceError
+from .engine import RawSpeech, VoiceError, joined
 
 _DURATIONS = "/Round_output_0"
 """The tensor of phoneme durations in hibari 0.2's graph, in steps of `_STEP_SAMPLES`."""
@@ -68,17 +68,7 @@ class HibariEngine:
         # The line is words already; a second normalization could only change what was decided.
         phonemes: str = self._g2p(line, normalize_text=False)
         known = [phoneme for phoneme in phonemes if phoneme in self._ids]
-        parts = [self._speak_phonemes(part, speed) for part in _parts(known)]
-        if not parts:
-            return RawSpeech(np.zeros(0, np.float32))
-        groups: list[PhonemeGroup] = []
-        offset = 0
-        for part in parts:
-            groups += [
-                PhonemeGroup(group.start + offset, group.end + offset) for group in part.groups
-            ]
-            offset += len(part.samples)
-        return RawSpeech(np.concatenate([part.samples for part in parts]), groups)
+        return joined([self._speak_phonemes(part, speed) for part in _parts(known)])
 
     def _speak_phonemes(self, phonemes: Sequence[str], speed: float) -> RawSpeech:
         ids = np.array([[0, *(self._ids[phoneme] for phoneme in phonemes), 0]], np.int64)

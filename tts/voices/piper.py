@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tts.onnx_session import open_session
 from tts.word_times import PhonemeGroup
 
-from .engine import RawSpeech, VoiceError
+from .engine import RawSpeech, VoiceError, joined
 
 _DURATIONS = "/Ceil_output_0"
 """The tensor of durations in the graphs that Piper's exporter writes, in hops of the vocoder."""
@@ -41,18 +41,8 @@ class PiperEngine:
         self.rate_hz: int = config.sample_rate
 
     def speak(self, line: str, speed: float = 1.0) -> RawSpeech:
-        lines = self._voice.phonemize(line)
-        pieces = [self._speak_phonemes(phonemes, speed) for phonemes in lines]
-        if not pieces:
-            return RawSpeech(np.zeros(0, np.float32))
-        groups: list[PhonemeGroup] = []
-        offset = 0
-        for piece in pieces:
-            groups += [
-                PhonemeGroup(group.start + offset, group.end + offset) for group in piece.groups
-            ]
-            offset += len(piece.samples)
-        return RawSpeech(np.concatenate([piece.samples for piece in pieces]), groups)
+        sentences = self._voice.phonemize(line)
+        return joined([self._speak_phonemes(phonemes, speed) for phonemes in sentences])
 
     def _speak_phonemes(self, phonemes: list[str], speed: float) -> RawSpeech:
         ids: list[int] = self._voice.phonemes_to_ids(phonemes)

@@ -18,7 +18,7 @@ from collections import deque
 from typing import Final
 
 import languages
-from languages.profile import words
+from languages.profile import word_set
 
 MAX_PERIOD: Final = 48
 """Words of the longest phrase that is looked for. A longer one comes four times in 196 words, and
@@ -39,7 +39,7 @@ LONG_WORDS: Final = 6
 MIN_SPELLED_WORDS: Final = 40
 """Digits or letters of a loop. An IBAN has 34 of both."""
 
-_DIGIT_WORDS: Final = words(
+_DIGIT_WORDS: Final = word_set(
     "zero oh one two three four five six seven eight nine double triple"
 ).union(*(profile.turn_words.digits for profile in languages.PROFILES.values()))
 

@@ -29,7 +29,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 import languages
-from languages.profile import words
+from languages.profile import word_set
 
 from .open_words import DANGLING, LEANING
 
@@ -144,9 +144,9 @@ _NO_DIGITS: Final = re.compile(
 )
 """What it asks for is said in few digits or none, though the clause may name a card or a call."""
 
-_OPENS_AN_OPTION: Final = words("the a an in on at by with for to your my")
+_OPENS_AN_OPTION: Final = word_set("the a an in on at by with for to your my")
 _NAMES_NO_OPTION: Final = (
-    words(
+    word_set(
         """
         would you like want it and this prefer rather shall we i be may might me us them they he
         she did am what who why how better best suit suits get got take let just also out off up

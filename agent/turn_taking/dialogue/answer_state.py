@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
-from languages.profile import words
+from languages.profile import word_set
 
 from .agent_question import NUMBER_WORDS, AgentQuestion
 
@@ -35,7 +35,7 @@ LEAST_LETTERS: Final = 3
 set were answered 260 to 350 ms later in the mean, and none was cut in on less. Addresses that are
 spelled were (half "a": 3 of 19 in place of 5)."""
 
-_TENS: Final = words("twenty thirty forty fifty sixty seventy eighty ninety")
+_TENS: Final = word_set("twenty thirty forty fifty sixty seventy eighty ninety")
 _SCALES: Final = {"hundred": 2, "thousand": 3}
 _REPEATS: Final = {"double": 2, "triple": 3, "treble": 3}
 
@@ -57,27 +57,29 @@ _YES_ANSWER: Final = re.compile(rf"(?:{_YES})(?: (?:{_YES}|{_COURTESY})){{0,3}}"
 _NO_ANSWER: Final = re.compile(rf"(?:{_NO})(?: (?:{_NO}|{_COURTESY})){{0,3}}")
 _BEGINS: Final = re.compile(r"\b(?:i|it|they|we) [a-z]+(?:'t)?$|\b(?:i'm|it's|we're) not$")
 """Answers that are beginnings, too, unless punctuation closes them: "I am", "I don't"."""
-_CHOICES: Final = words("first second last latter former both either neither")
-_CHOSEN: Final = words(
+_CHOICES: Final = word_set("first second last latter former both either neither")
+_CHOSEN: Final = word_set(
     """
     the a an please thanks thank you i'd i'll i would will like prefer take want go for with on in
     at think let's make it that one ones of it's just
     """
 )
 """Words of an answer to a choice besides what is chosen."""
-_BEHIND_A_CHOICE: Final = words("please thanks you one ones")
+_BEHIND_A_CHOICE: Final = word_set("please thanks you one ones")
 """Words that may close such an answer. Behind others, such as prepositions, more is to come."""
 
 _ANSWER_TOKEN: Final = re.compile(r"\d+(?:st|nd|rd|th)?|[^\W\d_]+(?:'[^\W\d_]+)?|@|_")
 _LETTER_AS_IN: Final = re.compile(r"\b([a-z]) (?:as in|like in|for) [a-z]+")
-_FILLERS: Final = words("um uh er erm and dash hyphen dot point slash space then plus underscore")
-_LEADS: Final = words(
+_FILLERS: Final = word_set(
+    "um uh er erm and dash hyphen dot point slash space then plus underscore"
+)
+_LEADS: Final = word_set(
     """
     is it's its that's area number pin code yes yeah sure okay ok so well right my the it on
     starts with you can reach call me at
     """
 )
-_MONTHS: Final = words(
+_MONTHS: Final = word_set(
     """
     january february march april may june july august september october november december
     """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asr.speech_detection.echo_gate import DOUBTFUL, MIN_KNOWN, REACH, EchoGate, level_of
-from asr.speech_detection.endpointing import FRAME
+from asr.speech_detection.vad import FRAME
 
 FAR = 0.1
 
