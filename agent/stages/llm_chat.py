@@ -362,7 +362,7 @@ class EngineChat:
         """Wait for the conversation's engine until it hangs; its errors become the stage's."""
         assert self._engine is not None
         with as_stage_errors():
-            return await first_of(question, until_hung(self._stage, self._engine))
+            return await unless_hung(question, self._stage, self._engine)
 
     async def _open(self) -> llm_engine.Conversation:
         """The conversation, moved to a new engine where the old one was given up, or where another
@@ -437,14 +437,57 @@ class EngineChat:
         return fresh, num_left_out
 
 
-async def until_hung(stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine) -> NoReturn:
+async def unless_hung(
+    question: Awaitable[Result], stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine
+) -> Result:
+    """Wait for what the engine owes, but not beyond `until_hung`: raises what that raises.
+
+    Called for every token. Nearly all are there before the first check is due, so nothing watches
+    until then; a task for the token and one beside it took 0.1 ms of the event loop.
+    """
+    loop = asyncio.get_running_loop()
+    watch: asyncio.Task[None] | None = None
+    failure: Exception | None = None
+
+    async def watching() -> None:
+        nonlocal failure
+        try:
+            await until_hung(stage, engine, waited_s=CHECK_S)
+        except Exception as error:
+            failure = error
+            limit.reschedule(loop.time())  # ends the wait
+
+    def begin() -> None:
+        nonlocal watch
+        watch = loop.create_task(watching())
+
+    timer = loop.call_later(CHECK_S, begin)
+    try:
+        async with asyncio.timeout(None) as limit:
+            return await question
+    except TimeoutError:
+        if failure is not None:
+            raise failure from None
+        raise
+    finally:
+        timer.cancel()
+        if watch is not None:
+            watch.cancel()
+            await asyncio.wait([watch])
+
+
+async def until_hung(
+    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine, waited_s: float = 0.0
+) -> NoReturn:
     """Wait until the engine takes no steps; then have its stage rebuild it and raise StageError.
 
     A request may wait long for its turn and its prompt, but between two steps the engine answers.
+    `waited_s`: for how long it has been waited for, `CHECK_S` at most.
     """
     while True:
-        await _watched(stage, engine, HANGS_S / 2)
+        await _watched(stage, engine, HANGS_S / 2, waited_s)
         await _answered(stage, engine)
+        waited_s = 0.0
 
 
 async def _answered(stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine) -> None:
@@ -483,13 +526,16 @@ async def until_asleep(
 
 
 async def _watched(
-    stage: ModelThread[llm_engine.Engine], engine: llm_engine.Engine, seconds: float
+    stage: ModelThread[llm_engine.Engine],
+    engine: llm_engine.Engine,
+    seconds: float,
+    waited_s: float = 0.0,
 ) -> None:
     """Sleep, and give an engine up whose threads sleep as well and don't wake to answer."""
     if not stage.only_computes:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds - waited_s)
         return
-    await asyncio.sleep(CHECK_S)  # nearly every token is there by then
+    await asyncio.sleep(CHECK_S - waited_s)  # nearly every token is there by then
     check = stage.idle_check(NUM_SUSPICIOUS)
     for _ in range(round(seconds / CHECK_S)):
         await asyncio.sleep(CHECK_S)

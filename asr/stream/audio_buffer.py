@@ -55,10 +55,13 @@ class AudioBuffer:
 
     def read(self, first: int, end: int) -> Pcm:
         """A copy of the samples from `first` to before `end`, as far as they are there."""
+        return self.view(first, end).copy()
+
+    def view(self, first: int, end: int) -> Pcm:
+        """The same samples in place: only to be read, and before anything is appended or
+        forgotten."""
         first = max(first, self._first)
-        return self._room[
-            first - self._first : max(first, min(end, self._end)) - self._first
-        ].copy()
+        return self._room[first - self._first : max(first, min(end, self._end)) - self._first]
 
     def next_frame(self) -> Pcm | None:
         """The oldest whole frame without a probability, if there is one."""

@@ -99,6 +99,9 @@ class Utterance:
         """End of the last partial."""
         self._early_to: int | None = None
         """Last voiced sample of the last early pass."""
+        self._last_voiced: tuple[tuple[int, int], int | None] | None = None
+        """The newest answer of `last_voiced`, behind the stretch that it is about: whether a pass
+        is due and the pass itself ask for the same, which takes 1 ms for 20 s."""
         self._stabilizer = Stabilizer()
         self._last_partial: Stabilized | None = None
 
@@ -165,7 +168,10 @@ class Utterance:
         first = self.began if self._onset is None else self._onset
         first = max(first, self._audio.first_sample)
         first += -first % VOICED_FRAME
-        return last_voiced_sample(self._audio.read(first, end), first)
+        if self._last_voiced is None or self._last_voiced[0] != (first, end):
+            found = last_voiced_sample(self._audio.view(first, end), first)
+            self._last_voiced = (first, end), found
+        return self._last_voiced[1]
 
     def job(self, kind: JobKind, end: int, threshold: float) -> DecodeJob:
         """Job to decode the unsettled audio up to `end`."""

@@ -35,6 +35,8 @@ class EncodedMessage:
         """None for a generated reply, which has only ids."""
         self.fixed_ids: list[int] | None = [] if text is None else None
         self._encoded: dict[str, list[int]] = {}
+        self._decoded: tuple[list[int], ChatMessage] | None = None
+        """Ids of a generated reply, and the message that they were decoded to."""
 
     def token_ids(self, template: ChatTemplate, gap: Gap) -> list[int]:
         """Ids of the content after this gap."""
@@ -56,6 +58,8 @@ class EncodedMessage:
         """The message as text, with its markers; decoded where only the ids are known."""
         if self.text is not None:
             return ChatMessage(self.role, self.text, self._markup)
+        if self._decoded is not None and self._decoded[0] == self.fixed_ids:
+            return self._decoded[1]
         detokenizer = Detokenizer(token_bytes)
         pieces: list[str] = []
         markup: list[tuple[int, int]] = []
@@ -64,7 +68,9 @@ class EncodedMessage:
             if pieces[-1] and template.is_control(pieces[-1]):
                 end = detokenizer.num_chars
                 markup.append((end - len(pieces[-1]), end))
-        return ChatMessage(self.role, "".join(pieces), tuple(markup))
+        message = ChatMessage(self.role, "".join(pieces), tuple(markup))
+        self._decoded = list(self.fixed_ids or ()), message
+        return message
 
 
 class MessageEncoder:

@@ -11,6 +11,9 @@ be looked up, and a longer conversation begins with exactly the ids of the short
 `ChatTemplate` verifies this at start-up on five turns, against encoding the rendered text in one
 piece. Templates for which it does not hold (some write the last reply differently from earlier
 ones) are rendered for each prompt; the engine then recomputes from where the ids begin to differ.
+With tools in it, a template is rendered for some short conversations, with calls and without: where
+every two roles have the same gap in all of them, it is looked up as well. Rendering takes the event
+loop 0.8 ms at ten turns and 20 kB of tools, 3.7 at a hundred, for every new order of roles.
 
 Contents never pass through the template or the encoding of control tokens, so whatever a client
 sends stays text. Definitions of tools do pass through: wherever one spells a control token, a mark
@@ -72,6 +75,27 @@ _NOTED: tuple[tuple[Role, ...], ...] = (
     ("system", "system", "user", "assistant", "user"),
 )
 """Conversations with a second system message, such as a summary of older turns."""
+_WITH_RESULTS: tuple[tuple[Role, ...], ...] = (
+    ("user",),
+    ("system", "user"),
+    ("user", "assistant", "user", "assistant", "user"),
+    ("system", "user", "assistant", "user", "assistant", "user", "assistant", "user"),
+    ("system", "user", "assistant", "tool"),
+    ("system", "user", "assistant", "tool", "tool"),
+    ("user", "assistant", "tool", "user"),
+    *(
+        ("system", "user", "assistant", "tool", *later, "assistant", "user", "assistant", "user")
+        for later in ((), ("tool",), ("assistant", "user", "assistant", "tool", "assistant"))
+    ),
+)
+"""Conversations in which tools were called, and none was. None ends with a reply: some templates
+write the last one differently."""
+_AFTER_REPLY: tuple[tuple[Role, ...], ...] = (
+    ("user", "assistant"),
+    ("system", "user", "assistant", "user", "assistant"),
+    ("system", "user", "assistant", "tool", "assistant"),
+)
+"""Conversations that end with a reply: so their tokens are counted between two turns."""
 _OTHER = {"user": "assistant", "assistant": "user"}
 _START, _END = "start", "end"
 """Pseudo-roles for the beginning and for the generation prompt."""
@@ -170,6 +194,7 @@ class ChatTemplate:
         tools = [json.loads(_without_placeholders(each)) for each in definitions]
         with_tools._constants = {**self._constants, "tools": _defused(tools, self._control_texts)}
         with_tools.is_incremental = False
+        with_tools._known = {}
         with_tools._gap_ids = lru_cache(maxsize=256)(self._encode_gap)
         with_tools._rendered_gaps = lru_cache(maxsize=64)(with_tools._render_gaps)
         try:
@@ -178,6 +203,9 @@ class ChatTemplate:
             raise RequestError("tools", str(error).partition(": ")[2]) from None
         with contextlib.suppress(RequestError):  # some templates have no system prompt
             with_tools.gaps(["system", "user"])
+        with_tools._known = with_tools._extended({}, _WITH_RESULTS)
+        if with_tools._known:
+            with_tools._known = with_tools._extended(with_tools._known, _AFTER_REPLY)
         return with_tools
 
     def gaps(self, roles: Sequence[str]) -> list[Gap]:
@@ -186,8 +214,8 @@ class ChatTemplate:
         Raises RequestError when the template refuses this order of roles.
         """
         steps = list(pairwise((_START, *roles, _END)))
-        if self.is_incremental and all(step in self._table for step in steps):
-            return [self._table[step] for step in steps]
+        if all(step in self._known for step in steps):
+            return [self._known[step] for step in steps]
         try:
             return self._rendered_gaps(tuple(roles))
         except jinja2.TemplateError as refusal:
@@ -262,6 +290,8 @@ class ChatTemplate:
         self._rendered_gaps = lru_cache(maxsize=64)(self._render_gaps)
         self._table = self._build_table()
         self.is_incremental = self._proves_incremental()
+        self._known = self._extended(self._table, _AFTER_REPLY) if self.is_incremental else {}
+        """Gaps by the roles on both sides, where they depend on nothing else."""
         question = [{"role": "user", "content": "\ue000"}]
         self.opens_thought = opens_thought(self._render(question, True).partition("\ue000")[2])
         """True if the prompt ends inside a thought, which the reply has to close."""
@@ -286,6 +316,20 @@ class ChatTemplate:
                 if all(gap == table.get(step, gap) for step, gap in steps):
                     table.update(steps)
         return table
+
+    def _extended(
+        self, known: dict[tuple[str, str], Gap], dialogues: Sequence[Sequence[str]]
+    ) -> dict[tuple[str, str], Gap]:
+        """Gaps by the roles on both sides: those that are known, and those in all of these
+        dialogues that the template accepts. Nothing is added where two of them differ."""
+        gaps = dict(known)
+        for dialogue in dialogues:
+            with contextlib.suppress(jinja2.TemplateError):
+                rendered = self._render_gaps(tuple(dialogue))
+                for step, gap in zip(pairwise((_START, *dialogue, _END)), rendered, strict=True):
+                    if gaps.setdefault(step, gap) != gap:
+                        return known
+        return gaps
 
     def _proves_incremental(self) -> bool:
         """True if looked-up gaps give the ids of the rendered text, over five turns."""

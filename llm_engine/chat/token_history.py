@@ -317,15 +317,13 @@ class TokenHistory:
 
         Drops the oldest turns where they do not fit; raises RequestError if none can be dropped.
         """
-        self._drop_to_fit([], reserve)
-        return self._layout([]).ids()
+        return self._drop_to_fit([], reserve).ids()
 
     def open_prompt(self, text: str, reserve: int) -> tuple[int, ...]:
         """Token ids of a prompt with a user message that may still go on, as if it were complete:
         up to where the reply would begin. Without text yet, up to where the message begins."""
         opened = self._encoder.written("user", text)
-        self._drop_to_fit([opened], reserve)
-        return self._layout([opened]).ids(is_open=not text)
+        return self._drop_to_fit([opened], reserve).ids(is_open=not text)
 
     def message_end(self, opened: str | None = None) -> tuple[str, int] | None:
         """Text of the user's message at the end of the newest prompt, and how many tokens of the
@@ -353,8 +351,8 @@ class TokenHistory:
         self.num_fixed = sum(layout.sizes()[: len(self._head)])
         return layout
 
-    def _drop_to_fit(self, more: Sequence[EncodedMessage], reserve: int) -> None:
-        """Drop as many of the oldest exchanges as needed, in one pass.
+    def _drop_to_fit(self, more: Sequence[EncodedMessage], reserve: int) -> PromptLayout:
+        """Drop as many of the oldest exchanges as needed, in one pass. Returns the prompt's layout.
 
         Then count again: the gap between examples and history may be another one now. Where the
         template makes it longer, one more exchange is dropped.
@@ -382,6 +380,7 @@ class TokenHistory:
         is_refused = self.truncation.keeps_all and num_tokens > most
         if num_tokens >= self.context_length or is_refused:
             raise self._encoder.too_long("user", f"{num_tokens} tokens")
+        return layout
 
     def _limits(self, reserve: int) -> tuple[int, int]:
         """Most tokens of a prompt, and of one from which exchanges were dropped, beside `reserve`

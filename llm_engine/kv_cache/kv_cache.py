@@ -48,12 +48,21 @@ class CachedSequence:
         self.table.advance(len(token_ids))
 
 
+_COMPARED = 256
+"""Tokens compared at once. A loop over each takes 60 us a thousand, in which nothing else runs: it
+holds the interpreter's lock."""
+
+
 def common_prefix_length(first: Ids[int], second: Ids[int]) -> int:
     """Number of leading tokens that two lists share."""
-    for index, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
-            return index
-    return min(len(first), len(second))
+    num_tokens = min(len(first), len(second))
+    for start in range(0, num_tokens, _COMPARED):
+        end = min(start + _COMPARED, num_tokens)
+        ours, theirs = list(first[start:end]), list(second[start:end])
+        if ours != theirs:
+            pairs = zip(ours, theirs, strict=True)
+            return start + next(index for index, (a, b) in enumerate(pairs) if a != b)
+    return num_tokens
 
 
 class KvCache:
@@ -98,8 +107,11 @@ class KvCache:
         self.sequences[sequence.id] = self.sequences.pop(sequence.id)
         num_own = common_prefix_length(sequence.token_ids, wanted)
         sequence.truncate(num_own)
-        ids = max(self._pinned, key=lambda ids: common_prefix_length(ids, wanted), default=())
-        num_common = common_prefix_length(ids, wanted)
+        num_common, ids = max(
+            ((common_prefix_length(ids, wanted), ids) for ids in self._pinned),
+            key=lambda each: each[0],
+            default=(0, ()),
+        )
         if num_common > num_own:
             pinned = self._pinned[ids] = self._pinned.pop(ids)
             if self._fork(pinned, sequence, num_common):

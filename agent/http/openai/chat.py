@@ -13,7 +13,6 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from functools import partial
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -24,9 +23,8 @@ from agent.errors import StageError
 from agent.http.json_body import JsonBodies, RefusedError, unless_gone
 from agent.http.refusal import error_body
 from agent.http.responses import CLIENT_GONE, WorkStream, event, refused
-from agent.stages.llm_chat import LOAD_TIMEOUT_S, until_hung
+from agent.stages.llm_chat import LOAD_TIMEOUT_S, unless_hung
 from agent.stages.registry import Stages, tool_limits_of
-from agent.stages.stall_timeout import first_of
 from agent.stages.tool_call_adapter import ToolLimits
 from latency_budget.account.clock import unix_ns
 
@@ -99,9 +97,8 @@ class ChatCompletions:
             messages, tools, sampling = asked.prompt(engine.dialect)
             chunks = engine.chat(messages, sampling, tools=tools, thinks=asked.thinks)
             async with aclosing(chunks) as reply:
-                hung = partial(until_hung, self._stages.llm, engine)
                 while True:
-                    chunk = await first_of(anext(reply, None), hung())
+                    chunk = await unless_hung(anext(reply, None), self._stages.llm, engine)
                     if chunk is None:
                         return
                     yield chunk

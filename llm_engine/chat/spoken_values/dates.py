@@ -37,11 +37,7 @@ class Today:
     @classmethod
     def of(cls, text: str) -> "Today":
         """Read a date, or the day after the words "today is", from a text."""
-        found = next(_full_dates(words_of(text)), None)
-        if found is not None:
-            return cls(found, found.weekday())
-        named = re.search(rf"\btoday is (?:a )?({'|'.join(WEEKDAYS)})\b", text.casefold())
-        return cls(None, WEEKDAYS.index(named[1]) if named else None)
+        return _today_of(text)
 
 
 class DateReader:
@@ -284,6 +280,16 @@ class DateReader:
         if found is not None:
             self._dates[found] = None
             self._weekdays[found.weekday()] = None
+
+
+@lru_cache(maxsize=64)
+def _today_of(text: str) -> Today:
+    """Instructions are long, and read before each reply."""
+    found = next(_full_dates(words_of(text)), None)
+    if found is not None:
+        return Today(found, found.weekday())
+    named = re.search(rf"\btoday is (?:a )?({'|'.join(WEEKDAYS)})\b", text.casefold())
+    return Today(None, WEEKDAYS.index(named[1]) if named else None)
 
 
 def _full_dates(words: Sequence[str], used: set[int] | None = None) -> Iterator[datetime.date]:

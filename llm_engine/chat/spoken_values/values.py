@@ -11,12 +11,18 @@ English words; digits and clock times in figures are read in any language.
 
 import datetime
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
 
 from .dates import DateReader, Today
 from .message import MessageWords, ValueKind
 from .numbers import NumberReader
 from .times import TimeReader
 from .unclear import mark_unclear
+
+MAX_KNOWN: Final = 1024
+"""Messages whose values are kept. Each is read again before every reply of its conversation, which
+takes 0.2 ms; fewer than the calls at once have messages are of no use. An entry takes some 2 kB."""
 
 
 @dataclass(slots=True)
@@ -41,9 +47,23 @@ class SpokenValues:
 
     def read(self, text: str, today: Today) -> None:
         """Add the values that a message names."""
-        message = MessageWords(text)
-        DateReader(message, today, self.dates, self.weekdays).read()
-        TimeReader(message, self.times).read()
-        NumberReader(message, self.numbers, self.seconds, self.digits).read()
-        mark_unclear(message)
-        self.unclear |= message.unclear
+        named = _named(text, today)
+        self.numbers.update(named.numbers)
+        self.seconds.update(named.seconds)
+        self.digits.update(named.digits)
+        self.times.update(named.times)
+        self.dates.update(named.dates)
+        self.weekdays.update(named.weekdays)
+        self.unclear |= named.unclear
+
+
+@lru_cache(maxsize=MAX_KNOWN)
+def _named(text: str, today: Today) -> SpokenValues:
+    """Values that one message names; they belong to the cache."""
+    message, named = MessageWords(text), SpokenValues()
+    DateReader(message, today, named.dates, named.weekdays).read()
+    TimeReader(message, named.times).read()
+    NumberReader(message, named.numbers, named.seconds, named.digits).read()
+    mark_unclear(message)
+    named.unclear = message.unclear
+    return named

@@ -160,6 +160,7 @@ async def test_a_token_may_take_its_time_as_long_as_the_engine_takes_steps(
     await chat.commit(ChatMessage("user", "Hello"))
     conversation = stage.engine.opened[0]
     monkeypatch.setattr(llm_chat, "HANGS_S", 0.0)
+    monkeypatch.setattr(llm_chat, "CHECK_S", 0.0)
 
     async def read() -> list[str]:
         tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
@@ -177,6 +178,17 @@ async def test_a_token_may_take_its_time_as_long_as_the_engine_takes_steps(
     with pytest.raises(StageError, match="too long"):
         await read()
     assert (stage.restarts, stage.engine.stopped) == (1, True)
+
+
+async def test_a_token_that_is_there_takes_no_task_of_its_own() -> None:
+    stage = StubStage()
+    chat = chat_with(stage)
+    await chat.commit(ChatMessage("user", "Hello"))
+    stage.engine.opened[0].answering.set()
+    tokens = chat.generate(TurnId(1), deadline_ns=0, max_tokens=None, on_mark=lambda *_: None)
+    assert [(token.text, asyncio.all_tasks()) async for token in tokens] == [
+        ("Yes.", {asyncio.current_task()})
+    ]
 
 
 @pytest.fixture

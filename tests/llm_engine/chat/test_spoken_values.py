@@ -21,6 +21,18 @@ def read(text: str, today: Today = WEDNESDAY) -> SpokenValues:
     return values
 
 
+def test_a_message_that_was_read_before_names_the_same() -> None:
+    text = "For two more people at seven on Friday, my code is four four seven one."
+    first = read(text)
+    same = read(text)
+    assert same == first
+    first.unclear.clear()
+    first.numbers.clear()
+    first.digits["12"] = None
+    assert read(text) == same
+    assert read(text, FRIDAY).dates != same.dates
+
+
 def clocks(values: SpokenValues) -> list[str]:
     return [f"{minutes // 60:02}:{minutes % 60:02}" for minutes in values.times]
 

@@ -69,6 +69,18 @@ def test_a_cut_keeps_tokens_that_start_before_it(text: str, num_heard: int) -> N
     assert [m.text for m in talk.messages()][1:] == ([heard] if heard else [])
 
 
+def test_a_reply_is_read_as_far_as_it_goes() -> None:
+    talk = dialogue()
+    talk.append("user", "x")
+    message = talk.begin_reply()
+    assert message.fixed_ids is not None
+    for more, whole in (("Aft", "Aft"), ("er", "After"), ("", "After"), (" 9.", "After 9.")):
+        message.fixed_ids.extend(encode(more))
+        assert [m.text for m in talk.messages()] == ["x", whole]
+    talk.truncate_reply(5)
+    assert [m.text for m in talk.messages()] == ["x", "After"]
+
+
 FACTS = ("My name is Ada.", "I need 4 chairs.")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jinja2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llm_engine.chat.call_reader import (
@@ -32,6 +32,9 @@ from llm_engine.errors import RequestError
 from llm_engine.structured_output.grammar import Schema
 from tests.support.fakes import chat_templates
 from tests.support.fakes.llm_models import CHATML
+
+WITH_TOOLS: dict[str, ChatTemplate] = {}
+"""Templates with a tool in them, by their sources."""
 
 MARKERS = {"<|im_start|>": 1, "<|im_end|>": 2, "<|eot_id|>": 3, "<tool_call>": 4, "</tool_call>": 5}
 """Single tokens of the vocabulary below; every other character is its own code."""
@@ -93,6 +96,47 @@ OPENAI_CALL = {
     "type": "function",
     "function": {"name": CALL.name, "arguments": json.loads(CALL.arguments)},
 }
+
+
+BEFORE_LAST_QUESTION = (
+    "{% set seen = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% set seen.last = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{% if loop.index0 == seen.last and tools %}"
+    "{{ '[TOOLS]' + (tools | tojson) + '[/TOOLS]' }}{% endif %}"
+    "{{ '<' + m.role + '>' + m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}"
+)
+"""A template that shows the tools in front of the caller's last words, as Mistral's do."""
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from(["user", "assistant", "tool", "system"]), min_size=1, max_size=12),
+    st.booleans(),
+)
+@pytest.mark.parametrize(
+    "source",
+    [
+        chat_templates.QWEN,
+        chat_templates.QWEN3,
+        chat_templates.R1,
+        chat_templates.LLAMA,
+        BEFORE_LAST_QUESTION,
+    ],
+)
+def test_gaps_that_are_looked_up_with_tools_are_those_of_the_whole_prompt(
+    source: str, later: list[str], is_dialogue: bool
+) -> None:
+    chat = WITH_TOOLS.setdefault(source, template(source).with_tools([tool("clock").definition]))
+    assert bool(chat._known) == (source is not BEFORE_LAST_QUESTION)
+    if is_dialogue:  # as calls are: replies, and what comes after them
+        later = [role for each in later for role in ("assistant", each)]
+    roles = ["system", "user", *later]
+    try:
+        rendered_gaps = chat._render_gaps(tuple(roles))
+    except jinja2.TemplateError:
+        return
+    assert chat.gaps(roles) == rendered_gaps
 
 
 @pytest.mark.parametrize(
