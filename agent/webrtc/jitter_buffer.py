@@ -57,7 +57,7 @@ as much."""
 
 SAVING_AFTER_MS: Final = 1000
 """Silence of the caller, from the packet of DTX that begins it, from which on it is filled with
-less. That packet comes 320 to 720 ms after the last voiced frame (seven recordings of
+less. That packet comes 320 to 720 ms after the last voiced frame (eight recordings of
 `tests/recordings`): by then a turn is over, however long its end is waited for."""
 
 MAX_OWED_MS: Final = 200
