@@ -6,13 +6,15 @@ passed or `MAX_AHEAD` packets behind it are there; then it counts as lost, and i
 redundant copy in the packet behind it, or concealed.
 
 With DTX a client sends nothing while its caller is silent, yet detectors and timers need the
-silence. So `advance`, called every 20 ms, fills what is overdue by `OVERDUE_MS` with what the
+silence. So `advance`, called at `next_ns`, fills what is overdue by `OVERDUE_MS` with what the
 decoder makes of nothing; by `DTX_OVERDUE_MS`, where the last packet was that of a silence, of one
 or two bytes, which browsers send once. What then comes for a time that was filled already was
 late: it follows all the same, and the stream is ahead of real time by as much. The next gap, or
 silence, is filled with as much less, so that the session is never further ahead than the longest
 silence of the network; otherwise each would add to it, until audio is dropped (`AHEAD_S` in
-`transport.py`).
+`transport.py`). A silence that DTX announces is filled with less only once it has lasted for
+`SAVING_AFTER_MS`: the end of a turn is counted in its samples, and one whose first word came late
+would end later by as much. Beyond `MAX_OWED_MS` it is saved at once all the same.
 
 All packets have one SSRC: `peer.py` drops others, and calls `restart` where another one takes over.
 After a jump of the time by more than `MAX_GAP_S`, forward or back, nothing is filled, and nothing
@@ -47,8 +49,24 @@ OVERDUE_MS: Final = 80
 delays what follows. More delays the end of a turn by as much, where it ends in DTX and the packet
 that says so is lost."""
 
-DTX_OVERDUE_MS: Final = 20
-"""The same after a packet that says that none will follow for a while: no time to wait for one."""
+DTX_OVERDUE_MS: Final = 25
+"""The same after a packet that says that none will follow for a while: no time to wait for one. A
+frame, and the jitter of a good network: less, and the packet that ends the silence, or the one in
+each 400 ms that describes its noise, comes behind its own filling. More delays the end of a turn by
+as much."""
+
+SAVING_AFTER_MS: Final = 1000
+"""Silence of the caller, from the packet of DTX that begins it, from which on it is filled with
+less. That packet comes 320 to 720 ms after the last voiced frame (eight recordings of
+`tests/recordings`): by then a turn is over, however long its end is waited for."""
+
+MAX_OWED_MS: Final = 200
+"""Most audio ahead of the caller that waits for that. Longer: so much sooner than it is heard the
+caller's turn would seem to be over to one who listens to the call."""
+
+RESUMED_PACKETS: Final = 3
+"""Packets in a row that are no silence, after which the caller speaks again. One that describes the
+noise of a silence comes alone."""
 
 MAX_GAP_S: Final = 5
 """Longest gap that is filled at once."""
@@ -86,7 +104,8 @@ class JitterCounts:
 
 
 class JitterBuffer:
-    """Buffer of one call. `push` packets as they come, `advance` every 20 ms; both return audio."""
+    """Buffer of one call. `push` packets as they come, `advance` at `next_ns`, or more often; both
+    return audio."""
 
     def __init__(self, decoder: PacketDecoder) -> None:
         self._decoder = decoder
@@ -105,6 +124,10 @@ class JitterBuffer:
         """Arrival up to which audio is accounted for."""
         self._is_silent = False
         """The last packet was one of DTX."""
+        self._silent_from_ns: int | None = None
+        """Since when the caller is silent, as packets of DTX say."""
+        self._num_voiced = 0
+        """Packets in a row that were none of DTX."""
         self._gap_ns: int | None = None
         """Since when a packet is missing."""
 
@@ -118,7 +141,21 @@ class JitterBuffer:
         comes, silence is filled as before."""
         self._waiting.clear()
         self._is_restarted, self._gap_ns, self._owed = True, None, 0
-        self._is_silent = False
+        self._is_silent, self._silent_from_ns, self._num_voiced = False, None, 0
+
+    @property
+    def next_ns(self) -> int | None:
+        """Time at which `advance` has audio, unless a packet comes before; None before the first
+        packet, and where no time will bring any."""
+        if self._next_seq is None:
+            return None
+        if self._waiting:
+            return None if self._gap_ns is None else self._gap_ns + WAIT_MS * 1_000_000
+        return self._last_ns + self._overdue_ns + 1
+
+    @property
+    def _overdue_ns(self) -> int:
+        return (DTX_OVERDUE_MS if self._is_silent else OVERDUE_MS) * 1_000_000
 
     def push(self, seq: int, timestamp: int, payload: bytes, now_ns: int) -> list[Int16]:
         """Take a packet: 16 bits of sequence number, 32 of time stamp. Returns audio, in order.
@@ -144,9 +181,8 @@ class JitterBuffer:
         if self._next_seq is None:
             return []
         audio = self._passed(now_ns)
-        overdue_ms = DTX_OVERDUE_MS if self._is_silent else OVERDUE_MS
-        while now_ns - self._last_ns > overdue_ms * 1_000_000 and not self._waiting:
-            if self._owed >= FRAME:
+        while now_ns - self._last_ns > self._overdue_ns and not self._waiting:
+            if self._owed >= FRAME and self._is_saving(now_ns):
                 self._owed -= FRAME
             else:
                 audio.append(self._decoder.conceal(self._decoder.rate_hz // 50))
@@ -154,6 +190,13 @@ class JitterBuffer:
             self._next_time += FRAME
             self._last_ns += 20_000_000
         return audio
+
+    def _is_saving(self, now_ns: int) -> bool:
+        """True where silence is filled with less than there is."""
+        if not self._is_silent or self._owed > MAX_OWED_MS * RTP_HZ // 1000:
+            return True
+        since_ns = self._silent_from_ns
+        return since_ns is not None and now_ns - since_ns >= SAVING_AFTER_MS * 1_000_000
 
     def _passed(self, now_ns: int) -> list[Int16]:
         audio: list[Int16] = []
@@ -170,10 +213,10 @@ class JitterBuffer:
             self._gap_ns = None
             self._next_seq += 1
             self._last_ns = now_ns
-            audio += self._decoded(*packet)
+            audio += self._decoded(*packet, now_ns)
         return audio
 
-    def _decoded(self, timestamp: int, payload: bytes) -> list[Int16]:
+    def _decoded(self, timestamp: int, payload: bytes, now_ns: int) -> list[Int16]:
         """Audio of a packet, and of the gap before it."""
         audio: list[Int16] = []
         rate_hz = self._decoder.rate_hz
@@ -192,6 +235,11 @@ class JitterBuffer:
         except ValueError:
             return audio  # no Opus: as if it had been lost
         self._is_silent = len(payload) <= DTX_BYTES
+        self._num_voiced = 0 if self._is_silent else self._num_voiced + 1
+        if self._num_voiced >= RESUMED_PACKETS:
+            self._silent_from_ns = None
+        elif self._is_silent and self._silent_from_ns is None:
+            self._silent_from_ns = now_ns
         self._next_time = timestamp + num * RTP_HZ // rate_hz
         return audio
 

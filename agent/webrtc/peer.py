@@ -51,7 +51,7 @@ from agent.errors import ClientError, SlowReader
 
 from . import private_names
 from .host_resolver import HostResolver
-from .jitter_buffer import FRAME, RTP_HZ
+from .jitter_buffer import RTP_HZ
 from .offer import MAX_CANDIDATES, Offer, with_opus_format
 from .sctp_guard import MAX_OVERRUN_BYTES, SctpGuard
 
@@ -263,10 +263,10 @@ class Peer:
             except (ConnectionError, ValueError) as error:  # longer than the client takes
                 _log.warning("an event was not sent: %s", error)
 
-    def send_audio(self, packet: bytes, number: int) -> None:
-        """Send the Opus packet of frame `number`, counted from the beginning of the call. Never
+    def send_audio(self, packet: bytes, timestamp: int) -> None:
+        """Send an Opus packet. `timestamp`: its time in the call, in units of the RTP clock. Never
         waits."""
-        self._track.put(packet, number)
+        self._track.put(packet, timestamp)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -546,9 +546,9 @@ def _agent_track() -> Any:
             super().__init__()
             self._packets: asyncio.Queue[Any] = asyncio.Queue(MAX_UNSENT_FRAMES)
 
-        def put(self, payload: bytes, number: int) -> None:
+        def put(self, payload: bytes, timestamp: int) -> None:
             packet = Packet(payload)
-            packet.pts = number * FRAME
+            packet.pts = timestamp
             packet.time_base = Fraction(1, RTP_HZ)
             if self._packets.full():
                 self._packets.get_nowait()

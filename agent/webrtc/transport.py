@@ -2,6 +2,8 @@
 
 The third beside the WebSocket and the telephone. Session, events and admission are theirs; here the
 caller's packets become input audio, and the agent's audio leaves in real time, a frame each 20 ms.
+The first frame of a reply does not wait for the next of these times: in a silence, where DTX sends
+no packets, it leaves as soon as it is there, and the times that follow count from it.
 
 An interruption: the session says that speech has begun, or ends a response as cancelled. What has
 not left is dropped then, and the session gets, for each reply that was cut, the truncation that a
@@ -14,6 +16,7 @@ a WebSocket. All queues are bounded.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Mapping
@@ -34,7 +37,7 @@ from agent.session.session import Session
 from agent.tools.server_tool import ServerTool
 from latency_budget.account.clock import Clock
 
-from .jitter_buffer import JitterBuffer
+from .jitter_buffer import RTP_HZ, JitterBuffer
 from .opus import FRAME_MS, MAX_FRAME_MS, OpusDecoder, OpusEncoder
 from .output_audio import MAX_QUEUED_S, OutputAudioBuffer, OutputReports
 from .peer import Peer
@@ -112,6 +115,10 @@ class WebRtcTransport:
         """There are messages."""
         self._cut = asyncio.Event()
         """There are own requests."""
+        self._began = asyncio.Event()
+        """A reply has begun while the output was idle."""
+        self._is_output_idle = True
+        """The last frame was silence between replies, and was not sent (DTX)."""
         self._heard = asyncio.Event()
         """There is audio."""
         self._lock = asyncio.Lock()
@@ -193,6 +200,8 @@ class WebRtcTransport:
                 self._output.append(response_id, pcm, rate_hz)
                 if self._output.queued_s > MAX_QUEUED_S:
                     self._fail(SlowReader())
+                if self._is_output_idle:
+                    self._began.set()
                 return
             case say.Problem(event_id=event_id) if event_id == OWN_EVENT:
                 return
@@ -290,15 +299,17 @@ class WebRtcTransport:
 
     async def _keep_time(self) -> None:
         """Send a frame each 20 ms, and fill what the caller did not send."""
-        due_ns, number = self._clock.now_ns(), 0
+        began_ns = due_ns = self._clock.now_ns()
         while True:
+            self._began.clear()
             now_ns = self._clock.now_ns()
+            if self._is_output_idle and self._output.queued_s:
+                due_ns = min(due_ns, now_ns)
             if now_ns - due_ns > MAX_BEHIND_NS:
-                skipped = (now_ns - due_ns) // FRAME_NS
-                due_ns, number = due_ns + skipped * FRAME_NS, number + skipped
+                due_ns += (now_ns - due_ns) // FRAME_NS * FRAME_NS
             while due_ns <= now_ns:
-                self._send_frame(number)
-                due_ns, number = due_ns + FRAME_NS, number + 1
+                self._send_frame((due_ns - began_ns) * RTP_HZ // 1_000_000_000)
+                due_ns += FRAME_NS
             self._tell_output()
             self._hear(self._jitter.advance(now_ns))
             if self._idle_ns and now_ns - self._last_ns > self._idle_ns:
@@ -309,11 +320,15 @@ class WebRtcTransport:
                 self._fail(CallOver(error.message))
             except SlowReader as error:
                 self._fail(error)
-            await asyncio.sleep(max(0, due_ns - self._clock.now_ns()) / 1e9)
+            next_ns = self._jitter.next_ns
+            wake_ns = due_ns if next_ns is None else min(due_ns, next_ns)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0, wake_ns - self._clock.now_ns()) / 1e9):
+                    await self._began.wait()
 
     # --- audio ---
 
-    def _send_frame(self, number: int) -> None:
+    def _send_frame(self, timestamp: int) -> None:
         frame = self._output.next_frame()
         if frame is not None and (report := self._reports.sent(frame, self._clock.now_ns())):
             if self._own and isinstance(self._own[-1], ask.PlaybackReport):
@@ -326,8 +341,9 @@ class WebRtcTransport:
             encoder = self._encoders[rate_hz] = OpusEncoder(rate_hz)
         pcm = np.zeros(rate_hz * FRAME_MS // 1000, np.int16) if frame is None else frame.pcm
         packet = encoder.encode(pcm)
+        self._is_output_idle = frame is None and packet is None
         if packet is not None:
-            self.peer.send_audio(packet, number)
+            self.peer.send_audio(packet, timestamp)
 
     def _hear(self, pieces: list[Int16]) -> None:
         now_s = self._clock.now_ns() / 1e9

@@ -86,7 +86,8 @@ TOKENS_AT_LEAST: Final = 10
 FOREIGN_BEAM: Final = 3
 """Texts that are followed at once, in other languages than English. French is misheard in 9.7 % of
 the words, greedily in 12.2 (51 sentences; 2 and 5: 10.4 and 9.7), for a seventh more time of a
-pass, which the longer waits of those languages hide."""
+pass, which the longer waits of those languages hide. In early passes too: four finals in five are
+their text (`final_reuse.py`), which would be the greedy one."""
 
 MAX_LENGTH: Final = 448
 """Tokens of prompt and text together. CTranslate2 gives half of them to the text, whatever the
@@ -170,6 +171,7 @@ class WhisperTranscriber:
         *,
         window: WindowPolicy | None = None,
         clock: Clock | None = None,
+        foreign_beam: int = FOREIGN_BEAM,
     ) -> None:
         """Use `load`. Takes a ctranslate2 Whisper, faster-whisper's tokenizer, and a LogMel."""
         self._model = model
@@ -177,6 +179,7 @@ class WhisperTranscriber:
         self._log_mel = log_mel
         self._window = window or WindowPolicy()
         self._clock = clock or SystemClock()
+        self._foreign_beam = foreign_beam
 
     @classmethod
     def load(
@@ -188,10 +191,12 @@ class WhisperTranscriber:
         language: str = "en",
         device: str = "cpu",
         window: WindowPolicy | None = None,
+        foreign_beam: int = FOREIGN_BEAM,
     ) -> "WhisperTranscriber":
         """Load a CTranslate2 Whisper directory.
 
         `language` (a code like "de") is for multilingual models; the others know only English.
+        Another `window` or `foreign_beam` than the defaults is for measuring.
         Raises ModelError when a file is missing or damaged, naming it.
         """
         model_dir = Path(model_dir)
@@ -227,7 +232,7 @@ class WhisperTranscriber:
         except ValueError as error:
             raise ModelError(f"{model_dir}: Whisper does not know language {language!r}") from error
         filters = FeatureExtractor.get_mel_filters(RATE_HZ, FEATURE_WINDOW, model.n_mels)
-        return cls(model, tokenizer, LogMel(filters), window=window)
+        return cls(model, tokenizer, LogMel(filters), window=window, foreign_beam=foreign_beam)
 
     def transcribe(
         self, pcm: Pcm, *, fallback: bool = True, options: TranscriptionOptions = AS_LOADED
@@ -345,7 +350,7 @@ class WhisperTranscriber:
         result = self._model.generate(
             encoded,
             [prompt],
-            beam_size=1 if is_english else FOREIGN_BEAM,
+            beam_size=1 if is_english else self._foreign_beam,
             max_length=min(MAX_LENGTH, max(2 * max_tokens, len(prompt) + max_tokens)),
             return_scores=True,
             return_no_speech_prob=True,

@@ -6,7 +6,9 @@ back while packets come in order. So times at the ear are those of the service a
 the jitter buffer of a browser adds is not in them.
 
 RTP does not say which reply it belongs to. `RemoteReplies` assigns audio to the newest response,
-from its first audible frame on, and reports the end of a response when its audio has ended.
+from its first audible frame on, and reports the end of a response when its audio has ended. RTP may
+overtake events: audible frames of the last `EARLY_MS` are those of a response that begins, and for
+as long behind its end, frames are its own.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ import contextlib
 import dataclasses
 import fractions
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -28,7 +31,7 @@ from agent.client.errors import CallEndedError, ConnectError
 from agent.client.simulated_caller.spoken_turn import Int16
 from agent.http.auth.cli_credentials import entry_at
 from agent.webrtc.jitter_buffer import FRAME, RTP_HZ, JitterBuffer
-from agent.webrtc.opus import OpusDecoder, OpusEncoder
+from agent.webrtc.opus import FRAME_MS, OpusDecoder, OpusEncoder
 from latency_budget.account.clock import SystemClock
 from latency_budget.account.marks import AUDIBLE
 
@@ -44,6 +47,9 @@ CONNECT_S: Final = 10.0
 MAX_UNSENT_FRAMES: Final = 50
 """Audio that waits for the connection, in frames of 20 ms; the oldest is dropped."""
 
+EARLY_MS: Final = 100
+"""Time by which audio may be ahead of events, or behind them."""
+
 OVER: Final = ("output_audio_buffer.stopped", "output_audio_buffer.cleared")
 
 
@@ -58,6 +64,8 @@ class RemoteReplies:
         """The newest response."""
         self._is_open = False
         """Its end was not reported."""
+        self._over_ns = 0
+        """Time of that report. Audio may still be on its way."""
         self._is_heard = False
         """It was audible."""
         self._sounding: set[str] = set()
@@ -66,6 +74,8 @@ class RemoteReplies:
         """Responses whose audio the server has dropped."""
         self._done: dict[str, ev.ReplyDone] = {}
         """Ends that wait for the end of the audio."""
+        self._early: deque[tuple[Int16, int]] = deque(maxlen=EARLY_MS // FRAME_MS)
+        """Audible frames that came while no response was open, with their times (ns)."""
 
     def message(self, text: str | bytes, now_ns: int) -> None:
         """Take a message of the data channel."""
@@ -81,16 +91,29 @@ class RemoteReplies:
                 self._done[read.response_id] = read
                 return
             case ev.ReplyDone():
-                self._is_open &= read.response_id != self._reply
+                self._ended(read.response_id, now_ns)
         if read is not None:
             self._tell(read)
+        if isinstance(read, ev.ReplyStarted):
+            early = [each for each in self._early if now_ns - each[1] <= EARLY_MS * 1_000_000]
+            self._early.clear()
+            for pcm, at_ns in early:
+                self.audio(pcm, at_ns)
 
     def audio(self, pcm: Int16, now_ns: int) -> None:
         """Take int16 [n] that is heard from now on. Silence counts only within a reply."""
         is_audible = bool(((pcm > AUDIBLE) | (pcm < -AUDIBLE)).any())
+        is_of_last = bool(self._reply) and now_ns - self._over_ns <= EARLY_MS * 1_000_000
+        if is_audible and not self._is_open and not is_of_last:
+            self._early.append((pcm, now_ns))
+            return
         self._is_heard |= is_audible
-        if self._reply and (is_audible or (self._is_heard and self._is_open)):
+        if is_audible or (self._is_heard and self._is_open):
             self._tell(ev.ReplyAudio(self._reply, self._reply, pcm, RATE_HZ, now_ns))
+
+    def _ended(self, response_id: str, now_ns: int) -> None:
+        if response_id == self._reply:
+            self._is_open, self._over_ns = False, now_ns
 
     def _is_to_be_heard(self, done: ev.ReplyDone) -> bool:
         if done.response_id in self._sounding:
@@ -107,7 +130,7 @@ class RemoteReplies:
             self._cleared.add(response_id)
         done = self._done.pop(response_id, None)
         if done is not None:
-            self._is_open &= response_id != self._reply
+            self._ended(response_id, now_ns)
             self._tell(dataclasses.replace(done, at_ns=now_ns))
 
 

@@ -172,7 +172,8 @@ def _at_16_khz(pcm: "np.ndarray", rate_hz: int) -> Float32:
     return np.asarray(soxr.resample(sound, rate_hz, asr.RATE_HZ, quality="HQ"), np.float32)
 
 
-def _pico(voice: str, text: str) -> Float32:
+def pico(voice: str, text: str) -> Float32:
+    """Speech of a text by a voice of Pico ("en-US"): [n] at 16 kHz. Raises BenchError."""
     try:
         import py_nanotts
     except ImportError:
@@ -217,7 +218,7 @@ def voices(flite: str | None) -> dict[str, tuple[str, Speak]]:
     from tts.load import available_voices
 
     made: dict[str, tuple[str, Speak]] = {
-        f"pico-{name}": ("Apache-2.0", partial(_pico, name)) for name in PICO
+        f"pico-{name}": ("Apache-2.0", partial(pico, name)) for name in PICO
     }
     if flite is not None:
         for name in FLITE:

@@ -5,7 +5,8 @@ what it hears, in the language that it was asked for, as in a call. What was hea
 normalizer of the language, so that "14:30" and "vierzehn Uhr dreißig" are the same words, and
 compared without case, punctuation and ligatures with the words that a native speaker reads. Where a
 sentence has a number they are written by hand, so that an error of the normalizer counts. English
-is measured by `bench tts` and `bench asr`.
+is measured by `bench tts` and `bench asr`. With `--calls` voice to voice is measured instead, in
+calls of each language and in English (`benchmarks/voice/languages.py`).
 """
 
 import argparse
@@ -93,6 +94,11 @@ def load_sentences() -> Mapping[str, Sequence[NormalizedSentence]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns 1 where a language is above the bar, else 0. Raises TalkError
     for a voice or model that can't be used, and BenchError without jiwer."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if "--calls" in arguments:
+        from benchmarks.voice import languages as calls  # which imports this module
+
+        return calls.main([each for each in arguments if each != "--calls"])
     known = load_sentences()
     parser = argparse.ArgumentParser(
         prog="halfsec bench languages",
@@ -107,7 +113,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--find", action="store_true", help='find the language, as with "auto", and say how long'
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the result")
-    options = parser.parse_args(argv)
+    parser.add_argument(
+        "--calls",
+        action="store_true",
+        help="measure voice to voice in calls of each language and in English instead; "
+        "`--calls --help` has its options",
+    )
+    options = parser.parse_args(arguments)
     wanted = options.languages or list(known)
     if unknown := [each for each in wanted if each not in known]:
         parser.error(f"there are no sentences in {', '.join(unknown)}; in {', '.join(known)}")

@@ -66,6 +66,8 @@ class CallerPlan:
     aside_seed: int | None = None
     """Seed of the random times at which `backchannels` are said over answers; None: never."""
     backchannels: Sequence[Backchannel] = ()
+    language: str = ""
+    """Language of the call; empty: the agent's."""
     is_stock: bool = False
     """Stock client: offers no extensions and stops playing at `speech_started`."""
     stereo: Path | None = None
@@ -104,8 +106,13 @@ async def hold(recordings: Sequence[TurnRecording], url: str, plan: CallerPlan) 
     entry = entry_at(url)
     options: dict[str, Any] = {"api_key": entry.api_key, "tls": entry.tls, "reconnect": False}
     async with connect(url, **options, wait_s=CONNECT_S, extensions=not plan.is_stock) as call:
+        wanted: dict[str, Any] = {}
         if plan.turn_detection is not None:
-            await call.update(audio={"input": {"turn_detection": plan.turn_detection}})
+            wanted["turn_detection"] = plan.turn_detection
+        if plan.language:
+            wanted["transcription"] = {"language": plan.language}
+        if wanted:
+            await call.update(audio={"input": wanted})
         asides = Asides("ducks" if call.extensions else "stock")
         held.asides = asides.all
 

@@ -196,6 +196,40 @@ def test_a_voice_behind_an_announced_silence_is_heard_whole_and_late_packets_owe
     assert len(sent) * SAMPLES <= num_heard <= (len(sent) + 3) * SAMPLES
 
 
+def test_a_turn_whose_first_word_came_late_ends_no_later() -> None:
+    """The silence that was filled meanwhile is saved once the turn is over."""
+    first, last, num_frames = 70, 99, 200
+    pieces = speech(10), np.zeros(60 * SAMPLES, np.int16), speech(30)
+    sent = encoded(np.concatenate([*pieces, np.zeros(100 * SAMPLES, np.int16)]))
+    assert all(sent[first : last + 1])
+
+    def heard(late_ms: int) -> tuple[int, int, int]:
+        """Frames that were heard before the turn, in the 600 ms behind its last word, and in all;
+        with its first packet late."""
+        buffer, seq, total, in_silence = new_buffer(), 0, 0, 0
+        before = 0
+        for number, payload in enumerate(sent):
+            at_ms = max(20 * number, 20 * first + late_ms if number >= first else 0)
+            while (next_ns := buffer.next_ns) is not None and next_ns <= at_ms * MS:
+                num = len(joined(buffer.advance(next_ns))) // SAMPLES
+                total += num
+                in_silence += num if last < number <= last + 30 else 0
+            before = total if number == first else before
+            if payload is not None:
+                pushed = buffer.push(seq, number * FRAME, payload, at_ms * MS)
+                num = len(joined(pushed)) // SAMPLES
+                seq, total = seq + 1, total + num
+                in_silence += num if last < number <= last + 30 else 0
+        return before, in_silence, total
+
+    before, in_silence, total = heard(0)
+    late_before, late_in_silence, late_total = heard(55)
+    assert (before, total) == (first, num_frames - 1)
+    assert late_before == before + 3, "at 5, 25 and 45 ms behind its time"
+    assert late_in_silence >= in_silence
+    assert late_total == total
+
+
 def test_a_jump_is_a_new_beginning_and_fills_nothing() -> None:
     sent, buffer = packets(3), new_buffer()
     push(buffer, 0, sent[0], 0)

@@ -8,10 +8,11 @@ import numpy as np
 
 from agent.client import events as ev
 from agent.config.webrtc import WebRtcSettings
+from agent.webrtc.jitter_buffer import FRAME
 from agent.webrtc.offer import read_offer
 from agent.webrtc.peer import Peer
 from benchmarks.callers.lossy_line import DatagramPath, LineQuality
-from benchmarks.callers.webrtc_call import RATE_HZ, CallerTrack, RemoteReplies
+from benchmarks.callers.webrtc_call import EARLY_MS, RATE_HZ, CallerTrack, RemoteReplies
 from benchmarks.callers.webrtc_client import WebRtcClient, is_media
 
 PATIENCE_S = 60.0
@@ -48,6 +49,9 @@ class Heard:
             self._now_ns += 1
             self._replies.audio(frame, self._now_ns)
 
+    def wait_ms(self, ms: int) -> None:
+        self._now_ns += ms * 1_000_000
+
     def take(self) -> list[tuple[str, str]]:
         """What was told since, with the response that it is of."""
         told = [(type(each).__name__, getattr(each, "response_id", "")) for each in self.events]
@@ -57,7 +61,6 @@ class Heard:
 
 def test_audio_is_the_newest_replys_from_its_first_sound_to_its_end() -> None:
     heard = Heard()
-    heard.audio(VOICE)
     heard.created("a")
     heard.audio(SILENCE, VOICE, SILENCE)
     heard.buffer("started", "a")
@@ -97,6 +100,27 @@ def test_a_reply_is_done_when_its_audio_is_stopped_cleared_or_was_never_sent() -
     heard.created("silent")
     heard.done("silent", text="")
     assert [name for name, _ in heard.take()] == 2 * ["ReplyStarted", "ReplyDone"]
+
+
+def test_audio_that_overtakes_the_event_is_heard_when_it_came() -> None:
+    heard = Heard()
+    heard.audio(VOICE)
+    heard.wait_ms(EARLY_MS + 1)
+    heard.audio(SILENCE, VOICE)
+    assert heard.take() == []
+    heard.created("a")
+    started, early = heard.events
+    assert isinstance(started, ev.ReplyStarted)
+    assert isinstance(early, ev.ReplyAudio)
+    assert early.response_id == "a"
+    assert early.at_ns == started.at_ns - 1
+    heard.done("a", "cancelled")
+    heard.take()
+    heard.wait_ms(EARLY_MS + 1)
+    heard.audio(VOICE)
+    assert heard.take() == [], "what comes so long after the end is the next one's"
+    heard.created("b")
+    assert heard.take() == [("ReplyStarted", "b"), ("ReplyAudio", "b")]
 
 
 def test_an_end_that_waited_is_told_with_the_time_of_the_audios_end() -> None:
@@ -147,7 +171,7 @@ async def test_a_bad_line_loses_what_its_paths_say_and_no_event() -> None:
         async with asyncio.timeout(PATIENCE_S):
             for number in range(num_frames):
                 track.put(tone)
-                server.send_audio(b"\xf8\xff\xfe", number)
+                server.send_audio(b"\xf8\xff\xfe", number * FRAME)
                 await asyncio.sleep(0.005)
             while min(up.num_packets, down.num_packets) < num_frames:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

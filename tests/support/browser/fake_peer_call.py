@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.config.webrtc import WebRtcSettings
+from agent.webrtc.jitter_buffer import FRAME
 from agent.webrtc.opus import FRAME_MS, OpusDecoder, OpusEncoder
 from agent.webrtc.peer import Peer
 from latency_budget.account.clock import SystemClock
@@ -63,7 +64,7 @@ class FakePeerCall:
                 return index * FRAME_MS
             packet = self._encoder.encode(pcm[start : start + size])
             if packet is not None:
-                self.peer.send_audio(packet, self._num_frames)
+                self.peer.send_audio(packet, self._num_frames * FRAME)
             self._num_frames += 1
             due_ns = began_ns + (index + 1) * FRAME_MS * 1_000_000
             await asyncio.sleep(max(0, due_ns - self._clock.now_ns()) / 1e9)
