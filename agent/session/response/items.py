@@ -252,6 +252,11 @@ class ReplyItems:
             reply.stopped_at, reply.is_stopped = samples, True
         return samples * 1000 // reply.playback.rate_hz
 
+    def stop(self, reply: Reply) -> None:
+        """Cut a response of which all was sent, and which the client plays no more."""
+        if not reply.is_stopped:
+            self._truncate(reply, self._heard_samples(reply))
+
     def _truncate(self, reply: Reply, samples: int) -> None:
         """Cut a response that is over to what the client has played of it."""
         reply.is_stopped = True
