@@ -375,7 +375,10 @@ class ReplyItems:
         if not reply.generated and reply.item_id in self._conversation:
             item = self._conversation.get(reply.item_id)
             assert isinstance(item, Message)
-            self._context.added(replace(item, text=reply.text[:end_char]))
+            if item.id == self._conversation.last_id():
+                self._context.added(replace(item, text=reply.text[:end_char]))
+            else:
+                self._context.edited()  # something was said or typed while it was spoken
         text = reply.text[:end_char]
         self._log.reply_ended(reply.turn, text, reply.spoken_s, reply.response_id)
 
