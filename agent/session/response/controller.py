@@ -259,7 +259,8 @@ class ResponseController:
         if self._overlapping is not None:
             self._shared.barge_ins.barged_in[self._overlapping] += 1
             self._overlapping = None
-        if run.reply.opener_chars or run.reply.rounds or run.reply.failed:
+        reply = run.reply
+        if reply.opener_chars or reply.rounds or reply.failed or reply.is_displaced:
             self._prefill.changed()
 
     def apologize(self, turn: TurnId) -> None:
@@ -408,7 +409,7 @@ class ResponseController:
         run.is_sent = True
         reply = run.reply
         self._items.finish(reply)
-        if reply.opener_chars or reply.failed or reply.was_looping:
+        if reply.opener_chars or reply.failed or reply.was_looping or reply.is_displaced:
             self._prefill.changed()  # the model's history is not what it generated
         self._follow_handoff(reply)
         self._emit(ev.ReplySent(reply.turn))
@@ -457,6 +458,7 @@ class ResponseController:
             await self._prefill.rest()
             await self._context.settle(options.instructions, tools)
             self._context.answering()
+            self._items.asked(reply)
             reply.generated = True
             if (options.instructions, options.tools, options.tool_choice) != (None, None, None):
                 self._prefill.changed()  # the next response has the session's own again
