@@ -104,7 +104,9 @@ def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]
     if not s.announced:
         s.announced = True
         out.append(cmd.AnnounceSpeech(s.utterance, over.onset))
-    if s.turn == over.turn and s.agent is not Agent.IDLE:
+    if s.agent is not Agent.IDLE:
+        # Another response may have begun meanwhile: the client stops playing that one as well.
+        s.unheard_cut = s.agent in (Agent.PREPARING, Agent.OPENING)
         out += cut(s, reason)
     return out
 

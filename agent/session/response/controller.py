@@ -118,6 +118,8 @@ class ResponseController:
         """The newest response that was announced."""
         self._task: asyncio.Task[None] | None = None
         """Generates and sends the current response."""
+        self._before: list[Reply] = []
+        """Earlier responses that the client still plays, in front of the current one."""
         self._preemptive: _Preemptive | None = None
         self._overlapping: str | None = None
         """The kind of client whose overlap is undecided: `STOCK` or `DUCKS`."""
@@ -152,6 +154,7 @@ class ResponseController:
         before, self.current = self.current, run
         if before is not None and not before.reply.is_stopped:
             run.reply.playback.play_after(before.reply.playback.end_ns())
+            self._before = [*self._still_playing(), before.reply]
         self._overlapping = None  # an overlap of the response before is settled by other means
         self._items.announce(run.reply)
         run.announced.set()
@@ -200,6 +203,7 @@ class ResponseController:
         if run is None:
             return
         self._overlapping = STOCK
+        self._stop_before()
         run.hold()
         if run.reply.ended:
             self._cancel()  # all was sent: it waits for what is not played now
@@ -250,11 +254,13 @@ class ResponseController:
         if reason is None:
             self._items.finish(run.reply)
         else:
+            self._stop_before()
             self._items.cut(run.reply, reason, keeps_heard=keeps_heard)
         if self._overlapping is not None:
             self._shared.barge_ins.barged_in[self._overlapping] += 1
             self._overlapping = None
-        if run.reply.opener_chars or run.reply.rounds or run.reply.failed:
+        reply = run.reply
+        if reply.opener_chars or reply.rounds or reply.failed or reply.is_displaced:
             self._prefill.changed()
 
     def apologize(self, turn: TurnId) -> None:
@@ -266,6 +272,17 @@ class ResponseController:
         run.reply.failed = run.reply.failed or "This turn could not be answered."
         self._cancel()
         self._task = self._group.create_task(self._drive_apology(run))
+
+    def _still_playing(self) -> list[Reply]:
+        now_ns = self._clock.now_ns()
+        return [each for each in self._before if each.playback.end_ns() > now_ns]
+
+    def _stop_before(self) -> None:
+        """The client stops playing, also what it had of earlier responses."""
+        for reply in self._still_playing():
+            self._items.stop(reply)
+            self._prefill.changed()
+        self._before = []
 
     def _of(self, turn: TurnId) -> ResponseTask | None:
         """The current response, if it is this turn's."""
@@ -392,7 +409,7 @@ class ResponseController:
         run.is_sent = True
         reply = run.reply
         self._items.finish(reply)
-        if reply.opener_chars or reply.failed or reply.was_looping:
+        if reply.opener_chars or reply.failed or reply.was_looping or reply.is_displaced:
             self._prefill.changed()  # the model's history is not what it generated
         self._follow_handoff(reply)
         self._emit(ev.ReplySent(reply.turn))
@@ -441,6 +458,7 @@ class ResponseController:
             await self._prefill.rest()
             await self._context.settle(options.instructions, tools)
             self._context.answering()
+            self._items.asked(reply)
             reply.generated = True
             if (options.instructions, options.tools, options.tool_choice) != (None, None, None):
                 self._prefill.changed()  # the next response has the session's own again

@@ -14,6 +14,7 @@ from typing import Final
 
 from agent.session.api.conversation import (
     FunctionCall,
+    Item,
     ItemId,
     ItemStatus,
     Message,
@@ -79,6 +80,7 @@ class ReplyItems:
         options = reply.options
         reply.response_id, reply.item_id = self._ids.reply(), self._ids.item()
         may_call = reply.tools is not None
+        reply.follows = self._conversation.last_id()
         previous = None if may_call else self._add_message(reply)
         self._notify(
             ReplyStarted(
@@ -96,6 +98,14 @@ class ReplyItems:
         self._kept[reply.item_id] = reply
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
+
+    def asked(self, reply: Reply) -> None:
+        """The model is asked for the reply, with all that the conversation has by now."""
+        last = self._conversation.last_id()
+        if not reply.has_item:
+            reply.follows = last
+        elif last != reply.item_id:
+            reply.is_displaced = True
 
     def begin_message(self, reply: Reply) -> None:
         """Add the reply's message item: its first word is about to be sent, or it calls a tool
@@ -116,8 +126,7 @@ class ReplyItems:
         item = FunctionCall(item_id, self._ids.call(), call.name, call.arguments)
         previous = self._conversation.last_id()
         if not reply.options.out_of_band:
-            self._make_room()
-            previous = self._conversation.add(item)
+            previous = self._add(reply, item)
         self._ids.release(item_id)
         reply.has_called = True
         self._notify(ReplyCalled(reply.response_id, item, previous))
@@ -127,10 +136,17 @@ class ReplyItems:
         reply.has_item = True
         if reply.options.out_of_band:
             return self._conversation.last_id()
-        self._make_room()
         item = Message(
             reply.item_id, "assistant", reply.modality, None, "in_progress", reply.continues
         )
+        return self._add(reply, item)
+
+    def _add(self, reply: Reply, item: Item) -> ItemId | None:
+        """Return the item before it."""
+        if self._conversation.last_id() != reply.follows:
+            reply.is_displaced = True
+        reply.follows = item.id
+        self._make_room()
         return self._conversation.add(item)
 
     def _make_room(self) -> None:
@@ -153,6 +169,8 @@ class ReplyItems:
             # one along.
             elif reply.was_looping or reply.continues is not None:
                 self._correct(reply, len(reply.text))
+        if reply.generated and reply.is_displaced:
+            self._context.edited()
         self._end(reply, status, reason, len(reply.text))
         self._record(reply, len(reply.text))
         if reply.stopped_at is not None:
@@ -251,6 +269,11 @@ class ReplyItems:
         elif samples < self._heard_samples(reply):
             reply.stopped_at, reply.is_stopped = samples, True
         return samples * 1000 // reply.playback.rate_hz
+
+    def stop(self, reply: Reply) -> None:
+        """Cut a response of which all was sent, and which the client plays no more."""
+        if not reply.is_stopped:
+            self._truncate(reply, self._heard_samples(reply))
 
     def _truncate(self, reply: Reply, samples: int) -> None:
         """Cut a response that is over to what the client has played of it."""
@@ -370,7 +393,10 @@ class ReplyItems:
         if not reply.generated and reply.item_id in self._conversation:
             item = self._conversation.get(reply.item_id)
             assert isinstance(item, Message)
-            self._context.added(replace(item, text=reply.text[:end_char]))
+            if item.id == self._conversation.last_id():
+                self._context.added(replace(item, text=reply.text[:end_char]))
+            else:
+                self._context.edited()  # something was said or typed while it was spoken
         text = reply.text[:end_char]
         self._log.reply_ended(reply.turn, text, reply.spoken_s, reply.response_id)
 
@@ -397,7 +423,9 @@ class ReplyItems:
 
     def _correct(self, reply: Reply, num_chars: int) -> None:
         """Cut the reply in the model's history, if it is in there."""
-        if reply.rounds or reply.has_called or reply.has_unrun_calls:
+        if reply.is_displaced:
+            self._context.edited()
+        elif reply.rounds or reply.has_called or reply.has_unrun_calls:
             self._context.edited()  # its tokens hold calls, which stay whatever was heard
         elif reply.failed:
             self._context.edited()  # the apology is not the model's, and words before it are gone

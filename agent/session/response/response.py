@@ -36,6 +36,11 @@ class Reply:
     item_id: ItemId = _NO_ITEM
     has_item: bool = False
     """The conversation has its item, and the client knows of it."""
+    follows: ItemId | None = None
+    """The item that the model's words stand behind in its history; then the reply's newest one."""
+    is_displaced: bool = False
+    """Another item was added between: the model has it on the other side of the reply than the
+    conversation."""
     has_unrun_calls: bool = False
     """The model has called tools that may not run yet."""
     has_called: bool = False

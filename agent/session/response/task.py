@@ -534,6 +534,8 @@ class ResponseTask:
         gap = " " if reply.text[-1:].strip() else ""
         base = len(reply.text) + len(gap) - reply.opener_chars
         reply.text += gap + text
+        # Where the model says nothing behind its tools, the filler is no part of what it said.
+        reply.rounds[-1] = replace(reply.rounds[-1], resumes_at=len(reply.text))
         if not self.is_ready:
             self.mark(MarkName.OPENER)
         self._pieces.put_nowait((speech, base))

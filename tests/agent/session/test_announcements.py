@@ -8,10 +8,13 @@ import pytest
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import ResponseOptions, ServerVad
+from agent.session.context.chat_messages import messages_of
+from agent.session.ports.stage_ports import ChatMessage
 from agent.turn_taking import events as ev
 from agent.turn_taking.tables import Agent
 from latency_budget.account.clock import ManualClock
 from tests.agent.session.test_handoff import TO_BILLING, Agents, call_of, handoffs
+from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import Calling
 from tests.support.session import virtual_time
 from tests.support.session.overlap_call import REPLY, agent_of, begin, ended, listen, over, play
@@ -147,3 +150,25 @@ def test_an_announcement_over_a_held_response_with_a_waiting_one() -> None:
     call = play(story)
     assert spoken(call)[1] == ("completed", NOTICE)
     assert problems(call) == []
+
+
+def test_an_announcement_stands_before_what_was_said_over_it() -> None:
+    """The model has it where the conversation has it, and not behind the caller's words."""
+
+    async def story(clock: ManualClock) -> None:
+        chat = RememberingChat(["At nine."])
+        async with call_with(chat=chat, clock=clock) as call:
+            listen(call)
+            settings = call.session.settings.changed(
+                turn_detection=ServerVad(interrupt_response=False)
+            )
+            await call.session.handle(ask.UpdateSession(settings))
+            call.session.say(NOTICE)
+            await asyncio.sleep(0.3)
+            await over(call, "When?", silence_ms=5000)
+            await call.until(say.ReplyEnded, 2)
+            expected = [ChatMessage("assistant", NOTICE), ChatMessage("user", "When?")]
+            assert list(chat.asked[-1]) == expected
+            assert messages_of(call.session.conversation)[:2] == expected
+
+    virtual_time.run(story)

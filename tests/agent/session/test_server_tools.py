@@ -20,6 +20,7 @@ from latency_budget.account.turn import Stage
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import Calling
 from tests.support.session import virtual_time
+from tests.support.session.overlap_call import listen
 from tests.support.session.session_call import WAIT, Call, call_with
 from tests.support.session.tool_call import CALL, NOON, Toolbox, answer, equip, problems, until
 
@@ -82,6 +83,32 @@ def test_a_tool_that_takes_long_does_not_leave_the_caller_in_silence() -> None:
             ("tool", "12:00"),
             ("assistant", NOON),
         ]
+
+    virtual_time.run(story)
+
+
+def test_the_filler_of_a_tool_that_was_interrupted_is_no_reply() -> None:
+    """The caller heard it, and the model is not taught to say it in place of an answer."""
+
+    async def story(clock: ManualClock) -> None:
+        chat = RememberingChat([Calling("", (CALL,)), "Fine."])
+        tools = Toolbox(gate=asyncio.Event())
+        async with call_with(chat=chat, tools=tools, clock=clock, ahead=False) as call:
+            listen(call)
+            call.ears.say("What time is it?")
+            await call.until(say.ReplyAudio)
+            await asyncio.sleep(5)
+            call.ears.say("Never mind.")
+            await call.until(say.ReplyEnded, 2)
+        (first, _) = call.of(say.ReplyEnded)
+        assert isinstance(first, say.ReplyEnded)
+        assert first.text == WAIT
+        assert chat.asked[-1] == (
+            ChatMessage("user", "What time is it?"),
+            ChatMessage("assistant", "", (CALL,)),
+            ChatMessage("tool", INTERRUPTED),
+            ChatMessage("user", "Never mind."),
+        )
 
     virtual_time.run(story)
 

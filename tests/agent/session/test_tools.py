@@ -12,7 +12,13 @@ from agent.errors import StageError
 from agent.session import item_operations
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
-from agent.session.api.conversation import FunctionCall, FunctionOutput, ItemId, ModelCall
+from agent.session.api.conversation import (
+    FunctionCall,
+    FunctionOutput,
+    ItemId,
+    Message,
+    ModelCall,
+)
 from agent.session.api.settings import ResponseOptions
 from agent.session.context.chat_messages import messages_of
 from agent.session.ports.stage_ports import ChatMessage, ReplyToken, Tools
@@ -255,3 +261,64 @@ async def test_an_unknown_voice_is_named_where_it_was_asked_for() -> None:
     async with call_with("One.") as call:
         await call.session.handle(ask.CreateResponse(ResponseOptions(voice="nobody")))
     assert problems(call) == [("invalid_value", "response.audio.output.voice")]
+
+
+@pytest.mark.parametrize("reply", ["Fine.", Calling("", (CALL,)), Calling("Let me look.", (CALL,))])
+async def test_an_item_that_is_created_before_the_reply_s_first_word(
+    reply: str | Calling,
+) -> None:
+    """The message of a reply that may call tools stands behind it, and so it does for the model,
+    which has generated the reply without it."""
+    chat = RememberingChat([reply, NOON])
+    async with call_with(chat=chat, ahead=False) as call:
+        await equip(call)
+        chat.hold = asyncio.Event()
+        call.ears.say("What time is it?")
+        await chat.generating.wait()
+        typed = Message(ItemId("typed"), "system", "text", "It is winter.")
+        await call.session.handle(ask.CreateItem(typed))
+        chat.hold.set()
+        await call.until(say.ReplyEnded)
+        options = ResponseOptions(output_modality="text")
+        await call.session.handle(ask.CreateResponse(options))
+        await call.until(say.ReplyEnded, 2)
+        told = messages_of(call.session.conversation)[: len(chat.asked[-1])]
+    assert [each.role for each in told] == ["user", "system", "assistant"]
+    assert [(each.role, each.text, each.calls) for each in chat.asked[-1]] == [
+        (each.role, each.text, each.calls) for each in told
+    ]
+
+
+async def test_an_item_that_is_created_while_the_context_is_settled() -> None:
+    """The model has read it before it answers; the conversation has the reply's message first."""
+    chat = SlowToCommit(["Fine.", "And fine."])
+    async with call_with(chat=chat, ahead=False) as call:
+        call.ears.say("What time is it?")
+        await chat.committing.wait()
+        typed = Message(ItemId("typed"), "system", "text", "It is winter.")
+        await call.session.handle(ask.CreateItem(typed))
+        chat.may_commit.set()
+        await call.until(say.ReplyEnded)
+        options = ResponseOptions(output_modality="text")
+        await call.session.handle(ask.CreateResponse(options))
+        await call.until(say.ReplyEnded, 2)
+        told = messages_of(call.session.conversation)[:3]
+    assert [each.role for each in told] == ["user", "assistant", "system"]
+    assert [each.role for each in chat.asked[0]] == ["user", "system"]
+    assert [(each.role, each.text) for each in chat.asked[1]] == [
+        (each.role, each.text) for each in told
+    ]
+
+
+class SlowToCommit(RememberingChat):
+    """Takes a message when the test lets it."""
+
+    def __init__(self, replies: list[str]) -> None:
+        super().__init__(replies)
+        self.committing = asyncio.Event()
+        self.may_commit = asyncio.Event()
+
+    async def commit(self, message: ChatMessage) -> None:
+        self.committing.set()
+        await self.may_commit.wait()
+        await super().commit(message)

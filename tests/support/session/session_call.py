@@ -1,7 +1,7 @@
 """A whole session on fake stages, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -15,6 +15,8 @@ from agent.session.api.session_state import SessionState
 from agent.session.api.settings import SessionSettings
 from agent.session.ports.stage_ports import (
     NO_RECORDING,
+    ChatMessage,
+    ChatPort,
     RecordingPort,
     SpeechInputPort,
     ToolsPort,
@@ -99,7 +101,7 @@ class Call:
         told = LiveMarks(self._notify, clock, origin_ns) if told_marks else None
         stages = SessionStages(
             ears=hearing or self.ears,
-            open_chat=lambda instructions, examples: self.chat,
+            open_chat=self._open_chat,
             open_voice=self._open_voice,
             tools=tools,
             speaking_voice=lambda name: "hibari" if name == "marin" else name,
@@ -136,6 +138,9 @@ class Call:
         self.session = Session(session_id, profile, settings, stages, options, outputs, shared)
         if restored is not None:
             self.session.restore(restored)
+
+    def _open_chat(self, instructions: str, examples: Sequence[ChatMessage]) -> ChatPort:
+        return self.chat
 
     def _open_voice(self, name: str, rate_hz: int, speed: float) -> VoicePort:
         if name not in ("hibari", "marin"):

@@ -323,3 +323,29 @@ def test_resumed_reply_is_never_withdrawn(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(call.chat, RememberingChat)
     heard = before.text + after.text
     assert [each.text for each in call.chat.history][1:3] == [heard, "Stop it please."]
+
+
+@pytest.mark.parametrize("begins", [False, True], ids=["prepared", "spoken"])
+def test_the_end_of_a_reply_is_cut_with_the_response_behind_it(begins: bool) -> None:
+    """All of the first was sent, and its last words still play when the caller speaks."""
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep((len(REPLY) - 5.5) * CHAR_S)
+        assert agent_of(call) is Agent.TRAILING
+        call.chat.hold = None if begins else asyncio.Event()
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await asyncio.sleep(0.5 * CHAR_S)
+        assert agent_of(call) is (Agent.TRAILING if begins else Agent.PREPARING)
+        number = begin(call, "No, wait.")
+        await asyncio.sleep(0.3)
+        call.chat.hold = None
+        call.ears.hear(ev.SpeechPaused(number, 16_000))
+        await asyncio.sleep(0.2)
+        call.ears.hear(ev.SilenceGrew(number, 5000))
+        await call.until(say.ReplyEnded, 3)
+
+    call = play(story)
+    heard = REPLY.removesuffix(" tonight.")
+    assert [item.text for item in items(call)][:3] == ["Is it booked?", heard, ""]
+    assert isinstance(call.chat, RememberingChat)
+    assert [each.text for each in call.chat.asked[-1]][:2] == ["Is it booked?", heard]

@@ -4,11 +4,14 @@ import asyncio
 
 import pytest
 
+from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
+from agent.session.api.settings import ResponseOptions
 from agent.turn_taking import events as ev
 from agent.turn_taking.tables import Agent
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.session.overlap_call import (
+    CHAR_S,
     REPLY,
     agent_of,
     begin,
@@ -97,3 +100,23 @@ def test_a_voice_without_words_stops_it_after_a_while() -> None:
         assert agent_of(call) is Agent.IDLE
 
     play(story, ducks=True)
+
+
+def test_an_interruption_also_ends_a_response_that_began_over_it() -> None:
+    """The client stops playing everything at `speech_started`."""
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep((len(REPLY) - 4) * CHAR_S)
+        assert agent_of(call) is Agent.TRAILING
+        begin(call, "Make it ten please, not nine.")
+        await asyncio.sleep(0.1)
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await asyncio.sleep(0.2)
+        assert agent_of(call) is Agent.SPEAKING, "the second response"
+        understand(call, "Make it ten please, not nine")
+        await asyncio.sleep(10)
+
+    call = play(story, REPLY, f"Another one. {REPLY}", ducks=True)
+    assert [each.reason for each in ended(call)] == [None, "turn_detected"]
+    assert [item.text for item in items(call)] == ["Is it booked?", REPLY, ""]
+    wire_is_in_order(call)
