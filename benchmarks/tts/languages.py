@@ -11,7 +11,6 @@ calls of each language and in English (`benchmarks/voice/languages.py`).
 
 import argparse
 import json
-import re
 import statistics
 import sys
 import tomllib
@@ -28,6 +27,7 @@ import tts
 from agent.client.simulated_caller.talk import TalkError
 from agent.stages.model_store.catalogue import ModelStore, ModelStoreError
 from benchmarks.asr.scoring import load_jiwer
+from benchmarks.tts.sentence_errors import NormalizedSentence, SentenceResult, compared
 from latency_budget.account.clock import SystemClock
 from latency_budget.host import machine
 from tts.resample import StreamResampler
@@ -35,28 +35,7 @@ from tts.resample import StreamResampler
 MAX_ERROR_RATE: Final = 0.1
 """Word error rate of the round trip that each language has to keep to."""
 
-_LIGATURES: Final = str.maketrans({"œ": "oe", "æ": "ae"})
-"""Spellings of the same words, as "ß" and "ss", which `str.casefold` knows."""
-
 _SENTENCES: Final = Path(__file__).with_name("language_sentences.toml")
-
-
-@dataclass(frozen=True, slots=True)
-class NormalizedSentence:
-    """A sentence as a reply has it, and the words that are read."""
-
-    written: str
-    spoken: str
-
-
-@dataclass(frozen=True, slots=True)
-class SentenceResult:
-    """One sentence: what was written, heard, and how many words differ."""
-
-    written: str
-    heard: str
-    words: int
-    errors: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for a voice or model that can't be used, and BenchError without jiwer."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if "--calls" in arguments:
-        from benchmarks.voice import languages as calls  # which imports this module
+        from benchmarks.voice import languages as calls  # and a client, and a server
 
         return calls.main([each for each in arguments if each != "--calls"])
     known = load_sentences()
@@ -215,19 +194,6 @@ def spoken(voice: tts.Voice, text: str) -> asr.Pcm:
         resampler = StreamResampler(voice.rate_hz, asr.RATE_HZ)
         pcm = np.concatenate([resampler.push(pcm), resampler.flush()])
     return pcm.astype(np.float32) / np.float32(32768)
-
-
-def compared(sentence: NormalizedSentence, heard: str, language: str) -> SentenceResult:
-    """Words of a sentence and of what was heard of it, and how many differ."""
-    reference, hypothesis = _bare(sentence.spoken), _bare(tts.normalize(heard, language))
-    found = load_jiwer().process_words(reference, hypothesis or "-")
-    errors = found.substitutions + found.deletions + found.insertions
-    return SentenceResult(sentence.written, heard, len(reference.split()), errors)
-
-
-def _bare(text: str) -> str:
-    """Words without case, marks, hyphens and ligatures."""
-    return " ".join(re.findall(r"[^\W_]+", text.casefold().translate(_LIGATURES)))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ from benchmarks.callers.server_process import own_server
 from benchmarks.chat.caller_voice import in_room
 from benchmarks.overlaps.clips import pico
 from benchmarks.signals.recordings import TurnRecording
-from benchmarks.tts.languages import NormalizedSentence, compared
+from benchmarks.tts.sentence_errors import NormalizedSentence, compared
 
 from .harness import CallerPlan, HeldCall, hold
 from .options import positive
@@ -99,7 +99,7 @@ def recordings_in(language: str, sentences: Sequence[str]) -> list[TurnRecording
 
 def is_agents_voice(language: str) -> bool:
     """True where the caller has the agent's own voice."""
-    return languages.PROFILES[language].voice == f"pico-{language}"
+    return bool(languages.PROFILES[language].voice == f"pico-{language}")
 
 
 async def measure(
@@ -209,15 +209,16 @@ def pass_times(
             result = compared(NormalizedSentence(sentence, sentence), heard.text, language)
             errors[is_greedy] += result.errors
         words += result.words
+    medians = {key: round(statistics.median(found), 1) for key, found in times.items()}
     return PassTimes(
         name,
-        *(
-            round(statistics.median(times[key]), 1)
-            for key in ((True, False), (False, False), (True, True), (False, True))
-        ),
-        words,
-        errors[False],
-        errors[True],
+        partial_ms=medians[True, False],
+        final_ms=medians[False, False],
+        greedy_partial_ms=medians[True, True],
+        greedy_final_ms=medians[False, True],
+        words=words,
+        errors=errors[False],
+        greedy_errors=errors[True],
     )
 
 

@@ -11,7 +11,8 @@ pytest.importorskip("py_nanotts", reason="the extra `languages` is not installed
 import asr
 import tts
 from agent.stages.model_store.catalogue import ModelStore
-from benchmarks.tts.languages import NormalizedSentence, compared, load_sentences, spoken
+from benchmarks.tts.languages import load_sentences, spoken
+from benchmarks.tts.sentence_errors import NormalizedSentence, compared
 from languages import PROFILES
 from tts.voices.pico import PicoEngine
 

@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asr.speech_detection.endpointing import (
-    FRAME,
     Endpointer,
     EndpointEvent,
     EndpointingConfig,
@@ -12,6 +11,7 @@ from asr.speech_detection.endpointing import (
     SpeechResumed,
     SpeechStarted,
 )
+from asr.speech_detection.vad import FRAME
 
 
 def run(endpointer: Endpointer, probabilities: list[float], first: int = 0) -> list[EndpointEvent]:
