@@ -46,7 +46,7 @@ BENCHES: Final[dict[str, tuple[str, str]]] = {
         "the voices: speed, first sound, and what a listener understands",
     ),
     "languages": (
-        "benchmarks.tts.languages",
+        "benchmarks.languages.round_trip",
         "German, Spanish and French: what the recognizer hears of the voice",
     ),
     "chat": ("benchmarks.chat.command", "dialogues: are the answers right, and acted upon"),

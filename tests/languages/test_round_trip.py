@@ -11,8 +11,8 @@ pytest.importorskip("py_nanotts", reason="the extra `languages` is not installed
 import asr
 import tts
 from agent.stages.model_store.catalogue import ModelStore
-from benchmarks.tts.languages import load_sentences, spoken
-from benchmarks.tts.sentence_errors import NormalizedSentence, compared
+from benchmarks.languages.round_trip import load_sentences, spoken
+from benchmarks.languages.sentence_errors import NormalizedSentence, compared
 from languages import PROFILES
 from tts.voices.pico import PicoEngine
 

@@ -9,7 +9,7 @@ pytest.importorskip("py_nanotts", reason="the extra `languages` is not installed
 import asr
 import tts
 from agent.stages.model_store.catalogue import ModelStore
-from benchmarks.tts.languages import spoken
+from benchmarks.languages.round_trip import spoken
 from languages import PROFILES
 from tests.support.service.live import LiveServer
 from tests.support.service.live_call import WIRE_HZ, Int16, call_to, silence, to_int16

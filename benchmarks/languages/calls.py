@@ -43,14 +43,13 @@ from asr.recognition.whisper import WhisperTranscriber
 from benchmarks.asr.scoring import load_jiwer
 from benchmarks.callers.server_process import own_server
 from benchmarks.chat.caller_voice import in_room
+from benchmarks.languages.sentence_errors import NormalizedSentence, compared
 from benchmarks.overlaps.clips import pico
 from benchmarks.signals.recordings import TurnRecording
-from benchmarks.tts.sentence_errors import NormalizedSentence, compared
-
-from .harness import CallerPlan, HeldCall, hold
-from .options import positive
-from .report import figures_of, heading, in_ms, save
-from .turns import HEARD_S, PATIENCE_S, START_TIMEOUT_S
+from benchmarks.voice.harness import CallerPlan, HeldCall, hold
+from benchmarks.voice.options import positive
+from benchmarks.voice.report import figures_of, heading, in_ms, save
+from benchmarks.voice.turns import HEARD_S, PATIENCE_S, START_TIMEOUT_S
 
 VOICES: Final = {"en": "en-US", "de": "de-DE", "es": "es-ES", "fr": "fr-FR"}
 """The caller's voice of Pico, by language."""
@@ -63,7 +62,7 @@ LOADING_S: Final = 60.0
 NUM_RESAMPLED: Final = 2000
 """Samples of the bootstrap."""
 
-_SENTENCES: Final = Path(__file__).with_name("language_callers.toml")
+_SENTENCES: Final = Path(__file__).with_name("caller_sentences.toml")
 
 Json = dict[str, Any]
 

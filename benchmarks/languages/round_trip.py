@@ -6,7 +6,7 @@ normalizer of the language, so that "14:30" and "vierzehn Uhr dreißig" are the 
 compared without case, punctuation and ligatures with the words that a native speaker reads. Where a
 sentence has a number they are written by hand, so that an error of the normalizer counts. English
 is measured by `bench tts` and `bench asr`. With `--calls` voice to voice is measured instead, in
-calls of each language and in English (`benchmarks/voice/languages.py`).
+calls of each language and in English (`calls.py`).
 """
 
 import argparse
@@ -27,7 +27,7 @@ import tts
 from agent.client.simulated_caller.talk import TalkError
 from agent.stages.model_store.catalogue import ModelStore, ModelStoreError
 from benchmarks.asr.scoring import load_jiwer
-from benchmarks.tts.sentence_errors import NormalizedSentence, SentenceResult, compared
+from benchmarks.languages.sentence_errors import NormalizedSentence, SentenceResult, compared
 from latency_budget.account.clock import SystemClock
 from latency_budget.host import machine
 from tts.resample import StreamResampler
@@ -35,7 +35,7 @@ from tts.resample import StreamResampler
 MAX_ERROR_RATE: Final = 0.1
 """Word error rate of the round trip that each language has to keep to."""
 
-_SENTENCES: Final = Path(__file__).with_name("language_sentences.toml")
+_SENTENCES: Final = Path(__file__).with_name("sentences.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for a voice or model that can't be used, and BenchError without jiwer."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if "--calls" in arguments:
-        from benchmarks.voice import languages as calls  # and a client, and a server
+        from . import calls  # which imports the clients, and the server
 
         return calls.main([each for each in arguments if each != "--calls"])
     known = load_sentences()
