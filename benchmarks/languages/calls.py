@@ -297,6 +297,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     load_jiwer()
     sentences = {each: said[: options.sentences] for each, said in load_sentences().items()}
+    if unknown := set(options.language) - set(sentences):
+        raise BenchError(f"There are no sentences in {', '.join(sorted(unknown))}.")
     if options.language:
         wanted = {ENGLISH, *options.language}
         sentences = {each: said for each, said in sentences.items() if each in wanted}
@@ -336,7 +338,8 @@ def _parser() -> argparse.ArgumentParser:
         "long answers take at the caller's ear. Takes five minutes on two cores.",
     )
     add = parser.add_argument
-    add("language", nargs="*", choices=[*known], help="beside English; default: all")
+    # `choices` refuse the empty list that stands for all, in Python 3.11.
+    add("language", nargs="*", metavar="LANGUAGE", help=f"beside English; {', '.join(known)}")
     add(
         "--sentences",
         type=positive,

@@ -10,6 +10,7 @@ import pytest
 
 import languages as spoken
 from agent.client.simulated_caller.spoken_turn import SpokenTurn
+from agent.errors import BenchError
 from benchmarks.languages import calls, round_trip
 from benchmarks.signals.recordings import TurnRecording
 from benchmarks.voice.harness import CallerPlan, HeldCall
@@ -122,3 +123,18 @@ def test_the_command_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(calls, "main", main)
     assert round_trip.main(["--calls", "de", "--sentences", "2"]) == 1
     assert seen == [["de", "--sentences", "2"]]
+
+
+def test_all_languages_are_meant_where_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    voices: list[str] = []
+
+    def recordings_in(language: str, sentences: Sequence[str]) -> list[TurnRecording]:
+        voices.append(language)
+        raise BenchError("That is enough.")
+
+    monkeypatch.setattr(calls, "recordings_in", recordings_in)
+    with pytest.raises(BenchError, match="enough"):
+        calls.main(["--sentences", "1"])
+    assert voices == ["en"]
+    with pytest.raises(BenchError, match="no sentences in nl"):
+        calls.main(["nl"])
