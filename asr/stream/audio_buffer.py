@@ -58,8 +58,8 @@ class AudioBuffer:
         return self.view(first, end).copy()
 
     def view(self, first: int, end: int) -> Pcm:
-        """The same samples in place: only to be read, and before anything is appended or
-        forgotten."""
+        """The samples from `first` to before `end`, as far as they are there, without a copy: to be
+        read, not written, and only until samples are appended or forgotten."""
         first = max(first, self._first)
         return self._room[first - self._first : max(first, min(end, self._end)) - self._first]
 
