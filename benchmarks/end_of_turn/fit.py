@@ -9,8 +9,9 @@ nothing is fitted, and what the service loads is judged.
 `python -m benchmarks.end_of_turn` makes PAUSES and all else from what `turn_data.py` names, and
 runs this; an hour on two cores, of which recognition takes most.
 
-Four fits run one after the other. The *head* of the turn model is a ridge regression on its
-embedding, fitted on the pauses and on more of the same speakers' whose words were not recognized.
+Four fits run one after the other. The *head* of the turn model is a small network on its embedding
+(`head_training.py`), trained on the pauses and on more of the same speakers' whose words were not
+recognized.
 For the *weights* half "a" is split again by speaker, and each part is judged by a head fitted on
 the others, because a head is overconfident on its own training data. The weights are those of a
 logistic regression over pauses *and silences*: every pause counts once for each silence of a grid
@@ -51,7 +52,8 @@ from agent.turn_taking.end_of_turn_model import (
     silence_feature,
 )
 from asr.errors import AudioError, ModelError
-from asr.speech_detection.turn_model import read_head
+from asr.speech_detection.turn_model import HEAD_FILE
+from asr.speech_detection.turn_model_head import TurnModelHead
 from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
 
@@ -67,17 +69,14 @@ from .evaluation import (
     outcome,
     trials_of,
 )
-from .line_score import LineScore
+from .head_training import trained_head
+from .line_score import LineScore, read_line_head
 from .message_ends import read_message_ends
 from .turn_pauses import Pause, read_embeddings, read_pauses
 
 Vector = npt.NDArray[np.float64]
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-
-HEAD_RIDGE: Final = 1600.0
-"""Ridge of the head, on standardized numbers. Between 800 and 3200 the areas under the curve differ
-by 0.005."""
 
 WEIGHTS_RIDGE: Final = 30.0
 """Ridge of the weights, on rows of pauses and silences. Below 10 the rare word classes take weights
@@ -134,7 +133,7 @@ class EmbeddedPauses:
     """Pauses with the input of the turn model's head."""
 
     pauses: tuple[Pause, ...]
-    embeddings: Vector
+    embeddings: npt.NDArray[np.float32]
     """[pauses, EMBEDDING]."""
 
     def where(self, keep: Callable[[Pause], bool]) -> "EmbeddedPauses":
@@ -150,52 +149,18 @@ class EmbeddedPauses:
         return EmbeddedPauses(self.pauses + other.pauses, embeddings)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Head of the turn model: a linear layer on its embedding."""
-
-    weights: Vector
-    bias: float
-
-    def log_odds(self, heard: EmbeddedPauses) -> Vector:
-        found: Vector = heard.embeddings @ self.weights + self.bias
-        return found
-
-
-def head_of(path: Path) -> Head:
-    """Head in a file. Raises ModelError."""
-    weights, bias = read_head(path)
-    return Head(weights.astype(np.float64), bias)
-
-
-def fit_head(heard: EmbeddedPauses) -> Head:
-    """Fit the head on all pauses of at least `LEAST_MS`."""
+def fit_head(heard: EmbeddedPauses) -> TurnModelHead:
+    """Train the head on all pauses of at least `LEAST_MS`."""
     heard = heard.where(lambda pause: pause.silence_ms >= LEAST_MS)
-    mean = heard.embeddings.mean(axis=0)
-    spread = heard.embeddings.std(axis=0) + 1e-6
-    standard = (heard.embeddings - mean) / spread
-    labels = np.array([pause.is_end for pause in heard.pauses], np.float64)
-    # With a ridge the weights lie in the span of the pauses, which has fewer dimensions.
-    squares, directions = np.linalg.eigh(standard @ standard.T)
-    kept = squares > 1e-9 * squares[-1]
-    sizes = np.sqrt(squares[kept])
-    reduced = directions[:, kept] * sizes
-    matrix = np.hstack([np.ones((len(reduced), 1)), reduced])
-    penalty = np.full(matrix.shape[1], HEAD_RIDGE)
-    penalty[0] = 0.0
-    fitted = newton(matrix, labels, penalty)
-    found = standard.T @ (directions[:, kept] @ (fitted[1:] / sizes))
-    weights = np.round(found / spread, 6)
-    return Head(weights, round(float(fitted[0] - mean @ weights), 6))
+    return trained_head(heard.embeddings, np.array([pause.is_end for pause in heard.pauses], bool))
 
 
 def newton(matrix: Vector, labels: Vector, penalty: Vector, counts: Vector | None = None) -> Vector:
     """Weights [n] of the logistic regression of labels [m] on matrix [m, n] with a ridge [n].
     `counts` [m]: how often each row counts; once by default.
 
-    By hand: scikit-learn 1.9 finds the same weights to 1e-6, and a head on 2,000 pauses in 0.3 s
-    instead of 4.3. But it and scipy are 200 MB in every environment of development, for six heads
-    in a fit of half an hour.
+    By hand: scikit-learn 1.9 finds the same weights to 1e-6. But it and scipy are 200 MB in every
+    environment of development.
     """
     times = np.ones(len(labels)) if counts is None else counts
     weights = np.zeros(matrix.shape[1])
@@ -235,8 +200,8 @@ def _is_out(part: int, pause: Pause) -> bool:
     return part_of(pause) != part
 
 
-def judge(heard: EmbeddedPauses, head: Head) -> list[KnownPause]:
-    odds = head.log_odds(heard)
+def judge(heard: EmbeddedPauses, head: TurnModelHead) -> list[KnownPause]:
+    odds = head.log_odds(heard.embeddings)
     return [KnownPause(one, float(odd)) for one, odd in zip(heard.pauses, odds, strict=True)]
 
 
@@ -395,14 +360,15 @@ def at_equal_cut_ins(curve: Mapping[str, Any], other: Mapping[str, Any]) -> dict
     }
 
 
-def areas(heard: EmbeddedPauses, head: Head) -> dict[str, float]:
+def areas(heard: EmbeddedPauses, head: TurnModelHead) -> dict[str, float]:
     """Area under the ROC curve by kind of turn: how often the head scores an end of turn above a
     pause of at least `LEAST_MS`; 0.5 is chance."""
     found = {}
     for kind in KINDS:
         ours = heard.where(partial(_is_judged, kind))
         if ours.pauses:
-            found[kind] = _area(head.log_odds(ours), [pause.is_end for pause in ours.pauses])
+            odds = head.log_odds(ours.embeddings).astype(np.float64)
+            found[kind] = _area(odds, [pause.is_end for pause in ours.pauses])
     return found
 
 
@@ -431,8 +397,8 @@ def report(
     real: EmbeddedPauses,
     more: EmbeddedPauses,
     ends: Sequence[Mapping[str, float]],
-    line: tuple[LineScore, Head] | None = None,
-) -> tuple[Head, TurnScore, dict[str, Any]]:
+    line: tuple[LineScore, TurnModelHead] | None = None,
+) -> tuple[TurnModelHead, TurnScore, dict[str, Any]]:
     """Fit on half "a", judge on half "b". `ends`: of several language models; all are fitted on,
     and each is judged."""
     ours, ours_more = real.of_half("a"), more.of_half("a")
@@ -444,10 +410,10 @@ def report(
 
 def evaluated(
     real: EmbeddedPauses,
-    head: Head,
+    head: TurnModelHead,
     score: TurnScore,
     ends: Sequence[Mapping[str, float]],
-    line: tuple[LineScore, Head] | None = None,
+    line: tuple[LineScore, TurnModelHead] | None = None,
 ) -> dict[str, Any]:
     """Judge a decision on half "b". `ends`: of several language models, of which the first one is
     used everywhere. `line`: the decision of version 1, to be judged on the same pauses."""
@@ -509,7 +475,7 @@ def _rows(result: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def read(path: Path) -> EmbeddedPauses:
     """Read the output of `turn_pauses.py`. Raises AudioError."""
     pauses = read_pauses(path)
-    embeddings = read_embeddings(path).astype(np.float64)
+    embeddings = read_embeddings(path)
     if len(pauses) != len(embeddings):
         raise AudioError(
             f"{path}: {len(pauses)} pauses, but {len(embeddings)} embeddings beside it"
@@ -525,22 +491,20 @@ def read_all(paths: Sequence[Path]) -> EmbeddedPauses:
     return found
 
 
-HEAD_FILE: Final = ROOT / "asr/speech_detection/turn_model_head.json"
 SCORE_FILE: Final = ROOT / "agent/turn_taking/end_of_turn_model.json"
 
 
-def _write(head: Head, score: TurnScore) -> None:
-    shipped = {"bias": head.bias, "weights": head.weights.tolist()}
-    HEAD_FILE.write_text(json.dumps(shipped, indent=1) + "\n", encoding="utf-8")
+def _write(head: TurnModelHead, score: TurnScore) -> None:
+    head.write(HEAD_FILE)
     releases = {name: asdict(release) for name, release in score.releases.items()}
     data = {"version": VERSION, "weights": score.weights, "releases": releases}
     SCORE_FILE.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
-def _line(args: argparse.Namespace) -> tuple[LineScore, Head] | None:
+def _line(args: argparse.Namespace) -> tuple[LineScore, TurnModelHead] | None:
     if args.line_score is None or args.line_head is None:
         return None
-    return LineScore.load(args.line_score), head_of(args.line_head)
+    return LineScore.load(args.line_score), read_line_head(args.line_head)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -581,7 +545,7 @@ def main(argv: list[str] | None = None) -> int:
         ends = [read_message_ends(path) for path in args.message_ends]
         if args.shipped:
             result = evaluated(
-                real, head_of(HEAD_FILE), TurnScore.load(SCORE_FILE), ends, _line(args)
+                real, TurnModelHead.read(HEAD_FILE), TurnScore.load(SCORE_FILE), ends, _line(args)
             )
         else:
             head, score, result = report(real, more, ends, _line(args))

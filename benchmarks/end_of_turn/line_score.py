@@ -14,13 +14,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from agent.session.api.settings import Eagerness
 from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, is_mid_number, word_class
 from agent.turn_taking.thresholds import NEUTRAL_PAUSE_MS, SOUND_LIMIT
 from asr.errors import AudioError
+from asr.speech_detection.turn_model_head import TurnModelHead
 
 DANGLING_MS: Final = 1200
 NUMBER_MS: Final = 2000
+
+
+def read_line_head(path: Path) -> TurnModelHead:
+    """The head of version 1's turn model, a linear layer. Raises AudioError."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        weights, bias = np.array(data["weights"], np.float32), float(data["bias"])
+        if weights.ndim != 1:
+            raise ValueError(f"weights of shape {list(weights.shape)}")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise AudioError(f"{path}: not a head of version 1: {error}") from error
+    both_ways = np.stack([weights, -weights])  # what one unit cuts off, the other has
+    output = np.array([1, -1], np.float32)
+    return TurnModelHead(both_ways, np.zeros(2, np.float32), output, bias)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,14 @@ from typing import Any, Final
 
 from agent.turn_taking.dialogue.agent_question import NO_QUESTION, AgentQuestion, question_of
 from agent.turn_taking.end_of_turn_model import Evidence, shipped_score
-from asr.errors import AudioError
+from asr.errors import AudioError, ModelError
+from asr.speech_detection.turn_model import HEAD_FILE
+from asr.speech_detection.turn_model_head import TurnModelHead
 from latency_budget.account.clock import unix_ns
 from latency_budget.host import machine
 
 from .evaluation import KnownTurn, TurnOutcome, figures, outcome
-from .fit import HEAD_FILE, head_of, judge, read_all, turns_of
+from .fit import judge, read_all, turns_of
 from .message_ends import read_message_ends
 
 QUESTIONS: Final[Mapping[str, str]] = {
@@ -103,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the figures")
     args = parser.parse_args(argv)
     try:
-        head = head_of(HEAD_FILE)
+        head = TurnModelHead.read(HEAD_FILE)
         held_back = read_all(args.pauses).of_half("b")
         found = report(turns_of(judge(held_back, head), read_message_ends(args.message_ends)))
         _print(found)
@@ -119,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
                 "held_back": found,
             }
             args.json.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
-    except (AudioError, OSError) as error:
+    except (AudioError, ModelError, OSError) as error:
         print(f"question_effect: {error}", file=sys.stderr)
         return 2
     return 0

@@ -27,7 +27,7 @@ from latency_budget.account.clock import SystemClock, unix_ns
 from latency_budget.host import machine
 
 from .curve_drawing import draw, simulation_panels
-from .line_score import LineScore
+from .line_score import LineScore, read_line_head
 from .published_classifier import ASKED_MS, THRESHOLD, PublishedClassifier, rule_of
 from .simulated_call import WaitMs
 from .simulation import Played, Timing, Track, play
@@ -278,9 +278,9 @@ def _listened(
         network = models.locate("smart-turn")
         turn_models = TurnModels(
             PublishedClassifier.load(network),
-            None if line_head is None else TurnModel.load(network, head=line_head),
+            None if line_head is None else TurnModel.load(network, head=read_line_head(line_head)),
         )
-    except asr.ModelError as error:
+    except (asr.AudioError, asr.ModelError) as error:
         raise BenchError(str(error)) from None
     heard = []
     for number, one in enumerate(recordings, start=1):

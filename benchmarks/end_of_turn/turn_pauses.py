@@ -211,6 +211,7 @@ def _chosen(turns: list[LabelledTurn], names: Path | None) -> list[LabelledTurn]
 
 def _run(args: argparse.Namespace) -> int:
     turns = _chosen(read_turns(args.turns), args.names)
+    turns = [turn for turn in turns if args.half in (None, turn.half)]
     embeddings: list[Embedding] = []
     if args.out.exists() and _beside(args.out).exists():
         embeddings = list(read_embeddings(args.out))
@@ -249,6 +250,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--names", type=Path, metavar="FILE", help="only these turns: a file name a line"
     )
+    parser.add_argument("--half", choices=("a", "b"), help="only turns of this half")
     parser.add_argument(
         "--no-words", dest="words", action="store_false", help="sound only, without recognition"
     )

@@ -1,6 +1,5 @@
 """The end-of-turn model: features against the reference, windows, errors that say what to do."""
 
-import json
 import math
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from asr.audio.samples import RATE_HZ, Pcm
 from asr.errors import ModelError
 from asr.speech_detection.turn_model import EMBEDDING, TRAINED_S, WINDOW_S, TurnModel
 from asr.speech_detection.turn_model_graph import states_graph
+from asr.speech_detection.turn_model_head import TurnModelHead
 from tests.support.models import model_path
 
 RECORDINGS = Path(__file__).parents[2] / "recordings"
@@ -53,23 +53,22 @@ def test_features_are_those_of_the_reference(turn: TurnModel, name: str, gain: f
     assert np.abs(features[:, inside] - newest[:, inside]).max() < 1e-3
 
 
-def test_the_head_is_a_line(turn: TurnModel, tmp_path: Path) -> None:
+def test_the_head_takes_the_states(turn: TurnModel) -> None:
     embedding = turn.embedding(spoken(NAMES[0]))
     assert embedding.shape == (EMBEDDING,)
     assert embedding.dtype == np.float32
-    path = tmp_path / "head.json"
-    path.write_text(json.dumps({"weights": [0.5] * EMBEDDING, "bias": -1.0}))
-    other = TurnModel.load(model_file(), head=path)
-    expected = 0.5 * float(embedding.sum()) - 1.0
-    assert other.log_odds(spoken(NAMES[0])) == pytest.approx(expected, rel=1e-4)
+    hidden = np.full((1, EMBEDDING), 0.5, np.float32)
+    one = np.ones(1, np.float32)
+    offset = np.float32(100 - 0.5 * embedding.sum())  # far from where the unit is off
+    head = TurnModelHead(hidden, offset * one, one, -1.0)
+    other = TurnModel.load(model_file(), head=head)
+    assert other.log_odds(spoken(NAMES[0])) == pytest.approx(99.0, rel=1e-4)
 
 
-@pytest.mark.parametrize("text", ["{}", "[1]", '{"weights": [1, 2], "bias": 0}', "nothing"])
-def test_a_head_that_is_none(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "head.json"
-    path.write_text(text)
-    with pytest.raises(ModelError, match="head"):
-        TurnModel.load(model_file(), head=path)
+def test_a_head_of_another_model() -> None:
+    one = np.ones(1, np.float32)
+    with pytest.raises(ModelError, match="takes 3072 numbers, this one 2"):
+        TurnModel.load(model_file(), head=TurnModelHead(np.ones((1, 2), np.float32), one, one, 0.0))
 
 
 def test_whole_sentences_and_beginnings(turn: TurnModel) -> None:

@@ -23,26 +23,28 @@ def test_data_features_and_fit_are_one_chain_in_order(tmp_path: Path) -> None:
     found = steps(tmp_path, "--write")
     assert [one.run for one in found] == [
         turn_data.main, turn_pauses.main, turn_data.main, turn_pauses.main, message_ends.main,
-        fit.main,
+        message_ends.main, fit.main,
     ]  # fmt: skip
-    turns, pauses, more, more_pauses, ends, fitted = (one.arguments for one in found)
+    turns, pauses, more, more_pauses, ends, more_ends, fitted = (one.arguments for one in found)
     corpora = ("--speechocean762", "so.git")
     both = (*corpora, "--alphanumeric", "an.git", "--sounds", "s", "t.txt")
     seed = ("--seed", str(turn_data.SEED))
     names = ("--names", str(tmp_path / "names.txt"))
     assert turns == (str(tmp_path / "turns"), *both, *seed)
     assert pauses == (turns[0], str(tmp_path / "pauses.jsonl"), *names)
-    assert more == (str(tmp_path / "more"), *corpora, "--per-speaker", "5", *seed)
-    assert more_pauses == (more[0], str(tmp_path / "more.jsonl"), "--no-words")
-    assert ends == (str(tmp_path / "message_ends.json"), pauses[1], "--preset", "embedded")
+    assert more == (str(tmp_path / "more"), *corpora, "--per-speaker", "20", *seed)
+    assert more_pauses == (more[0], str(tmp_path / "more.jsonl"), "--no-words", "--half", "a")
+    for asked, preset in ((ends, "embedded"), (more_ends, "embedded-0.5b")):
+        path = str(tmp_path / f"message_ends-{preset}.json")
+        assert asked == (path, pauses[1], "--preset", preset)
     assert fitted == (
-        pauses[1], "--message-ends", ends[0], "--json", str(tmp_path / "figures.json"),
-        "--more", more_pauses[1], "--write",
+        pauses[1], "--json", str(tmp_path / "figures.json"), "--message-ends", ends[0],
+        "--message-ends", more_ends[0], "--more", more_pauses[1], "--write",
     )  # fmt: skip
 
 
 def test_what_is_shipped_needs_no_fit(tmp_path: Path) -> None:
-    found = steps(tmp_path, "--shipped")
+    found = steps(tmp_path, "--shipped", "--preset", "embedded")
     assert [one.name for one in found] == ["turns", "pauses", "language model", "fit"]
     assert found[-1].arguments[-1] == "--shipped"
     assert "--more" not in found[-1].arguments

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, TurnScore
-from asr.speech_detection.turn_model import EMBEDDING, read_head
-from benchmarks.end_of_turn import fit
+from asr.speech_detection.turn_model import EMBEDDING
+from asr.speech_detection.turn_model_head import TurnModelHead
+from benchmarks.end_of_turn import fit, head_training
 from benchmarks.end_of_turn.evaluation import (
     KnownPause,
     calls_of,
@@ -19,7 +20,7 @@ from benchmarks.end_of_turn.evaluation import (
     percentile_interval,
     trials_of,
 )
-from benchmarks.end_of_turn.line_score import LineScore
+from benchmarks.end_of_turn.line_score import LineScore, read_line_head
 from benchmarks.end_of_turn.message_ends import read_message_ends
 from benchmarks.end_of_turn.turn_pauses import Pause
 
@@ -64,9 +65,9 @@ def recorded(folder: Path, seed: int = 2) -> Path:
 
 @pytest.fixture
 def small_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "HEAD_FILE", tmp_path / "head.json")
+    monkeypatch.setattr(fit, "HEAD_FILE", tmp_path / "head.npz")
     monkeypatch.setattr(fit, "SCORE_FILE", tmp_path / "score.json")
-    monkeypatch.setattr(fit, "HEAD_RIDGE", 30.0)  # fewer pauses than the real ones
+    monkeypatch.setattr(head_training, "LEARNING_RATE", 3e-3)  # fewer pauses than the real ones
     monkeypatch.setattr(fit, "LOG_ODDS", (0.0, 1.0, 2.0))
     monkeypatch.setattr(fit, "LEASTS_MS", dict.fromkeys(EAGERNESS, (256,)))
     monkeypatch.setattr(fit, "MOSTS_MS", dict.fromkeys(EAGERNESS, (900,)))
@@ -82,8 +83,8 @@ def test_what_tells_is_found_and_beats_one_silence(
     assert fit.main(asked) == 0
     assert "auto fitted, language model 1" in capsys.readouterr().out
 
-    weights, _ = read_head(tmp_path / "head.json")
-    assert int(np.argmax(weights)) == 7
+    head = TurnModelHead.read(tmp_path / "head.npz")
+    assert int(np.argmax(head.log_odds(np.eye(EMBEDDING, dtype=np.float32)))) == 7
     score = TurnScore.load(tmp_path / "score.json")
     waits = [score.wait_ms(Evidence("Yes.", sound), "auto") for sound in (4.0, -4.0)]
     assert waits[0] < waits[1]
@@ -113,10 +114,10 @@ def test_what_is_shipped_is_judged_as_the_fit_judged_it(
     asked = [str(path), "--message-ends", str(tmp_path / "ends.json"), "--json", str(saved)]
     assert fit.main([*asked, "--write"]) == 0
     fitted = json.loads(saved.read_text())
-    shipped_at = (fit.SCORE_FILE.read_text(), fit.HEAD_FILE.read_text())
+    shipped_at = (fit.SCORE_FILE.read_bytes(), fit.HEAD_FILE.read_bytes())
     assert fit.main([*asked, "--shipped", "--write"]) == 0
     shipped = json.loads(saved.read_text())
-    assert (fit.SCORE_FILE.read_text(), fit.HEAD_FILE.read_text()) == shipped_at
+    assert (fit.SCORE_FILE.read_bytes(), fit.HEAD_FILE.read_bytes()) == shipped_at
     assert [fitted["models"], shipped["models"]] == ["fitted in this run", "shipped"]
     for part in ("held_back", "calibration", "areas", "curves"):
         assert shipped[part] == fitted[part]
@@ -142,8 +143,17 @@ def test_version_1_is_judged_beside_it(tmp_path: Path) -> None:
     assert result["areas"]["sound, version 1"]["halting"] == 0.5, "a head that knows nothing"
     equal = result["equal_cut_ins"]
     assert equal["cut_in_rate"] <= equal["other_cut_in_rate"]
+    (tmp_path / "line_head.json").write_text('{"bias": 0, "weights": 1}')
+    assert fit.main(asked) == 2
     (tmp_path / "line.json").write_text("{}")
     assert fit.main(asked) == 2
+
+
+def test_a_line_of_the_sound_is_what_version_1_had(tmp_path: Path) -> None:
+    path = tmp_path / "line_head.json"
+    path.write_text(json.dumps({"bias": -1.0, "weights": [0.5, -2.0]}))
+    embeddings = np.array([[1, 1], [4, 0], [0, 0]], np.float32)
+    assert read_line_head(path).log_odds(embeddings).tolist() == [-2.5, 1.0, -1.0]
 
 
 def test_a_line_waits_as_version_1_did(tmp_path: Path) -> None:
@@ -161,7 +171,9 @@ def test_a_line_waits_as_version_1_did(tmp_path: Path) -> None:
 def test_no_release_is_below_that_of_a_higher_eagerness(tmp_path: Path) -> None:
     real = fit.read(recorded(tmp_path)).of_half("a")
     ends = read_message_ends(tmp_path / "ends.json")
-    turns = fit.turns_of(fit.judge(real, fit.Head(np.eye(1, EMBEDDING, 7)[0], 0.0)), ends)
+    seventh = np.eye(1, EMBEDDING, 7, np.float32)
+    one_unit = TurnModelHead(seventh, np.zeros(1, np.float32), np.ones(1, np.float32), -0.5)
+    turns = fit.turns_of(fit.judge(real, one_unit), ends)
     score = fit.fit_score(turns)
     for name in ("log_odds", "least_ms", "most_ms"):
         numbers = [getattr(score.releases[each], name) for each in EAGERNESS]
@@ -177,21 +189,6 @@ def test_parts_of_a_half_share_no_speaker() -> None:
     assert sum(map(bool, parts)) > 1
     both = [pause(file="hi.command.wav"), pause(file="hi.hesitant.wav", kind="hesitant")]
     assert len({fit.part_of(one) for one in both}) == 1
-
-
-def test_the_head_is_the_ridge_regression_of_all_numbers() -> None:
-    rng = np.random.default_rng(5)
-    pauses = tuple(pause(is_end=bool(number % 3)) for number in range(90))
-    for size in (4, 200):  # fewer than pauses, and more
-        embeddings = rng.normal(1.0, 2.0, (90, size))
-        embeddings[:, 0] += [2.0 * one.is_end for one in pauses]
-        standard = (embeddings - embeddings.mean(axis=0)) / embeddings.std(axis=0)
-        matrix = np.hstack([np.ones((90, 1)), standard])
-        labels = np.array([one.is_end for one in pauses], float)
-        penalty = np.array([0.0] + [fit.HEAD_RIDGE] * size)
-        expected = matrix @ fit.newton(matrix, labels, penalty)
-        heard = fit.EmbeddedPauses(pauses, embeddings)
-        assert np.abs(fit.fit_head(heard).log_odds(heard) - expected).max() < 1e-3
 
 
 def test_an_answer_a_cut_in_and_a_missed_turn() -> None:

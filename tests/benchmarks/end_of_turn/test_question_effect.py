@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from asr.speech_detection.turn_model import read_head
+from asr.speech_detection.turn_model import HEAD_FILE
+from asr.speech_detection.turn_model_head import TurnModelHead
 from benchmarks.end_of_turn import question_effect
-from benchmarks.end_of_turn.fit import HEAD_FILE
 from benchmarks.end_of_turn.turn_pauses import Pause
 
 END_MS = 2700
@@ -31,8 +31,13 @@ def turn(part: str, number: int, *texts: str) -> list[Pause]:
 
 def undecided() -> NDArray[np.float32]:
     """Sound of which the turn model says that it is even."""
-    weights, bias = read_head(HEAD_FILE)
-    return (-bias * weights / (weights @ weights)).astype(np.float32)
+    head = TurnModelHead.read(HEAD_FILE)
+    towards = head.output @ head.hidden / np.linalg.norm(head.output @ head.hidden)
+    low, high = np.float32(-1e3), np.float32(1e3)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if head.log_odds(middle * towards) > 0 else (middle, high)
+    return (middle * towards).astype(np.float32)
 
 
 def test_only_turns_that_answer_the_question_change(
