@@ -1,9 +1,11 @@
 """The turn model's head: its arithmetic, and files that are none."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from asr.errors import ModelError
 from asr.speech_detection.turn_model import EMBEDDING, HEAD_FILE
@@ -53,24 +55,25 @@ def test_a_file_that_is_none(tmp_path: Path, content: bytes) -> None:
         TurnModelHead.read(tmp_path / "none.npz")
 
 
-def test_arrays_that_make_no_head(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"output": None}, "output"),
+        ({"hidden": np.ones(3)}, "its layers don't fit together"),
+        ({"output": np.ones(3)}, "its layers don't fit together"),
+        ({"bias": np.ones(1)}, "its layers don't fit together"),
+        ({"hidden": np.full((2, 3), np.nan)}, "not finite"),
+        ({"hidden": np.array([object()])}, "not a head"),
+    ],
+)
+def test_arrays_that_make_no_head(
+    tmp_path: Path, changes: dict[str, NDArray[Any] | None], problem: str
+) -> None:
     path = tmp_path / "head.npz"
-    whole = {
-        "hidden": np.ones((2, 3)),
-        "hidden_bias": np.ones(2),
-        "output": np.ones(2),
-        "bias": 1.0,
-    }
-    np.savez(path, **{name: each for name, each in whole.items() if name != "output"})
-    with pytest.raises(ModelError, match="output"):
-        TurnModelHead.read(path)
-    for name, wrong in (("hidden", np.ones(3)), ("output", np.ones(3)), ("bias", np.ones(1))):
-        np.savez(path, **(whole | {name: wrong}))
-        with pytest.raises(ModelError, match="its layers don't fit together"):
-            TurnModelHead.read(path)
-    np.savez(path, **(whole | {"hidden": np.full((2, 3), np.nan)}))
-    with pytest.raises(ModelError, match="not finite"):
-        TurnModelHead.read(path)
-    np.savez(path, **(whole | {"hidden": np.array([object()])}), allow_pickle=True)
-    with pytest.raises(ModelError, match="not a head"):
+    ours = head()
+    whole = {"hidden": ours.hidden, "hidden_bias": ours.hidden_bias, "output": ours.output}
+    arrays = whole | {"bias": np.array(0.0)} | changes
+    given: dict[str, Any] = {name: each for name, each in arrays.items() if each is not None}
+    np.savez(path, **given)
+    with pytest.raises(ModelError, match=problem):
         TurnModelHead.read(path)

@@ -114,10 +114,10 @@ def test_what_is_shipped_is_judged_as_the_fit_judged_it(
     asked = [str(path), "--message-ends", str(tmp_path / "ends.json"), "--json", str(saved)]
     assert fit.main([*asked, "--write"]) == 0
     fitted = json.loads(saved.read_text())
-    shipped_at = (fit.SCORE_FILE.read_bytes(), fit.HEAD_FILE.read_bytes())
+    shipped_at = (fit.SCORE_FILE.read_bytes(), (tmp_path / "head.npz").read_bytes())
     assert fit.main([*asked, "--shipped", "--write"]) == 0
     shipped = json.loads(saved.read_text())
-    assert (fit.SCORE_FILE.read_bytes(), fit.HEAD_FILE.read_bytes()) == shipped_at
+    assert (fit.SCORE_FILE.read_bytes(), (tmp_path / "head.npz").read_bytes()) == shipped_at
     assert [fitted["models"], shipped["models"]] == ["fitted in this run", "shipped"]
     for part in ("held_back", "calibration", "areas", "curves"):
         assert shipped[part] == fitted[part]
