@@ -114,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
                 "bench": "effect of the agent's question",
                 "command": "python -m benchmarks.end_of_turn.question_effect PAUSES "
                 "--message-ends ENDS",
-                "data": "end-of-turn-data-2026-11-25.json",
+                "data": "end-of-turn-data-2026-11-28.json",
                 "machine": machine(),
                 "date": datetime.fromtimestamp(unix_ns() / 1e9, UTC).isoformat(timespec="seconds"),
                 "questions": dict(QUESTIONS),
