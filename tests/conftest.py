@@ -55,6 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# As `llm_engine` has it, for tests that import torch first: it is read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # The same models on every machine, whatever would be chosen for it.
 os.environ.setdefault("HALFSEC_AGENT__PRESET", "embedded")
 
