@@ -31,6 +31,7 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(autouse=True)
 def _thawed() -> object:
+    gc.unfreeze()  # what the collection of the tests has frozen
     yield
     gc.unfreeze()
 

@@ -250,6 +250,7 @@ def test_a_run(
     lines = (phone.GOOD, LineQuality("bad", loss=0.02, jitter_ms=40.0))
     monkeypatch.setattr(phone, "LINES", lines)
     monkeypatch.setattr(phone, "GREETING", "Hello.")
+    monkeypatch.setattr(phone, "IDLE_S", 2.0)
     for name in ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad"):
         model_path(name)
     saved = tmp_path / "phone.json"

@@ -6,8 +6,12 @@ machine code is like. To be run by itself, as the interpreter's kernels cannot b
     python -m tests.support.llm.compile_kernels "fp8 by row" 512        # without torch's library
     python -m tests.support.llm.compile_kernels "int4 by 32 with zeros" 8
     python -m tests.support.llm.compile_kernels "int4 by 128" 8 80      # for an A100
+
+Without arguments it reads them from stdin, a list in JSON per line, and writes an empty line behind
+each answer.
 """
 
+import functools
 import json
 import re
 import subprocess
@@ -93,13 +97,19 @@ def _source(kernel: Any, arguments: dict[str, Any]) -> ASTSource:
     return ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
 
 
-def _described(compiled: Any) -> dict[str, Any]:
+@functools.cache
+def _registers_and_stack(cubin: bytes) -> tuple[int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
+        file.write(cubin)
         file.flush()
         command = [str(DISASSEMBLER), "-res-usage", file.name]
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     registers, stack = map(int, re.findall(r"REG:(\d+) STACK:(\d+)", usage)[0])
+    return registers, stack
+
+
+def _described(compiled: Any) -> dict[str, Any]:
+    registers, stack = _registers_and_stack(compiled.asm["cubin"])
     ptx = compiled.asm["ptx"]
     waiting, _, behind = ptx.partition("griddepcontrol.wait")
     until_next, _, _ = behind.partition("griddepcontrol.launch_dependents")
@@ -193,9 +203,22 @@ def launch_everything(kind: str, num_rows: int, capability: int) -> None:
         lanes.advance(state, chosen, words(1))
 
 
+def main(arguments: list[str]) -> None:
+    kernels = [
+        (module, name, kernel)
+        for module in (triton_ops, prefill_gemm, triton_step_inputs)
+        for name, kernel in vars(module).items()
+        if name.endswith("_kernel")
+    ]
+    is_asked = not arguments
+    for kind, num_rows, *wanted in map(json.loads, sys.stdin) if is_asked else [arguments]:
+        capability = int(wanted[0]) if wanted else HOPPER
+        for module, name, kernel in kernels:
+            setattr(module, name, Recorder(kernel, capability))
+        launch_everything(kind, int(num_rows), capability)
+        if is_asked:
+            print(flush=True)
+
+
 if __name__ == "__main__":
-    wanted = int(sys.argv[3]) if len(sys.argv) > 3 else HOPPER
-    for module in (triton_ops, prefill_gemm, triton_step_inputs):
-        for kernel_name in [name for name in vars(module) if name.endswith("_kernel")]:
-            setattr(module, kernel_name, Recorder(getattr(module, kernel_name), wanted))
-    launch_everything(sys.argv[1], int(sys.argv[2]), wanted)
+    main(sys.argv[1:])

@@ -9,12 +9,14 @@ for the one before it, exactly once, and lets the next one begin behind that, a 
 not before it has begun to read.
 """
 
+import contextlib
 import json
 import math
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ SHARED_BYTES = 227 << 10
 NUM_SMS = 132
 REGISTERS = 1 << 16
 """Of one multiprocessor."""
+Compile = Callable[..., list[dict[str, Any]]]
+"""Kernels of a step: kind of weights, number of rows, compute capability."""
 PRODUCTS = {"queries_kernel", "plain_kernel", "divided_kernel", "gate_up_kernel"}
 ATTENTION = {"attend_kernel"}
 LANES = {
@@ -49,13 +53,36 @@ pytestmark = [
 ]
 
 
-def compiled(kind: str, num_rows: int, capability: int = 90) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compile]:
+    """One process for all tests: it takes seconds to import torch and Triton, and many kernels are
+    those of several kinds of weights."""
+    errors: Path = tmp_path_factory.mktemp("compiler") / "stderr"
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.support.llm.compile_kernels", kind]
-    command += [str(num_rows), str(capability)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    command = [sys.executable, "-m", "tests.support.llm.compile_kernels"]
+    pipe = subprocess.PIPE
+    with (
+        errors.open("w") as log,
+        subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=log, text=True, cwd=ROOT, env=environment
+        ) as process,
+    ):
+        requests, answers = process.stdin, process.stdout
+        assert requests is not None
+        assert answers is not None
+
+        def compile_step(kind: str, num_rows: int, capability: int = 90) -> list[dict[str, Any]]:
+            with contextlib.suppress(BrokenPipeError):
+                print(json.dumps([kind, num_rows, capability]), file=requests, flush=True)
+            kernels: list[dict[str, Any]] = []
+            for line in answers:
+                if line == "\n":
+                    return kernels
+                kernels.append(json.loads(line))
+            pytest.fail(errors.read_text()[-2000:])
+
+        yield compile_step
+        requests.close()
 
 
 def wanted(kernel: dict[str, Any]) -> int:
@@ -86,7 +113,9 @@ def others_memory(kernel: dict[str, Any]) -> list[str]:
         *[("int4 by 128 with zeros", 8), ("int4 by 64 with zeros", 4), ("int4 by 32", 1)],
     ],
 )
-def test_an_8b_models_step_compiles_for_an_h200(kind: str, num_rows: int) -> None:
+def test_an_8b_models_step_compiles_for_an_h200(
+    compiled: Compile, kind: str, num_rows: int
+) -> None:
     kernels = compiled(kind, num_rows)
     around = LANES if num_rows <= MAX_ROWS else {"embed_kernel"}
     independent = {"add_parts_kernel"} if num_rows <= MAX_ROWS else set()
@@ -133,7 +162,7 @@ def assert_codes_stay_where_they_are(kernel: dict[str, Any], kind: str) -> None:
     assert kernel["narrow_copies"] <= kinds * kernel["num_stages"], kernel
 
 
-def test_a_step_in_4_bits_compiles_for_an_a100() -> None:
+def test_a_step_in_4_bits_compiles_for_an_a100(compiled: Compile) -> None:
     kernels = compiled("int4 by 128 with zeros", 8, 80)
     assert {kernel["kernel"] for kernel in kernels} >= {*PRODUCTS, *ATTENTION}
     for kernel in kernels:
@@ -152,7 +181,9 @@ def test_a_step_in_4_bits_compiles_for_an_a100() -> None:
         ("int4 by 32 with zeros", 512),
     ],
 )
-def test_a_prompt_in_4_bits_compiles_for_an_h200(kind: str, num_rows: int) -> None:
+def test_a_prompt_in_4_bits_compiles_for_an_h200(
+    compiled: Compile, kind: str, num_rows: int
+) -> None:
     kernels = compiled(kind, num_rows)
     names = {"int4_prompt_kernel", "ready_kernel", "place_kernel", "embed_kernel", *ATTENTION}
     assert {kernel["kernel"] for kernel in kernels} == names
@@ -175,7 +206,9 @@ def test_a_prompt_in_4_bits_compiles_for_an_h200(kind: str, num_rows: int) -> No
     ("kind", "num_rows"),
     [("fp8 by block", 128), ("fp8 by block", 256), ("fp8 by block", 512), ("fp8 by row", 512)],
 )
-def test_a_prompt_of_8_bits_compiles_for_an_h200(kind: str, num_rows: int) -> None:
+def test_a_prompt_of_8_bits_compiles_for_an_h200(
+    compiled: Compile, kind: str, num_rows: int
+) -> None:
     kernels = compiled(kind, num_rows)
     names = {"blocks_kernel", "ready_kernel", "place_kernel", "embed_kernel", *ATTENTION}
     assert {kernel["kernel"] for kernel in kernels} == names
