@@ -127,6 +127,8 @@ class ReplyItems:
         previous = self._conversation.last_id()
         if not reply.options.out_of_band:
             previous = self._add(reply, item)
+            if not reply.generated:
+                self._context.edited()  # a chat of its own has made the call
         self._ids.release(item_id)
         reply.has_called = True
         self._notify(ReplyCalled(reply.response_id, item, previous))

@@ -1,0 +1,60 @@
+"""Responses with an input of their own that belong to the conversation."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.session.api import client_events as ask
+from agent.session.api import server_events as say
+from agent.session.api.conversation import FunctionOutput, ItemId, Message, ModelCall
+from agent.session.api.settings import ResponseOptions
+from agent.session.context.chat_messages import messages_of
+from agent.session.ports.stage_ports import ChatMessage
+from tests.support.fakes.remembering import RememberingChat
+from tests.support.fakes.stages import Calling
+from tests.support.session.session_call import Call, call_with
+from tests.support.session.tool_call import CALL, NOON, equip
+
+pytestmark = pytest.mark.virtual_time
+
+OTHER = ModelCall("clock", '{"zone": "CET"}')
+
+
+def answer_input_with(call: Call, reply: str | Calling) -> RememberingChat:
+    """Let this be the reply to an input of its own; returns the chat that it is asked of."""
+    own = RememberingChat([reply])
+    responses = call.session._responses
+    responses._stages = replace(responses._stages, open_chat=lambda *_: own)
+    return own
+
+
+def typed(text: str) -> ResponseOptions:
+    return ResponseOptions(input=(Message(ItemId("typed"), "user", "text", text),))
+
+
+@pytest.mark.parametrize("words", ["", "Let me look."])
+@pytest.mark.parametrize("calls", [(CALL,), (CALL, OTHER)], ids=["one call", "two calls"])
+async def test_the_model_reads_the_calls_of_a_response_with_its_own_input(
+    words: str, calls: tuple[ModelCall, ...]
+) -> None:
+    """A model server refuses a result without its call."""
+    chat = RememberingChat(["Hello.", NOON])
+    async with call_with(chat=chat) as call:
+        await equip(call)
+        own = answer_input_with(call, Calling(words, calls))
+        call.ears.say("Good morning.")
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.CreateResponse(typed("What time is it?")))
+        await call.until(say.ReplyEnded, 2)
+        for number, made in enumerate(call.of(say.ReplyCalled)):
+            assert isinstance(made, say.ReplyCalled)
+            output = FunctionOutput(ItemId(f"out_{number}"), made.call.call_id, "12:00")
+            await call.session.handle(ask.CreateItem(output))
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await call.until(say.ReplyEnded, 3)
+        told = messages_of(call.session.conversation)
+    assert [each.text for each in own.asked[0]] == ["What time is it?"]
+    assert told[-1] == ChatMessage("assistant", NOON)
+    assert [each.calls for each in told if each.calls] == [calls]
+    assert list(chat.asked[-1]) == told[:-1]
+    assert not call.of(say.Problem)
