@@ -260,16 +260,21 @@ class ReplyItems:
         """Apply a client's truncation; of a response in progress when it is cut, held or over.
         Clients send it before they cancel. Return it in ms, clamped to what was sent.
 
-        None where the item is no reply that is still kept.
+        A response in progress goes on, as with OpenAI; what is sent behind the cut counts as not
+        heard. The client may have played more by then than it seems here, but not more than was
+        sent: who claims that has not said where it stopped. None where the item is no reply that is
+        still kept.
         """
         reply = self._kept.get(item_id)
         if reply is None:
             return None
-        samples = reply.playback.samples_claimed(audio_end_ms)
+        playback = reply.playback
+        samples = playback.samples_claimed(audio_end_ms)
         if reply.ended:
             self._truncate(reply, samples)
-        elif samples < self._heard_samples(reply):
-            reply.stopped_at, reply.is_stopped = samples, True
+        elif audio_end_ms * playback.rate_hz // 1000 <= playback.sent:
+            before = playback.sent if reply.stopped_at is None else reply.stopped_at
+            reply.stopped_at, reply.is_stopped = min(samples, before), True
         return samples * 1000 // reply.playback.rate_hz
 
     def stop(self, reply: Reply) -> None:
