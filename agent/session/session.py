@@ -383,7 +383,7 @@ class Session:
     def client_back(self) -> None:
         """The client has a new connection. No latency is counted across the gap."""
         self._ears.resumed_ns = self._clock.now_ns()
-        if self.will_answer:
+        if self.will_answer and self._machine.caller is Caller.QUIET:
             # The caller has waited for the network, not for the answer.
             self._log.utterance_dropped()
             self._log.mark_next_turn(MarkName.ASKED, self._clock.now_ns())
