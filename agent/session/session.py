@@ -22,7 +22,7 @@ import languages
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import AgentStateReporter
-from agent.session.api.conversation import ConversationItems, Item, Message
+from agent.session.api.conversation import ConversationItems, FunctionOutput, Item, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.session_state import SessionState
 from agent.session.api.settings import (
@@ -319,6 +319,7 @@ class Session:
         self._background.restore(state.background)
         messages = messages_of(self.conversation)
         has_question = bool(messages) and messages[-1].role in ("user", "tool")
+        has_question |= isinstance(next(reversed(state.items), None), FunctionOutput)
         is_due = state.answer_due or (state.answers_caller and not is_heard)
         self._taken_over = ev.CallTakenOver(is_due and has_question, self._caller_has_spoken())
 
