@@ -1,5 +1,6 @@
 """Responses with an input of their own that belong to the conversation."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -58,3 +59,38 @@ async def test_the_model_reads_the_calls_of_a_response_with_its_own_input(
     assert [each.calls for each in told if each.calls] == [calls]
     assert list(chat.asked[-1]) == told[:-1]
     assert not call.of(say.Problem)
+
+
+@pytest.mark.parametrize("text", ["", "Wait."], ids=["noise", "words"])
+@pytest.mark.parametrize("out_of_band", [False, True])
+async def test_a_request_that_noise_cuts_is_carried_out_as_it_was_asked(
+    text: str, out_of_band: bool
+) -> None:
+    """Nothing of it was heard, so it begins anew; where the caller said something, that is answered
+    in its place."""
+    options = ResponseOptions(
+        output_modality="text",
+        instructions="Say where the caller is.",
+        metadata={"kind": "place"},
+        out_of_band=out_of_band,
+    )
+    chat = RememberingChat(["Nowhere.", "Fine."])
+    async with call_with(chat=chat) as call:
+        chat.hold = asyncio.Event()
+        await call.session.handle(ask.CreateResponse(options))
+        await chat.generating.wait()
+        call.ears.last_audio_ns = 1 << 62
+        call.ears.pause(text)
+        await call.until(say.ReplyEnded)
+        chat.hold.set()
+        call.ears.fall_silent()
+        await call.until(say.ReplyEnded, 2)
+        await asyncio.sleep(10)
+        await call.session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
+        await call.until(say.ReplyEnded, 3)
+    cut, anew, later = (n for n in call.of(say.ReplyStarted) if isinstance(n, say.ReplyStarted))
+    assert (cut.metadata, cut.out_of_band) == ({"kind": "place"}, out_of_band)
+    expected = ({"kind": "place"}, out_of_band) if not text else (None, False)
+    assert (anew.metadata, anew.out_of_band) == expected
+    assert anew.modality == ("audio" if text else "text")
+    assert (later.metadata, later.out_of_band) == (None, False)
