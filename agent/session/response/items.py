@@ -171,7 +171,8 @@ class ReplyItems:
             # one along.
             elif reply.was_looping or reply.continues is not None:
                 self._correct(reply, len(reply.text))
-        if reply.generated and reply.is_displaced:
+        is_mixed = reply.has_called and bool(reply.rounds)  # the client's call is told apart
+        if reply.generated and (reply.is_displaced or is_mixed):
             self._context.edited()
         self._end(reply, status, reason, len(reply.text))
         self._record(reply, len(reply.text))
@@ -400,10 +401,11 @@ class ReplyItems:
         if not reply.generated and reply.item_id in self._conversation:
             item = self._conversation.get(reply.item_id)
             assert isinstance(item, Message)
-            if item.id == self._conversation.last_id():
+            if item.id == self._conversation.last_id() and reply.continues is None:
                 self._context.added(replace(item, text=reply.text[:end_char]))
             else:
-                self._context.edited()  # something was said or typed while it was spoken
+                # Something was said or typed while it was spoken, perhaps between its parts.
+                self._context.edited()
         text = reply.text[:end_char]
         self._log.reply_ended(reply.turn, text, reply.spoken_s, reply.response_id)
 

@@ -11,8 +11,10 @@ from agent.session.api.conversation import FunctionOutput, ItemId, Message, Mode
 from agent.session.api.settings import ResponseOptions
 from agent.session.context.chat_messages import messages_of
 from agent.session.ports.stage_ports import ChatMessage
+from agent.turn_taking import events as ev
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import Calling
+from tests.support.session.overlap_call import begin, listen
 from tests.support.session.session_call import Call, call_with
 from tests.support.session.tool_call import CALL, NOON, equip
 
@@ -59,6 +61,33 @@ async def test_the_model_reads_the_calls_of_a_response_with_its_own_input(
     assert [each.calls for each in told if each.calls] == [calls]
     assert list(chat.asked[-1]) == told[:-1]
     assert not call.of(say.Problem)
+
+
+async def test_an_item_between_the_parts_of_a_resumed_response_stands_behind_it() -> None:
+    """The model has one reply, and then the item, as the conversation is read."""
+    chat = RememberingChat(["Hello.", "Fine."])
+    async with call_with(chat=chat) as call:
+        listen(call)
+        answer_input_with(call, "Your table is booked for nine at the window.")
+        await call.session.handle(ask.CreateResponse(typed("Is it booked?")))
+        await call.until(say.ReplyAudio)
+        await asyncio.sleep(1)
+        number = begin(call, "Mm-hmm.")
+        await call.until(say.ReplyEnded)
+        note = Message(ItemId("note"), "user", "text", "By the way.")
+        await call.session.handle(ask.CreateItem(note))
+        call.ears.hear(ev.SpeechPaused(number, 16_000))
+        call.ears.hear(ev.SilenceGrew(number, 320))
+        await call.until(say.ReplyEnded, 2)
+        await asyncio.sleep(3)
+        await call.session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
+        await call.until(say.ReplyEnded, 3)
+        told = messages_of(call.session.conversation)[:-1]
+    assert [each.text for each in told] == [
+        "Your table is booked for nine at the window.",
+        "By the way.",
+    ]
+    assert list(chat.asked[-1]) == told
 
 
 @pytest.mark.parametrize("text", ["", "Wait."], ids=["noise", "words"])
