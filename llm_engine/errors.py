@@ -35,6 +35,10 @@ class EngineError(RuntimeError):
     """A valid request failed in the engine. The engine itself goes on."""
 
 
+class GrammarError(EngineError):
+    """The state of one reply in its grammar is broken: that reply can't go on, others can."""
+
+
 class StepInterruptedError(EngineError):
     """A step was broken off for more urgent work. Nothing of it counts; it can be run again."""
 

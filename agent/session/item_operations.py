@@ -182,6 +182,12 @@ def _change_items(
                     code="item_truncate_invalid_item_id",
                     param="item_id",
                 )
+            if item.modality != "audio":
+                raise ClientError(
+                    f"Item {item_id!r} is written: it has no audio that can be truncated.",
+                    code="item_truncate_invalid_item_id",
+                    param="item_id",
+                )
             clamped_ms = replies.heard_until(item_id, audio_end_ms)
             if clamped_ms is None:
                 raise ClientError(

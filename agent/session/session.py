@@ -22,7 +22,7 @@ import languages
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import AgentStateReporter
-from agent.session.api.conversation import ConversationItems, Item, Message
+from agent.session.api.conversation import ConversationItems, FunctionOutput, Item, Message
 from agent.session.api.ids import Identifiers
 from agent.session.api.session_state import SessionState
 from agent.session.api.settings import (
@@ -175,6 +175,11 @@ class Session:
         self._displaced: tuple[ResponseOptions, bool] | None = None
         """Options of the response that waits behind an announcement, and whether it was asked
         for."""
+        self._unheard: tuple[ResponseOptions, bool] | None = None
+        """Options of the current response, and whether it was asked for, while nothing of it was
+        heard."""
+        self._again: tuple[ResponseOptions, bool] | None = None
+        """Those of a response that speech cut before that. If there are no words it begins anew."""
         self._request_id: str | None = None
         """The client's event id of the request that the machine refuses."""
         self._rearm = asyncio.Event()
@@ -319,6 +324,7 @@ class Session:
         self._background.restore(state.background)
         messages = messages_of(self.conversation)
         has_question = bool(messages) and messages[-1].role in ("user", "tool")
+        has_question |= isinstance(next(reversed(state.items), None), FunctionOutput)
         is_due = state.answer_due or (state.answers_caller and not is_heard)
         self._taken_over = ev.CallTakenOver(is_due and has_question, self._caller_has_spoken())
 
@@ -383,7 +389,7 @@ class Session:
     def client_back(self) -> None:
         """The client has a new connection. No latency is counted across the gap."""
         self._ears.resumed_ns = self._clock.now_ns()
-        if self.will_answer:
+        if self.will_answer and self._machine.caller is Caller.QUIET:
             # The caller has waited for the network, not for the answer.
             self._log.utterance_dropped()
             self._log.mark_next_turn(MarkName.ASKED, self._clock.now_ns())
@@ -876,7 +882,7 @@ class Session:
                 self._user_items.reopen(utterance)
             case cmd.CommitUtterance(utterance, text, by_client):
                 self._caller_said()
-                self._script.next = None  # there is something to answer
+                self._script.next = self._again = None  # there is something to answer
                 if self._script.announces and not by_client and self._machine.is_asked:
                     self._displaced = self._displaced or (ResponseOptions(), False)
                 self._prefill.heard_all()
@@ -886,6 +892,7 @@ class Session:
             case cmd.FailTranscript(utterance):
                 self._user_items.fail(utterance)
             case cmd.CommitSilence(silence_ms):
+                self._again = None
                 self._user_items.commit_silence(silence_ms)
             case cmd.DropUtterance(utterance, announced, was_echo):
                 self._prefill.heard_all()
@@ -903,14 +910,17 @@ class Session:
                 self._responses.release_opener(turn)
             case cmd.ReleaseReply(turn):
                 self._script.heard()
+                self._unheard = None
                 self._responses.release(turn)
             case cmd.CutReply(turn, reason):
                 if reason == "turn_detected":
                     self._script.restore()
+                    self._again, self._unheard = self._unheard, None
                     if self._has_no_words(turn):
                         self._background.unheard(turn)
                 else:
                     self._script.heard()
+                    self._unheard = None
                 self._responses.cut(turn, reason)
             case cmd.HoldReply(turn):
                 self._responses.hold(turn)
@@ -924,6 +934,7 @@ class Session:
                 if self._has_no_words(turn):
                     self._background.failed(turn)
                 self._script.heard()
+                self._unheard = None
                 self._responses.apologize(turn)
             case cmd.AbandonReply(turn):
                 if self._has_no_words(turn):
@@ -941,6 +952,9 @@ class Session:
         options, self._response_options = self._response_options, ResponseOptions()
         script = self._script.take()
         is_asked, self._is_asked = self._is_asked or script is not None, False
+        if self._again is not None and not is_asked:
+            options, is_asked = self._again
+        self._unheard, self._again = (options, is_asked), None
         self._log.reply_begun(turn, now_ns, greets=script is not None, asked=is_asked)
         voiced_ns = None if is_asked else self._log.so_far(turn).at.get(_VOICED)
         settings = options.applied(self.settings)

@@ -9,7 +9,9 @@ said so far. A caller is waiting if the turn was over (or ended during the absen
 the answer had been heard. An answer that was heard in part is not continued: the caller knows what
 it was about and can ask for more. A response that the client had requested itself is not repeated:
 the client sees that it did not come. A caller who was cut off in mid-sentence and continues after
-the resumption re-opens the turn as always.
+the resumption re-opens the turn as always. Speech that was on its way when the connection broke may
+be open at the resumption still, or its words not known: the answer waits for the end of that turn,
+and answers both.
 
 A call that is taken over from another server begins in the same way: without a client, and with an
 answer that is due or not.
@@ -46,7 +48,7 @@ def _on_client_lost(s: TurnState, event: ev.ClientLost, now_ns: int) -> list[Com
 
 def _on_client_back(s: TurnState, event: ev.ClientBack, now_ns: int) -> list[Command]:
     s.away = False
-    return begin_if_wanted(s, now_ns)
+    return begin_if_wanted(s, now_ns) if s.caller is Caller.QUIET else []
 
 
 def _on_call_taken_over(s: TurnState, event: ev.CallTakenOver, now_ns: int) -> list[Command]:

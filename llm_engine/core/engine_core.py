@@ -40,6 +40,7 @@ from llm_engine.backends.interruption import Interruption
 from llm_engine.errors import (
     DeviceLostError,
     EngineError,
+    GrammarError,
     RequestError,
     StepInterruptedError,
 )
@@ -271,11 +272,11 @@ class EngineCore:
         if not num_tokens:  # a preview of nothing but that beginning
             self._end(active, active.ended(FinishReason.LENGTH))
             return ()
-        proposal = self._draft(active) if is_alone and not self._costs.is_plain_due else None
-        draft = () if proposal is None else proposal.token_ids
-        drafted_ns = self._clock.now_ns()
         spared = {active.id, *(each.active.id for each in prepared)}
         try:
+            proposal = self._draft(active) if is_alone and not self._costs.is_plain_due else None
+            draft = () if proposal is None else proposal.token_ids
+            drafted_ns = self._clock.now_ns()
             allowed = active.allowed(num_tokens, draft)
             copies = self._reserve(active, num_tokens + len(draft), spared)
         except OutOfPagesError:
@@ -326,10 +327,13 @@ class EngineCore:
         return [self._forced, *(each for _, each in self._drafters)] if self._drafters else []
 
     def _draft(self, active: ActiveRequest) -> Proposal | None:
-        """Propose the next tokens. A drafter that raises switches all drafting off."""
+        """Propose the next tokens. A drafter that raises switches all drafting off. Raises
+        GrammarError where the reply can't go on."""
         try:
             return active.draft(self._clock)
-        except BaseException:  # a panic of Rust's (a forced draft) is no Exception
+        except GrammarError:
+            raise
+        except BaseException:  # what a library raises may be no Exception
             _log.exception("drafting failed; the engine goes on without")
             self._drafters.clear()
             for each in self._active.values():

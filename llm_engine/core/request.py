@@ -245,7 +245,7 @@ class ActiveRequest:
         return None
 
     def allowed(self, num_tokens: int, draft: tuple[int, ...]) -> tuple[bytes, ...]:
-        """Grammar masks for `rows`: see `SequenceRows.allowed`. Raises EngineError."""
+        """Grammar masks for `rows`: see `SequenceRows.allowed`. Raises GrammarError."""
         if self.matcher is None or num_tokens < self.num_missing:
             return ()
         return self.matcher.allowed(draft, self._num_without_end())
@@ -294,7 +294,7 @@ class ActiveRequest:
         reply's end.
 
         Returns the text and ids that may be released now, and how many tokens were taken. Raises
-        EngineError where a token was chosen against the grammar.
+        GrammarError where a token was chosen against the grammar.
         """
         text, num_taken = "", 0
         ids: tuple[int, ...] = ()

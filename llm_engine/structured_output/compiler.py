@@ -13,21 +13,25 @@ forced tokens are the best draft there is.
 
 **The end.** The tokens that end a reply have no bytes, or bytes that must not count as text. So the
 parser gets an end token of its own, one id beyond the vocabulary, whose bit is moved to theirs.
+
+**Failures.** Whatever llguidance raises, a panic included (which is no Exception), belongs to the
+one reply whose state broke: it becomes a GrammarError, so that the step goes on for the others.
 """
 
 import random
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 import numpy as np
 
 from llm_engine.checkpoints.tokenizer import Tokenizer
-from llm_engine.errors import EngineError, RequestError
+from llm_engine.errors import GrammarError, RequestError
 from llm_engine.structured_output.grammar import Grammar
 
 if TYPE_CHECKING:
@@ -43,8 +47,30 @@ MAX_COMPILED: Final = 64
 """Grammars kept for the next request. One of a dozen tools takes about 1 MB and 2 ms to compile."""
 
 
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
+
+def _failing_alone(
+    method: "Callable[Concatenate[GrammarMatcher, Params], Result]",
+) -> "Callable[Concatenate[GrammarMatcher, Params], Result]":
+    """Raise GrammarError in place of whatever else a method raises."""
+
+    @wraps(method)
+    def failing(self: "GrammarMatcher", /, *args: Params.args, **kwargs: Params.kwargs) -> Result:
+        try:
+            return method(self, *args, **kwargs)
+        except GrammarError:
+            raise
+        except BaseException as error:  # a panic of Rust's is no Exception
+            raise GrammarError(_failed(f"{type(error).__name__}: {error}")) from error
+
+    return failing
+
+
 class GrammarMatcher:
-    """State of one reply in its grammar. Belongs to the engine's thread."""
+    """State of one reply in its grammar. Belongs to the engine's thread. Any method raises
+    GrammarError where that state is broken."""
 
     def __init__(self, matcher: "LLMatcher", end_ids: frozenset[int], num_tokens: int) -> None:
         self._matcher = matcher
@@ -55,15 +81,18 @@ class GrammarMatcher:
         self._ends = np.packbits(ends, bitorder="little")
 
     @property
+    @_failing_alone
     def is_over(self) -> bool:
         """True when nothing but the end may follow."""
         return bool(self._matcher.is_stopped())
 
+    @_failing_alone
     def accept(self, token_id: int) -> None:
-        """Consume the next token. Raises EngineError for one that may not follow."""
+        """Consume the next token. Raises GrammarError for one that may not follow."""
         if token_id not in self._end_ids and not self._matcher.consume_token(token_id):
             raise self._failure()
 
+    @_failing_alone
     def fitting(self, draft: Sequence[int]) -> tuple[int, ...]:
         """Longest prefix of a draft that the grammar allows and that does not end the reply."""
         # Models pad their vocabulary: a drafted id may have no text.
@@ -75,11 +104,11 @@ class GrammarMatcher:
         words = list(draft[: next(wordless, len(draft))])
         return tuple(words[: self._matcher.validate_tokens(words)])
 
+    @_failing_alone
     def allowed(self, draft: Sequence[int], num_endless: int) -> tuple[bytes, ...]:
         """Bit masks of the tokens that may follow now, and after each token of a draft that fits.
 
-        The first `num_endless` rows exclude the end unless nothing else may follow. Raises
-        EngineError.
+        The first `num_endless` rows exclude the end unless nothing else may follow.
         """
         rows = [self._row(num_endless > 0)]
         for place, token_id in enumerate(draft):
@@ -90,6 +119,7 @@ class GrammarMatcher:
             raise self._failure()
         return tuple(rows)
 
+    @_failing_alone
     def forced(self) -> Sequence[int]:
         """Tokens that must follow."""
         return self._matcher.compute_ff_tokens()
@@ -104,8 +134,12 @@ class GrammarMatcher:
             words |= self._ends
         return words.tobytes()
 
-    def _failure(self) -> EngineError:
-        return EngineError(f"the reply's grammar failed: {_first_line(self._matcher.get_error())}")
+    def _failure(self) -> GrammarError:
+        return GrammarError(_failed(self._matcher.get_error()))
+
+
+def _failed(problem: str) -> str:
+    return f"the reply's grammar failed: {_first_line(problem)}"
 
 
 class ForcedDraft:
@@ -163,15 +197,24 @@ class GrammarCompiler:
         return compiled
 
     def _compile(self, grammar: Grammar) -> "LLMatcher":
-        matcher, problem = self._matcher(grammar.lark)
-        if not problem:
+        matcher, problem = self._tried(grammar.lark)
+        if matcher is not None and not problem:
             return matcher
         for schema in grammar.schemas if len(grammar.schemas) > 1 else ():
-            _, its_problem = self._matcher(f"start: %json {schema.text}\n")
+            _, its_problem = self._tried(f"start: %json {schema.text}\n")
             if its_problem:
                 raise RequestError(schema.field, its_problem)
         field = grammar.schemas[0].field if grammar.schemas else "grammar"
         raise RequestError(field, problem)
+
+    def _tried(self, lark: str) -> "tuple[LLMatcher | None, str]":
+        """Compile; returns the problem too, "" for none. A panic of llguidance's is one."""
+        try:
+            return self._matcher(lark)
+        except Exception:
+            raise
+        except BaseException as error:  # a panic of Rust's
+            return None, f"can't be followed: {_first_line(f'{type(error).__name__}: {error}')}"
 
     def _matcher(self, lark: str) -> "tuple[LLMatcher, str]":
         """Compile; returns the problem too, "" for none."""

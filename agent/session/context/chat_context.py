@@ -29,7 +29,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.errors import StageError
-from agent.session.api.conversation import MAX_ITEMS, ConversationItems, Item, ItemId
+from agent.session.api.conversation import (
+    MAX_ITEMS,
+    ConversationItems,
+    FunctionCall,
+    FunctionOutput,
+    Item,
+    ItemId,
+)
 from agent.session.api.settings import AUTO_TRUNCATION, Truncation
 from agent.session.ports.stage_ports import (
     ChatMessage,
@@ -193,11 +200,21 @@ class ChatContext:
         self._pending.appendleft(_TakeBack())
 
     def added(self, item: Item) -> None:
-        """Add an item that was appended to the conversation."""
+        """Add an item that was appended to the conversation. A tool's call or result may belong in
+        front of what the model has already."""
+        if isinstance(item, FunctionCall | FunctionOutput) and not self._is_next(item):
+            self.edited()
+            return
         self.withdraw()
         for message in messages_of((item,)):
             self.stays()
             self._append(_Say(message))
+
+    def _is_next(self, item: Item) -> bool:
+        """True if the messages of the conversation are those without this item, and then its
+        own."""
+        before = messages_of(each for each in self.conversation if each.id != item.id)
+        return messages_of(self.conversation) == [*before, *messages_of((item,))]
 
     def answering(self) -> None:
         """The model begins a reply, which `reply_cut` refers to."""

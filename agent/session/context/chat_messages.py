@@ -4,11 +4,14 @@ They differ in four ways. Items without words are left out. What the caller said
 the parts of a reply that was taken up again, are one message each. A reply that called tools is the
 words before the calls, what they gave, and the words after; what was said meanwhile to fill the
 silence is no part of it, or the model would learn to say that in place of calling. And calls that a
-client answers stand as items of their own behind the reply that made them, but belong to it.
+client answers stand as items of their own behind the reply that made them, but belong to it; their
+results stand behind them, in their order, whenever and in whatever order the client sent them: that
+order alone tells the model which call a result is of.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from agent.session.api.conversation import (
     ConversationItems,
@@ -22,7 +25,7 @@ from agent.session.api.conversation import (
     ToolRound,
 )
 from agent.session.api.settings import ResponseOptions
-from agent.session.ports.stage_ports import ChatMessage
+from agent.session.ports.stage_ports import NO_RESULT, ChatMessage
 
 
 def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
@@ -34,27 +37,53 @@ def told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
     """Messages of these items, each with the item that it ends with."""
     items = tuple(items)
     rests = _rests_of_replies(items)
+    outputs = {item.call_id: item for item in items if isinstance(item, FunctionOutput)}
+    called = {item.call_id for item in items if _is_made(item)}
     out: list[tuple[ItemId, ChatMessage]] = []
+    calls: dict[int, list[FunctionCall]] = {}
+    """Calls of the client's tools, by the index of their message."""
     before: ItemId | None = None
     """The item whose message a call that comes next would belong to."""
     for item in items:
         match item:
             case Message(id=item_id) if item_id not in rests.parts:
                 _tell(out, item, rests)
-            case FunctionCall(name=name, arguments=arguments, status="completed"):
+            case FunctionCall(name=name, arguments=arguments) if _is_made(item):
                 call = ModelCall(name, arguments)
                 if out and out[-1][0] == before and out[-1][1].role == "assistant":
                     message = out.pop()[1]
                     out.append((item.id, replace(message, calls=(*message.calls, call))))
                 else:
                     out.append((item.id, ChatMessage("assistant", "", (call,))))
-            case FunctionOutput(output=output):
+                calls.setdefault(len(out) - 1, []).append(item)
+            case FunctionOutput(call_id=call_id, output=output) if call_id not in called:
                 out.append((item.id, ChatMessage("tool", output)))
             case _:
                 pass
         if not (isinstance(item, Message) and item.id in rests.parts):
             before = item.id
-    return out
+    return [
+        each
+        for index, message in enumerate(out)
+        for each in (message, *_results(calls.get(index, ()), outputs))
+    ]
+
+
+def _is_made(item: Item) -> TypeGuard[FunctionCall]:
+    return isinstance(item, FunctionCall) and item.status == "completed"
+
+
+def _results(
+    calls: Sequence[FunctionCall], outputs: Mapping[str, FunctionOutput]
+) -> Iterator[tuple[ItemId, ChatMessage]]:
+    """Results of the calls of one message, up to the last that has one."""
+    num_told = max((at for at, each in enumerate(calls, 1) if each.call_id in outputs), default=0)
+    for call in calls[:num_told]:
+        output = outputs.get(call.call_id)
+        if output is None:
+            yield call.id, ChatMessage("tool", NO_RESULT)
+        else:
+            yield output.id, ChatMessage("tool", output.output)
 
 
 def response_input(options: ResponseOptions, conversation: ConversationItems) -> list[Item]:

@@ -43,6 +43,10 @@ class ChatMessage:
     """Calls of the assistant, after the text."""
 
 
+NO_RESULT: Final = "There is no result yet."
+"""Stands for the result of a call where something is told behind it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tools:
     """Tools that a response may call."""

@@ -127,6 +127,8 @@ class ReplyItems:
         previous = self._conversation.last_id()
         if not reply.options.out_of_band:
             previous = self._add(reply, item)
+            if not reply.generated:
+                self._context.edited()  # a chat of its own has made the call
         self._ids.release(item_id)
         reply.has_called = True
         self._notify(ReplyCalled(reply.response_id, item, previous))
@@ -169,7 +171,8 @@ class ReplyItems:
             # one along.
             elif reply.was_looping or reply.continues is not None:
                 self._correct(reply, len(reply.text))
-        if reply.generated and reply.is_displaced:
+        is_mixed = reply.has_called and bool(reply.rounds)  # the client's call is told apart
+        if reply.generated and (reply.is_displaced or is_mixed):
             self._context.edited()
         self._end(reply, status, reason, len(reply.text))
         self._record(reply, len(reply.text))
@@ -258,16 +261,21 @@ class ReplyItems:
         """Apply a client's truncation; of a response in progress when it is cut, held or over.
         Clients send it before they cancel. Return it in ms, clamped to what was sent.
 
-        None where the item is no reply that is still kept.
+        A response in progress goes on, as with OpenAI; what is sent behind the cut counts as not
+        heard. The client may have played more by then than it seems here, but not more than was
+        sent: who claims that has not said where it stopped. None where the item is no reply that is
+        still kept.
         """
         reply = self._kept.get(item_id)
         if reply is None:
             return None
-        samples = reply.playback.samples_claimed(audio_end_ms)
+        playback = reply.playback
+        samples = playback.samples_claimed(audio_end_ms)
         if reply.ended:
             self._truncate(reply, samples)
-        elif samples < self._heard_samples(reply):
-            reply.stopped_at, reply.is_stopped = samples, True
+        elif audio_end_ms * playback.rate_hz // 1000 <= playback.sent:
+            before = playback.sent if reply.stopped_at is None else reply.stopped_at
+            reply.stopped_at, reply.is_stopped = min(samples, before), True
         return samples * 1000 // reply.playback.rate_hz
 
     def stop(self, reply: Reply) -> None:
@@ -393,10 +401,11 @@ class ReplyItems:
         if not reply.generated and reply.item_id in self._conversation:
             item = self._conversation.get(reply.item_id)
             assert isinstance(item, Message)
-            if item.id == self._conversation.last_id():
+            if item.id == self._conversation.last_id() and reply.continues is None:
                 self._context.added(replace(item, text=reply.text[:end_char]))
             else:
-                self._context.edited()  # something was said or typed while it was spoken
+                # Something was said or typed while it was spoken, perhaps between its parts.
+                self._context.edited()
         text = reply.text[:end_char]
         self._log.reply_ended(reply.turn, text, reply.spoken_s, reply.response_id)
 

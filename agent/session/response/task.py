@@ -6,8 +6,8 @@ is generated while the first is spoken:
 - *generation*: the model's tokens are cut into speakable pieces. A model that calls a server tool
   has said what comes before; the tool runs, the model reads its result and continues: another round
   of the same response. No tool runs before the response is announced and its turn certain to be
-  over: a preemptive response may be discarded, one behind an early opener taken back, and a tool
-  run for it would be useless and perhaps harmful. A tool in the background
+  over: a preemptive response may be discarded, one behind an early opener taken back, one that is
+  held cut, and a tool run for it would be useless and perhaps harmful. A tool in the background
   is started, and what the model reads is that it runs. A call of a client's tool
   is sent to the client and ends the response; the client asks for the next one. A handoff ends it
   as well: the next one is the other agent's.
@@ -219,6 +219,9 @@ class ResponseTask:
                     group.create_task(self._synthesize())
                     group.create_task(self._pace())
         except* StageError as errors:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # by a cut at this very moment, or the end
+                raise asyncio.CancelledError from None
             raise _first_leaf(errors) from None
 
     def release_opener(self) -> None:
@@ -429,6 +432,7 @@ class ResponseTask:
         """Wait until the model's calls may run. A cut meanwhile finds that they have not."""
         self.reply.has_unrun_calls = True
         await self.certain.wait()
+        await self._flowing.wait()
         self.reply.has_unrun_calls = False
 
     async def _send_call(self, call: ModelCall) -> None:

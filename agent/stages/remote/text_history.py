@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from agent.session.api.conversation import ModelCall
 from agent.session.api.settings import AUTO_TRUNCATION
-from agent.session.ports.stage_ports import ChatMessage
+from agent.session.ports.stage_ports import NO_RESULT, ChatMessage
 from llm_engine.chat.exchanges import (
     KEPT_SHARE,
     begins_with,
@@ -212,29 +212,37 @@ class TextHistory:
         """The messages in OpenAI's form. `opened`: beginning of the user's next one.
 
         Messages of the user that follow each other (a reply of which nothing was heard is gone)
-        become one: many chat templates take only turns.
+        become one: many chat templates take only turns. Servers refuse a call without its result
+        right behind it, and a result without its call.
         """
         turns = [*self.messages, *([ChatMessage("user", opened)] if opened else [])]
         sent: list[dict[str, Any]] = []
         if self.instructions:
             sent.append({"role": "system", "content": self.instructions})
-        num_calls, results = 0, 0
+        num_calls = 0
+        unanswered: list[str] = []
+        """Ids of the newest calls, as far as no result has come of them."""
         for message in [*self._shown_examples(), *self._told(), *turns]:
             body: dict[str, Any] = {"role": message.role, "content": message.text}
+            if message.role == "tool":
+                if not unanswered:
+                    continue
+                body["tool_call_id"] = unanswered.pop(0)
+            else:
+                sent += map(_no_result, unanswered)
+                unanswered.clear()
             if message.calls:
-                results = num_calls
-                body["tool_calls"] = [
+                made = [
                     _call(num_calls + number, call) for number, call in enumerate(message.calls)
                 ]
-                num_calls += len(message.calls)
-            if message.role == "tool":
-                body["tool_call_id"] = _call_id(results)
-                results += 1
+                body["tool_calls"] = made
+                unanswered = [call["id"] for call in made]
+                num_calls += len(made)
             if message.role == "user" and sent and sent[-1]["role"] == "user":
                 sent[-1]["content"] += f"\n{message.text}"
             else:
                 sent.append(body)
-        return sent
+        return [*sent, *map(_no_result, unanswered)]
 
     def _told(self) -> list[ChatMessage]:
         """The exchange that stands for the summary."""
@@ -270,6 +278,10 @@ def _size(message: ChatMessage) -> int:
 def _call(number: int, call: ModelCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": _call_id(number), "type": "function", "function": function}
+
+
+def _no_result(call_id: str) -> dict[str, Any]:
+    return {"role": "tool", "content": NO_RESULT, "tool_call_id": call_id}
 
 
 def _call_id(number: int) -> str:

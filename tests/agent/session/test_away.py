@@ -239,3 +239,53 @@ def test_recognizer_failure_while_away_gives_no_apology() -> None:
     call = play(story)
     assert len(call.of(say.ReplyStarted)) == 1
     assert texts(call) == ["Is it booked?", REPLY]
+
+
+@pytest.mark.parametrize("text", ["For two.", ""], ids=["words", "noise"])
+def test_an_answer_that_is_due_waits_for_a_caller_who_speaks_when_the_client_is_back(
+    text: str,
+) -> None:
+    """Speech that was on its way when the connection broke is heard behind that."""
+
+    async def story(call: Call) -> None:
+        call.session.client_lost()
+        number = begin(call, text)
+        await asyncio.sleep(0.5)
+        assert call.session._machine.caller is Caller.SPEAKING
+        call.session.client_back()
+        await asyncio.sleep(2)
+        assert len(call.of(say.ReplyStarted)) == 1
+        assert call.session.will_answer
+        call.ears.hear(ev.SpeechPaused(number, 16_000))
+        call.ears.hear(ev.SilenceGrew(number, 5000))
+        await call.until(say.ReplyEnded, 2)
+        await asyncio.sleep(10)
+
+    call = play(story, REPLY, "Yes, for two.")
+    said = [text] if text else []
+    assert texts(call) == ["Is it booked?", "", *said, "Yes, for two."]
+    assert history(call) == ["Is it booked?", *said, "Yes, for two."]
+    assert len(call.of(say.ReplyStarted)) == 2
+    late = call.turns[-1].record
+    assert late.e2e_server_ns is not None
+    assert late.e2e_server_ns < 1e9
+    wire_is_in_order(call)
+
+
+def test_an_answer_that_is_due_waits_for_words_that_are_not_known_when_the_client_is_back() -> None:
+    async def story(call: Call) -> None:
+        number = begin(call, "For two.", transcribes=False)
+        await asyncio.sleep(0.5)
+        call.session.client_lost()
+        call.session.client_back()
+        await asyncio.sleep(0.5)
+        assert len(call.of(say.ReplyStarted)) == 1
+        call.ears.hear(ev.TranscriptReady(number, 1, "For two."))
+        await call.until(say.ReplyEnded, 2)
+        await asyncio.sleep(10)
+
+    call = play(story, REPLY, "Yes, for two.")
+    assert texts(call) == ["Is it booked?", "", "For two.", "Yes, for two."]
+    assert history(call) == ["Is it booked? For two.", "Yes, for two."]
+    assert len(call.of(say.ReplyStarted)) == 2
+    wire_is_in_order(call)

@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,9 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import ItemId, Message, ModelCall, ToolRound
 from agent.session.api.settings import ResponseOptions, SemanticVad
 from agent.session.context.chat_messages import messages_of
-from agent.session.ports.stage_ports import ChatMessage
+from agent.session.ports.stage_ports import ChatMessage, ReplyToken
 from agent.session.response.task import INTERRUPTED, MAX_ROUNDS, TOO_LONG
+from agent.turn_taking import events as ev
 from agent.turn_taking.tables import Agent
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.marks import MarkName
@@ -20,7 +24,7 @@ from latency_budget.account.turn import Stage
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import Calling
 from tests.support.session import virtual_time
-from tests.support.session.overlap_call import listen
+from tests.support.session.overlap_call import begin, listen
 from tests.support.session.session_call import WAIT, Call, call_with
 from tests.support.session.tool_call import CALL, NOON, Toolbox, answer, equip, problems, until
 
@@ -259,7 +263,8 @@ async def test_a_client_can_not_take_the_name_of_a_tool_of_the_server() -> None:
 async def test_server_and_client_tools_in_one_reply() -> None:
     theirs = ModelCall("lamp", "{}")
     tools = Toolbox()
-    async with call_with(Calling("", (CALL, theirs)), NOON, tools=tools) as call:
+    chat = RememberingChat([Calling("", (CALL, theirs)), NOON])
+    async with call_with(chat=chat, tools=tools) as call:
         await equip(call, {"type": "function", "name": "lamp"})
         call.ears.say("What time is it?")
         await call.until(say.ReplyEnded)
@@ -269,8 +274,12 @@ async def test_server_and_client_tools_in_one_reply() -> None:
         assert made.call.name == "lamp"
         await answer(call, "on")
         await call.until(say.ReplyEnded, 2)
-        told = [each for each in call.chat.calls if each[0] == "tool"]
-    assert told == [("tool", "12:00"), ("tool", "on")]
+    assert chat.asked[-1][1:] == (
+        ChatMessage("assistant", "", (theirs,)),
+        ChatMessage("tool", "on"),
+        ChatMessage("assistant", "", (CALL,)),
+        ChatMessage("tool", "12:00"),
+    )
 
 
 @pytest.mark.parametrize("heard", [0, 3, 12, 40])
@@ -302,3 +311,92 @@ async def test_speech_detection_off_still_calls() -> None:
 
 def _records(call: Call) -> list[dict[str, object]]:
     return [json.loads(line) for line in call.trace.lines()][1:]
+
+
+class ThinksBeforeItCalls(RememberingChat):
+    """Writes its call when the test lets it."""
+
+    def __init__(self, replies: list[str | Calling]) -> None:
+        super().__init__(replies)
+        self.may_call_now = asyncio.Event()
+
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[ReplyToken, None]:
+        async with aclosing(super().generate(*args, **options)) as tokens:
+            async for token in tokens:
+                if token.calls:
+                    await self.may_call_now.wait()
+                yield token
+
+
+@pytest.mark.parametrize("text", ["Mm-hmm.", "No, make it ten please."])
+async def test_no_tool_runs_while_it_is_not_known_whether_the_caller_interrupts(text: str) -> None:
+    """What ran meanwhile would be lost with a response that has no words yet, and be run again."""
+    tools = Toolbox()
+    words = "Let me look at the clock in the hall for you. It will only take a moment or two."
+    chat = ThinksBeforeItCalls([Calling(words, (CALL,)), NOON, "Fine."])
+    async with call_with(chat=chat, tools=tools, ahead=False) as call:
+        listen(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyAudio)
+        await asyncio.sleep(2.5)  # later, it is not re-opened
+        number = begin(call, text)
+        await call.until(say.ReplyEnded)
+        chat.may_call_now.set()
+        await asyncio.sleep(0.5)
+        assert not tools.called
+        call.ears.hear(ev.SpeechPaused(number, 16_000))
+        call.ears.hear(ev.SilenceGrew(number, 5000))
+        await call.until(say.ReplyEnded, 2)
+        await asyncio.sleep(5)
+        goes_on = text == "Mm-hmm."
+        assert tools.called == ([CALL] if goes_on else [])
+        reply = " ".join(n.text for n in call.of(say.ReplyEnded) if isinstance(n, say.ReplyEnded))
+        assert (NOON in reply) or not goes_on
+    assert goes_on or not any(message.calls for message in chat.asked[-1])
+
+
+async def test_a_round_with_calls_of_the_client_and_of_the_server_is_read_as_it_stands() -> None:
+    """The server's result is there at once, and is none of the client's call."""
+    where = ModelCall("where", "{}")
+    chat = RememberingChat([Calling("", (where, CALL)), "One moment.", NOON])
+    async with call_with(chat=chat, tools=Toolbox(), ahead=False) as call:
+        await equip(call, {"type": "function", "name": "where", "parameters": {"type": "object"}})
+        call.ears.say("What time is it here?")
+        await call.until(say.ReplyEnded)
+        for output in (None, "Bonn"):
+            if output is not None:
+                await answer(call, output)
+                await call.until(say.ReplyEnded, 3)
+            else:
+                call.ears.say("Hello?")
+                await call.until(say.ReplyEnded, 2)
+                await asyncio.sleep(3)
+            told = messages_of(call.session.conversation)[:-1]
+            assert list(chat.asked[-1]) == told
+    assert [(each.text, each.calls) for each in told][1:5] == [
+        ("", (where,)),
+        ("Bonn", ()),
+        ("", (CALL,)),
+        ("12:00", ()),
+    ]
+
+
+class FailsWhenCancelled(RememberingChat):
+    """Its connection breaks just as its reply is not wanted any more."""
+
+    async def generate(self, *args: Any, **options: Any) -> AsyncGenerator[ReplyToken, None]:
+        async with aclosing(super().generate(*args, **options)) as tokens:
+            try:
+                async for token in tokens:
+                    yield token
+            except asyncio.CancelledError:
+                raise StageError("llm", "it broke") from None
+
+
+async def test_a_model_that_fails_as_the_call_ends_is_no_error_of_the_call() -> None:
+    chat = FailsWhenCancelled(["Hello."])
+    async with call_with(chat=chat, ahead=False) as call:
+        chat.hold = asyncio.Event()
+        call.ears.say("Hello?")
+        await chat.generating.wait()
+    assert chat.closed

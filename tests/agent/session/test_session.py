@@ -163,7 +163,7 @@ async def test_only_responses_can_be_truncated() -> None:
     async with call_with() as call:
         for item in (
             Message(ItemId("mine"), "user", "text", "Hello"),
-            Message(ItemId("other"), "assistant", "text", "Hello."),
+            Message(ItemId("other"), "assistant", "audio", "Hello."),
         ):
             await call.session.handle(ask.CreateItem(item))
             await call.session.handle(ask.TruncateItem(item.id, 500))
@@ -397,3 +397,25 @@ async def test_a_client_whose_audio_is_slowed_is_told() -> None:
         assert notice.type == "halfsec.notice"
         assert notice.fields["param"] == "input_audio_buffer.append"
         assert "1.25 times" in notice.fields["message"]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_a_written_response_has_no_audio_to_truncate(is_over: bool) -> None:
+    chat = RememberingChat(["Count to three."])
+    async with call_with(chat=chat) as call:
+        chat.hold = asyncio.Event()
+        options = ResponseOptions(output_modality="text")
+        await call.session.handle(ask.CreateResponse(options))
+        (started,) = await call.until(say.ReplyStarted)
+        assert isinstance(started, say.ReplyStarted)
+        if is_over:
+            chat.hold.set()
+            await call.until(say.ReplyEnded)
+        await call.session.handle(ask.TruncateItem(started.item_id, 0))
+        chat.hold.set()
+        await call.until(say.ReplyEnded)
+        codes = [n.code for n in call.notices if isinstance(n, say.Problem)]
+        assert codes == ["item_truncate_invalid_item_id"]
+        assert messages_of(call.session.conversation) == [
+            ChatMessage("assistant", "Count to three.")
+        ]

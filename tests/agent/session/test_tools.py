@@ -21,10 +21,10 @@ from agent.session.api.conversation import (
 )
 from agent.session.api.settings import ResponseOptions
 from agent.session.context.chat_messages import messages_of
-from agent.session.ports.stage_ports import ChatMessage, ReplyToken, Tools
+from agent.session.ports.stage_ports import NO_RESULT, ChatMessage, ReplyToken, Tools
 from tests.support.fakes.remembering import RememberingChat
 from tests.support.fakes.stages import Calling
-from tests.support.session.session_call import call_with
+from tests.support.session.session_call import Call, call_with
 from tests.support.session.tool_call import CALL, CLOCK, NOON, answer, equip, items, problems, until
 
 pytestmark = pytest.mark.virtual_time
@@ -307,6 +307,113 @@ async def test_an_item_that_is_created_while_the_context_is_settled() -> None:
     assert [each.role for each in chat.asked[0]] == ["user", "system"]
     assert [(each.role, each.text) for each in chat.asked[1]] == [
         (each.role, each.text) for each in told
+    ]
+
+
+OTHER = ModelCall("clock", '{"zone": "CET"}')
+
+
+def made_calls(call: Call) -> list[FunctionCall]:
+    return [n.call for n in call.of(say.ReplyCalled) if isinstance(n, say.ReplyCalled)]
+
+
+async def give_result(call: Call, made: FunctionCall, output: str) -> None:
+    item = FunctionOutput(ItemId(f"out_{output}"), made.call_id, output)
+    await call.session.handle(ask.CreateItem(item))
+
+
+async def ask_in_text(call: Call) -> None:
+    count = len(call.of(say.ReplyEnded))
+    await call.session.handle(ask.CreateResponse(ResponseOptions(output_modality="text")))
+    await call.until(say.ReplyEnded, count + 1)
+
+
+@pytest.mark.parametrize("words", ["", "Let me look."])
+async def test_results_that_come_in_another_order_belong_to_their_calls(words: str) -> None:
+    """The model reads from the order alone which call a result is of."""
+    chat = RememberingChat([Calling(words, (CALL, OTHER)), NOON, NOON])
+    async with call_with(chat=chat) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyEnded)
+        first, second = made_calls(call)
+        await give_result(call, second, "13:00")
+        await ask_in_text(call)
+        assert chat.asked[-1][1:] == (
+            ChatMessage("assistant", words, (CALL, OTHER)),
+            ChatMessage("tool", NO_RESULT),
+            ChatMessage("tool", "13:00"),
+        )
+        await give_result(call, first, "12:00")
+        await ask_in_text(call)
+        assert chat.asked[-1][1:] == (
+            ChatMessage("assistant", words, (CALL, OTHER)),
+            ChatMessage("tool", "12:00"),
+            ChatMessage("tool", "13:00"),
+            ChatMessage("assistant", NOON),
+        )
+
+
+async def test_a_result_that_comes_after_the_caller_s_next_words_stands_behind_its_call() -> None:
+    """A slow tool, and a caller who does not wait for it."""
+    chat = RememberingChat([Calling("Let me look.", (CALL,)), "One moment.", NOON])
+    async with call_with(chat=chat) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyEnded)
+        await asyncio.sleep(3)
+        call.ears.say("Hello?")
+        await call.until(say.ReplyEnded, 2)
+        (made,) = made_calls(call)
+        await give_result(call, made, "12:00")
+        await ask_in_text(call)
+    assert chat.asked[-1] == (
+        ChatMessage("user", "What time is it?"),
+        ChatMessage("assistant", "Let me look.", (CALL,)),
+        ChatMessage("tool", "12:00"),
+        ChatMessage("user", "Hello?"),
+        ChatMessage("assistant", "One moment."),
+    )
+
+
+async def test_calls_and_results_that_the_client_creates_are_read_as_they_stand() -> None:
+    chat = RememberingChat([NOON])
+    async with call_with(chat=chat) as call:
+        for number, each in enumerate((CALL, OTHER)):
+            item = FunctionCall(ItemId(f"made_{number}"), f"c{number}", each.name, each.arguments)
+            await call.session.handle(ask.CreateItem(item))
+            await asyncio.sleep(1)  # the model has it
+        for number in (0, 1):
+            output = FunctionOutput(ItemId(f"given_{number}"), f"c{number}", f"1{number}:00")
+            await call.session.handle(ask.CreateItem(output))
+        await ask_in_text(call)
+    assert chat.asked[-1] == (
+        ChatMessage("assistant", "", (CALL, OTHER)),
+        ChatMessage("tool", "10:00"),
+        ChatMessage("tool", "11:00"),
+    )
+
+
+async def test_results_in_the_order_of_their_calls_cost_no_history_taken_anew() -> None:
+    chat = RememberingChat([Calling("Let me look.", (CALL, OTHER)), NOON])
+    async with call_with(chat=chat) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyEnded)
+        for number, made in enumerate(made_calls(call)):
+            await give_result(call, made, f"1{number}:00")
+        await ask_in_text(call)
+        told = messages_of(call.session.conversation)[:-1]
+    assert list(chat.asked[-1]) == told
+    assert not any(name == "reset" for name, _ in chat.calls)
+
+
+def test_a_result_that_was_sent_twice_is_the_last_one() -> None:
+    made = FunctionCall(ItemId("i1"), "c1", CALL.name, CALL.arguments)
+    outputs = [FunctionOutput(ItemId(f"o{n}"), "c1", f"{n}:00") for n in (1, 2)]
+    assert messages_of([made, *outputs]) == [
+        ChatMessage("assistant", "", (CALL,)),
+        ChatMessage("tool", "2:00"),
     ]
 
 

@@ -11,6 +11,7 @@ import logging
 import random
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,13 @@ import pytest
 from agent.errors import StageError
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
-from agent.session.api.conversation import FunctionOutput, ItemId, Message, ModelCall
+from agent.session.api.conversation import (
+    FunctionOutput,
+    ItemId,
+    ItemReference,
+    Message,
+    ModelCall,
+)
 from agent.session.api.settings import ResponseOptions, SemanticVad, ServerVad
 from agent.session.ports.stage_ports import SpeechResult
 from agent.turn_taking import events as ev
@@ -182,7 +189,10 @@ class Walk:
     async def model_calls(self, drawn: tuple[bool, Sequence[str]]) -> None:
         has_words, names = drawn
         self._num_called += 1
-        calls = tuple(ModelCall(name, f'{{"n": {self._num_called}}}') for name in names)
+        calls = tuple(
+            ModelCall(name, f'{{"n": {self._num_called}, "at": {at}}}')
+            for at, name in enumerate(names)
+        )
         self.model.planned.append(Calling("words" if has_words else "", calls))
 
     async def tools(self, drawn: tuple[float, bool]) -> None:
@@ -278,6 +288,16 @@ class Walk:
             await self._request(ask.TruncateItem(spoken[-1].item_id, played_ms))
             await self._request(ask.CancelResponse())
 
+    async def client_truncates(self, _: None) -> None:
+        """It stops playing, says how far it has come, and lets the response go on."""
+        call = self.call
+        spoken = [each for each in call.spoken.values() if each.speaks and not each.out_of_band]
+        if spoken and spoken[-1].item_id in call.session.conversation:
+            played_ms = call.played_ms(spoken[-1])
+            call.flush()
+            spoken[-1].is_stopped = True
+            await self._request(ask.TruncateItem(spoken[-1].item_id, played_ms))
+
     async def client_cancels(self, _: None) -> None:
         self.call.flush(tells=True)
         await self._request(ask.CancelResponse())
@@ -288,7 +308,13 @@ class Walk:
             played_ms = self.call.played_ms(each)
             await self._request(ask.PlaybackReport(each.item_id, played_ms))
 
-    async def client_asks(self, options: ResponseOptions) -> None:
+    async def client_asks(self, drawn: tuple[ResponseOptions, int | None]) -> None:
+        options, refers_to = drawn
+        if refers_to is not None:
+            item_id = self._item(refers_to)
+            refers = () if item_id is None else (ItemReference(item_id),)
+            own = Message(ItemId("own"), "user", "text", "Look at this.")
+            options = replace(options, input=(*refers, own))
         await self._request(ask.CreateResponse(options))
 
     async def client_updates(self, changes: dict[str, Any]) -> None:
@@ -298,9 +324,12 @@ class Walk:
         await self._request(ask.UpdateSession(settings.changed(**changes)))
         self.call.follow(self.call.session.settings)
 
-    async def client_answers(self, asks: bool) -> None:
-        """It has run its tools."""
-        calls, self.call.calls = self.call.calls, []
+    async def client_answers(self, drawn: tuple[bool, bool, bool]) -> None:
+        """It has run its tools, perhaps not all of them, and not in order."""
+        asks, is_reversed, is_partial = drawn
+        calls = self.call.calls[::-1] if is_reversed else self.call.calls
+        num_done = 1 if is_partial else len(calls)
+        calls, self.call.calls = calls[:num_done], calls[num_done:]
         for made in calls:
             self._num_typed += 1
             item_id = ItemId(f"typed_{self._num_typed}")
@@ -350,6 +379,7 @@ class Walk:
         world.heal()
         self.model.planned.clear()
         await self.come_back(None)
+        await self.client_answers((False, False, False))
         await self.silence(ENDS_TURN_MS)
         await asyncio.sleep(4)
         await self.client_updates({"turn_detection": None, "tools": (), "tool_choice": "none"})
@@ -363,7 +393,7 @@ class Walk:
                 break
         await asyncio.sleep(40)
         options = ResponseOptions(output_modality="text", tool_choice="none")
-        await self.client_asks(options)  # its model is asked with all of the conversation
+        await self.client_asks((options, None))  # its model is asked with all of the conversation
         await asyncio.sleep(10)
         assert machine.agent is Agent.IDLE
         self.check()
@@ -417,16 +447,18 @@ DETECTIONS = (
 CALLS = (
     ["lookup"], ["lookup"], ["search"], ["search", "lookup"], ["transfer_to_other"], ["clock"],
     ["transfer_to_default"], ["clock", "lookup"], ["lookup", "transfer_to_other"],
+    ["clock", "clock"], ["clock", "clock", "clock"],
 )  # fmt: skip
 
 
-def _options(lots: random.Random) -> ResponseOptions:
-    return ResponseOptions(
+def _options(lots: random.Random) -> tuple[ResponseOptions, int | None]:
+    options = ResponseOptions(
         out_of_band=lots.random() < 0.2,
         output_modality=lots.choice([None, None, "text", "audio"]),
         instructions=lots.choice([None, None, "Sing."]),
         tool_choice=lots.choice([None, None, "none", "required"]),
     )
+    return options, lots.choice([None, None, 0, 3])
 
 
 def _changes(lots: random.Random) -> dict[str, Any]:
@@ -482,11 +514,12 @@ KINDS: dict[str, tuple[float, Draw]] = {
     "deletes": (1, lambda d: d.randint(0, 5)),
     "retrieves": (0.5, lambda d: d.randint(0, 5)),
     "stops": (1, lambda d: None),
+    "truncates": (1, lambda d: None),
     "cancels": (1.5, lambda d: None),
     "reports": (1, lambda d: None),
     "asks": (3, _options),
     "updates": (2.5, _changes),
-    "answers": (3, lambda d: d.random() < 0.7),
+    "answers": (3, lambda d: (d.random() < 0.7, d.random() < 0.4, d.random() < 0.3)),
 }
 """How often, and what is drawn."""
 

@@ -257,7 +257,10 @@ class FakeEars(_DeafEars):
     async def run(self, tell: Callable[[SpeechResult], None]) -> None:
         self._tell = tell
         self.running.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._tell = lambda heard: None
 
     async def feed(self, pcm: npt.NDArray[np.int16], rate_hz: int) -> None:
         self.fed.append(len(pcm))

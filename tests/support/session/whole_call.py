@@ -172,7 +172,7 @@ class SlowEars(FakeEars):
             self._world.failed.add(utterance)
             event = ev.TranscriptFailed(utterance, revision)
         result = SpeechResult(utterance, event)
-        asyncio.get_running_loop().call_later(self._world.ears_delay_s, self._tell, result)
+        asyncio.get_running_loop().call_later(self._world.ears_delay_s, lambda: self._tell(result))
 
     def close(self, utterance: int, *, was_echo: bool = False) -> None:
         super().close(utterance, was_echo=was_echo)
@@ -235,10 +235,11 @@ class Model(RememberingChat):
         """What comes in place of the next replies, where their tools allow that."""
         self.wants_condensing = False
         self.summary: tuple[str, ...] = ()
+        self._num_left_out = 0
 
     async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
         await super().reset(messages, summary)
-        self.summary = summary
+        self.summary, self._num_left_out = summary, 0
 
     def context_use(self) -> ContextUse | None:
         return ContextUse(2000, 0, 1900, 0) if self.wants_condensing else None
@@ -252,7 +253,9 @@ class Model(RememberingChat):
         self._find_last_reply()
         self.summary = (*self.summary, f"Summary {len(self.summary)}.")
         self.wants_condensing = False
-        return Condensed(self.summary, 0, tuple(each.role for each in gone), 1900, 500)
+        num_before, self._num_left_out = self._num_left_out, self._num_left_out + len(gone)
+        roles = tuple(each.role for each in gone)
+        return Condensed(self.summary, num_before, roles, 1900, 500)
 
     async def generate(
         self, turn: TurnId, *, tools: Tools | None = None, **options: Any
@@ -296,6 +299,8 @@ class Spoken:
     out_of_band: bool
     shown: str = ""
     is_over: bool = False
+    is_stopped: bool = False
+    """The client plays no more of it, whatever comes."""
     was_taken_back: bool = False
     """The caller went on with the message that it answered."""
     pieces: list[tuple[int, int, _Pcm]] = field(default_factory=list)
@@ -393,6 +398,8 @@ class Client(Call):
                 self._begun_with[response_id] = told(self.session.conversation)
             case say.ReplyText(response_id, delta):
                 self.spoken[response_id].shown += delta
+            case say.ReplyAudio(response_id) if self.spoken[response_id].is_stopped:
+                pass
             case say.ReplyAudio(response_id, pcm, rate_hz):
                 ends_ns = [each.end_ns for each in self.spoken.values()]
                 start_ns = max(self._clock.now_ns(), *ends_ns)
@@ -442,7 +449,8 @@ class Client(Call):
         context, run = self.session._context, self.session._responses.current
         if context._pending or context._edited:
             return  # changed since it was asked for, or of a response that is being cancelled
-        if run is not None and run.reply.rounds and not run.reply.ended:
+        is_going = run is not None and (not run.reply.ended or run.reply.held_at is not None)
+        if run is not None and run.reply.rounds and is_going:
             return  # what was before its tools may have been changed while they ran
         messages = told(self.session.conversation)
         supposed = None if context._was_said else context._supposed

@@ -93,6 +93,75 @@ def test_a_truncation_that_claims_more_than_was_played_changes_nothing() -> None
     assert items(call)[1].text == reply
 
 
+@pytest.mark.parametrize("from_position_ms", [-400, -1, 0, 1, 150, "all"])
+def test_a_truncation_alone_does_not_end_the_response_and_cuts_the_history(
+    from_position_ms: int | str,
+) -> None:
+    """The client need not cancel: what it gets behind the cut it does not play. Its own position
+    may be ahead of the server's by a fast sound card, or be the very same."""
+    reply = "Your table is booked for nine at the window."
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1.1)
+        run = call.session._responses.current
+        assert run is not None
+        playback = run.reply.playback
+        at_ms = playback.sent // 24
+        if isinstance(from_position_ms, int):
+            at_ms = playback.position(call.session._clock.now_ns()) // 24 + from_position_ms
+        await call.session.handle(ask.TruncateItem(items(call)[-1].id, at_ms))
+        num_sent = len(call.of(say.ReplyAudio))
+        await call.until(say.ReplyEnded)
+        assert len(call.of(say.ReplyAudio)) > num_sent
+        check(call)
+        await asyncio.sleep(2)
+        call.ears.say("And the bill?")
+        await call.until(say.ReplyEnded, 2)
+        check(call)
+
+    def check(call: Call) -> None:
+        (truncated,) = call.of(say.ItemTruncated)
+        assert isinstance(truncated, say.ItemTruncated)
+        num_chars = truncated.audio_end_ms // 50
+        ends = [at for at in range(num_chars + 1) if reply[at : at + 1] == " "]
+        assert items(call)[1].text == reply[: ends[-1]]
+        assert items(call)[1].status == "incomplete"
+
+    call = play(story, reply)
+    assert (ended(call)[0].status, ended(call)[0].text) == ("completed", reply)
+    assert isinstance(call.chat, RememberingChat)
+    assert [each.text for each in call.chat.asked[-1]][1] == items(call)[1].text
+    wire_is_in_order(call)
+
+
+def test_a_response_behind_one_that_was_truncated_at_its_position_is_heard_at_once() -> None:
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1.1)
+        run = call.session._responses.current
+        assert run is not None
+        at_ms = run.reply.playback.position(call.session._clock.now_ns()) // 24
+        await call.session.handle(ask.TruncateItem(items(call)[-1].id, at_ms))
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await call.until(say.ReplyAudio, len(call.of(say.ReplyAudio)) + 1)
+        await asyncio.sleep(0.26)
+        await call.session.handle(ask.CancelResponse())
+
+    call = play(story, "Your table is booked for nine at the window.", "Seven eight nine.")
+    assert ended(call)[1].text == "Seven"
+
+
+def test_a_second_truncation_of_a_response_in_progress_brings_no_words_back() -> None:
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1.1)
+        for at_ms in (500, 900):
+            await call.session.handle(ask.TruncateItem(items(call)[-1].id, at_ms))
+        await call.until(say.ReplyEnded)
+
+    call = play(story, "Your table is booked for nine at the window.")
+    assert items(call)[1].text == "Your table"
+
+
 def test_audio_that_the_client_throws_away_was_nothing() -> None:
     async def story(call: Call) -> None:
         await asyncio.sleep(1)

@@ -4,7 +4,7 @@ import pytest
 
 from agent.session.api.conversation import ModelCall
 from agent.session.api.settings import Truncation
-from agent.session.ports.stage_ports import ChatMessage
+from agent.session.ports.stage_ports import NO_RESULT, ChatMessage
 from agent.stages.remote.text_history import TextHistory
 from llm_engine.chat.summary import KEPT
 
@@ -174,3 +174,29 @@ def test_by_the_usual_rule_the_summary_stays_as_long_as_there_are_turns() -> Non
     found.reset([*(exchange * 8), user("And now?")], ("z" * 200,))
     assert found.drop_to_fit(20) > 0
     assert found.summary == ("z" * 200,)
+
+
+def test_a_call_whose_result_is_missing_has_one_that_says_so() -> None:
+    """Servers refuse a call without a result right behind it."""
+    found = history(
+        user("Rain?"), agent("One moment.", CALL, CALL), ChatMessage("tool", "a"), user("Hello?")
+    )
+    found.append(agent("", CALL))
+    sent = found.prompt()
+    assert [(each["role"], each["content"]) for each in sent[1:]] == [
+        ("user", "Rain?"),
+        ("assistant", "One moment."),
+        ("tool", "a"),
+        ("tool", NO_RESULT),
+        ("user", "Hello?"),
+        ("assistant", ""),
+        ("tool", NO_RESULT),
+    ]
+    called = [call["id"] for each in sent for call in each.get("tool_calls", ())]
+    assert called == [each["tool_call_id"] for each in sent if each["role"] == "tool"]
+
+
+def test_a_result_whose_call_is_gone_is_not_sent() -> None:
+    """Servers refuse it, in each request from then on."""
+    found = history(user("Rain?"), ChatMessage("tool", "a"), agent("No."))
+    assert [each["role"] for each in found.prompt()] == ["system", "user", "assistant"]
