@@ -14,10 +14,10 @@ lies in the last second, and in how it goes: so the states behind the second blo
 eight stretches that are the shorter the nearer they are to the pause, go to a small network of our
 own (`turn_model_head.py`). It is trained on 2,500 recordings of 125 halting readers and on speakers
 of numbers, beside one studio voice. Over pauses of at least 192 ms, asked 80 ms after the voice,
-the area under the curve is 0.91 for all 2,477 recordings of 125 other halting readers, 0.87 for
-numbers and spelling of other speakers, and of the studio voice's prompts 0.78, 0.90 with spliced
-pauses (held-back half). A line in place of the network has 0.90, 0.86, 0.71 and 0.86; the published
-classifier 0.59 for the prompts and 0.70 for the spliced pauses (`benchmarks/end_of_turn/`).
+the area under the curve is 0.90 for all 2,477 recordings of 125 other halting readers, 0.87 for
+numbers and spelling of other speakers, and of the studio voice's prompts 0.82, 0.92 with spliced
+pauses (held-back half). The published classifier has 0.59 for the prompts and 0.70 for the spliced
+pauses. What else was tried as a head stands in `benchmarks/end_of_turn/head_training.py`.
 
 Only the newest WINDOW_S go through the network, and only through half of it: 11 ms on one thread,
 where all of it takes 18 (two-core EPYC). It runs as soon as a pause is found: a sixth of a second

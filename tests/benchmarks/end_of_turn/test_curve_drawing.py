@@ -96,7 +96,7 @@ def test_a_legend_of_five_has_two_rows() -> None:
 
 
 def test_the_page_s_drawing_is_that_of_the_committed_result(tmp_path: Path) -> None:
-    result = ROOT / "benchmarks/results/end-of-turn-xeon-2core-2026-11-25.json"
+    result = ROOT / "benchmarks/results/end-of-turn-epyc-2core-2026-11-28.json"
     panels = fit_panels(json.loads(result.read_text()))
     shipped = {point.label for point in panels["all"]["shipped"]}
     assert shipped == {"high", "auto", "medium", "low"}
