@@ -19,6 +19,9 @@ def open_session(
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # A pattern is kept for each length of input, 12 KB of hibari's, and its one large block lies
+    # beside what a length that only the run itself finds out has to take anew.
+    options.enable_mem_pattern = False
     serialized = model.read_bytes()
     if extra_output and extra_output.encode() in serialized:
         serialized += _graph_output(extra_output)

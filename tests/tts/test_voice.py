@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.faults.damaged_models import damage
+from benchmarks.soak.allocator import allocated
 from latency_budget.account.marks import AUDIBLE
 from tests.support.models import model_path
 from tts import (
@@ -335,3 +336,24 @@ def test_durations_appear_without_changing_the_model() -> None:
     assert [output.name for output in extra] == [*plain, "/Round_output_0"]
     unknown = open_session(model, threads=1, extra_output="/no_such_tensor").get_outputs()
     assert [output.name for output in unknown] == plain
+
+
+@pytest.mark.models
+def test_nothing_is_kept_for_each_length_of_a_sentence() -> None:
+    if allocated() is None:
+        pytest.skip("the C library does not say what it has allocated")
+    model = Path(hibari.voices.voice_path(hibari.voices.DEFAULT, download_missing=False))
+    session = open_session(model, threads=1)
+
+    def speak(num_phonemes: int) -> None:
+        ids = np.full((1, num_phonemes), 5, np.int64)
+        session.run(None, {"ids": ids, "speed": np.ones(1, np.float32)})
+
+    speak(60)  # the longest: scratch memory is as large as it gets
+    before = allocated()
+    for num_phonemes in range(4, 54):
+        speak(num_phonemes)
+    after = allocated()
+    assert before is not None
+    assert after is not None
+    assert after.heap_bytes - before.heap_bytes < 64 << 10
