@@ -261,8 +261,10 @@ def test_what_is_kept_is_in_use_until_it_is_freed() -> None:
 async def test_a_sample_is_without_what_the_tracing_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = {"tasks": 3, "pool_threads": 1, "tracing": 16 << 20, "malloc": 5 << 20, "free": None}
-    answer |= {"heap": {}, "large": {}}
+    answer = {
+        **{"tasks": 3, "pool_threads": 1, "heap": {}, "large": {}},
+        **{"tracing": 16 << 20, "malloc": 5 << 20, "free": None},
+    }
 
     async def nothing(url: str) -> dict[str, float]:
         return {}
