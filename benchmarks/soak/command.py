@@ -178,7 +178,7 @@ def _progress(state: SoakState, end_s: float) -> None:
     text = (
         f"{state.elapsed_s / 60:.1f}/{end_s / 60:.0f} min  visits {len(state.visits)}  "
         f"answers {turns}  failed {failed}  load {100 * values.get('load', 0):.0f} %  "
-        f"{values['rss_mb']:.0f} MB  threads {values.get('threads', 0):.0f}  "
+        f"{values.get('rss_mb', 0):.0f} MB  threads {values.get('threads', 0):.0f}  "
         f"tasks {values.get('tasks', 0):.0f}  fds {values.get('descriptors', 0):.0f}"
     )
     end = "\r" if sys.stderr.isatty() else "\n"

@@ -2,9 +2,12 @@
 
 Run by the bench as `python -m benchmarks.soak.probed_server serve ...`. The heap is traced
 (`tracemalloc`) from the first request on, that is when the models are loaded: what the calls
-allocate is seen, and a snapshot takes a few hundredths of a second. What native code allocates is
-in none of these figures; it is in the process's memory. The lines that hold most are named with
-their callers, since memory that a library allocates says nothing of who keeps it.
+allocate is seen. A snapshot takes a few hundredths of a second, and tens of MB for as long; what it
+leaves to the allocator is given back at once, or the server's memory would go up with each. What
+the tracing itself takes is told as well, to be taken off. What native code allocates is not in the
+heap: of the whole process the allocator says how much is in use (`allocator.py`). The lines that
+hold most are named with their callers, since memory that a library allocates says nothing of who
+keeps it.
 """
 
 import asyncio
@@ -16,7 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.__main__ import main
+from agent.stages.heap import trim_heap
 from benchmarks.callers.control_socket import Json, RecordedLoop, listen
+
+from .allocator import allocated
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -54,16 +60,25 @@ class Probe:
         self.loop.install()
 
     def handle(self, request: Json) -> Json:
-        """`{"heap": bool}` -> `{"tasks", "pool_threads", "heap", "large"}`: threads of the pools
-        that make them as they are needed, the heap in bytes by subsystem, and by line the largest
-        parts of it. Raises RuntimeError where there is no loop."""
+        """`{"heap": bool}` -> `{"tasks", "pool_threads", "tracing", "malloc", "free", "heap",
+        "large"}`: threads of the pools that make them as they are needed; bytes that the tracing
+        takes, and that the allocator has in use without it, and free (None where it does not say);
+        the heap in bytes by subsystem, and by line the largest parts of it. Raises RuntimeError
+        where there is no loop."""
         loop = self.loop.loop
         if loop is None:
             raise RuntimeError("the server has no event loop")
+        tracing = tracemalloc.get_tracemalloc_memory() if tracemalloc.is_tracing() else 0
+        held = allocated()
         sizes, large = self._heap() if request.get("heap") else ({}, {})
+        if sizes:
+            trim_heap()
         return {
             "tasks": len(asyncio.all_tasks(loop)),
             "pool_threads": sum(each.name.startswith(POOLS) for each in threading.enumerate()),
+            "tracing": tracing,
+            "malloc": None if held is None else held.heap_bytes - tracing,
+            "free": None if held is None else held.free_bytes,
             "heap": sizes,
             "large": large,
         }

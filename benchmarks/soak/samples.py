@@ -25,6 +25,7 @@ METRICS: Final = {
     "store_waiting": "halfsec_store_turns_waiting",
     "traces": "halfsec_traces_kept",
     "evictions": "halfsec_llm_evictions_total",
+    "cache_bytes": "halfsec_llm_cache_bytes",
 }
 """Names in a sample and at `/metrics`; a name with labels is added up over them."""
 
@@ -64,15 +65,12 @@ class SampledServer:
 
 async def take_sample(server: SampledServer, at_s: float, part: int, *, heap: bool) -> Sample:
     """Read everything once. A source that fails leaves its values out; a server that is gone raises
-    BenchError."""
+    BenchError. Memory is the server's: without what the probe's tracing takes."""
     values: Values = {}
     memory_mb = resident_mb(server.pid)
     if memory_mb is None:
         raise BenchError("The server's process has ended; its log says why.")
-    values["rss_mb"] = memory_mb
     own_mb = anonymous_mb(server.pid)
-    if own_mb is not None:
-        values["anonymous_mb"] = own_mb
     values |= _counts(server.pid)
     spent_s = cpu_s(server.pid)
     if spent_s is not None:
@@ -84,6 +82,13 @@ async def take_sample(server: SampledServer, at_s: float, part: int, *, heap: bo
         probed = await asyncio.to_thread(request, server.socket, heap=heap)
         values["tasks"] = probed["tasks"]
         sizes, large = probed["heap"], probed["large"]
+        tracing_mb = values["tracing_mb"] = probed["tracing"] / (1 << 20)
+        values["rss_mb"] = memory_mb - tracing_mb
+        if own_mb is not None:
+            values["anonymous_mb"] = own_mb - tracing_mb
+        for name in ("malloc", "free"):
+            if probed[name] is not None:
+                values[f"{name}_mb"] = probed[name] / (1 << 20)
         if "threads" in values:  # a pool's threads are made as they are needed, up to its bound
             values["threads"] -= probed["pool_threads"]
         if sizes:

@@ -1,5 +1,6 @@
 """Traces: written, read back, and refused with the line that is wrong."""
 
+import gc
 import json
 from contextlib import suppress
 from enum import StrEnum
@@ -105,6 +106,19 @@ def nested(depth: int) -> object:
     for _ in range(depth):
         value = [value]
     return value
+
+
+def test_the_garbage_collector_does_not_visit_the_records() -> None:
+    """A call's ring holds thousands, and a full collection stops every thread."""
+    trace = writer()
+    gc.collect()
+    before = len(gc.get_objects())
+    for at_ns in range(1000):
+        trace.append(at_ns, "event", 1, "audio", voiced=[True, False], level=0.5, text=str(at_ns))
+    for _ in range(2):  # a tuple may come up before those in it
+        gc.collect()
+    assert len(gc.get_objects()) - before < 100
+    assert len(trace) == 1000
 
 
 @pytest.mark.parametrize(

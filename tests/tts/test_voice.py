@@ -9,9 +9,11 @@ from typing import NoReturn
 
 import hibari.voices
 import numpy as np
+import onnxruntime
 import pytest
 
 from benchmarks.faults.damaged_models import damage
+from benchmarks.soak.allocator import allocated
 from latency_budget.account.marks import AUDIBLE
 from tests.support.models import model_path
 from tts import (
@@ -24,7 +26,7 @@ from tts import (
     load_voice,
 )
 from tts.loudness import TARGET_DBFS, active_dbfs
-from tts.onnx_session import open_session
+from tts.onnx_session import LONG_INPUT, open_session
 from tts.text.normalize import spoken_words
 from tts.voice import MAX_SENTENCE_CHARS, PostprocessedVoice, split_sentences
 from tts.voices.engine import RawSpeech
@@ -335,3 +337,46 @@ def test_durations_appear_without_changing_the_model() -> None:
     assert [output.name for output in extra] == [*plain, "/Round_output_0"]
     unknown = open_session(model, threads=1, extra_output="/no_such_tensor").get_outputs()
     assert [output.name for output in unknown] == plain
+
+
+@pytest.mark.models
+def test_nothing_is_kept_for_each_length_of_a_sentence() -> None:
+    if allocated() is None:
+        pytest.skip("the C library does not say what it has allocated")
+    model = Path(hibari.voices.voice_path(hibari.voices.DEFAULT, download_missing=False))
+    session = open_session(model, threads=1)
+
+    def speak(num_phonemes: int) -> None:
+        ids = np.full((1, num_phonemes), 5, np.int64)
+        session.run(None, {"ids": ids, "speed": np.ones(1, np.float32)})
+
+    speak(60)  # the longest: scratch memory is as large as it gets
+    before = allocated()
+    for num_phonemes in range(4, 54):
+        speak(num_phonemes)
+    after = allocated()
+    assert before is not None
+    assert after is not None
+    assert after.heap_bytes - before.heap_bytes < 64 << 10
+
+
+@pytest.mark.models
+def test_scratch_memory_of_a_long_sentence_is_given_back() -> None:
+    model = Path(hibari.voices.voice_path(hibari.voices.DEFAULT, download_missing=False))
+
+    def kept(options: onnxruntime.RunOptions | None) -> int:
+        """Bytes that a long run leaves in use."""
+        session = open_session(model, threads=1)
+        ids = np.full((1, LONG_INPUT + 100), 5, np.int64)
+        before = held()
+        session.run(None, {"ids": ids, "speed": np.ones(1, np.float32)}, options)
+        return held() - before
+
+    def held() -> int:
+        state = allocated()
+        if state is None:
+            pytest.skip("the C library does not say what it has allocated")
+        return state.heap_bytes + state.mapped_bytes
+
+    # What the outputs lie in stays until the next long run: 12 of 29 MB.
+    assert kept(None) < kept(onnxruntime.RunOptions()) - (8 << 20)

@@ -1,11 +1,13 @@
 """`halfsec bench soak` without its server: state, pacing, samples, verdicts, page, thirty days."""
 
 import asyncio
+import os
 import random
 import re
 import tracemalloc
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from agent.client.errors import ConnectError
 from agent.errors import BenchError
 from benchmarks.signals.recordings import find_recordings, wav_bytes
-from benchmarks.soak import command
+from benchmarks.soak import command, samples
+from benchmarks.soak.allocator import allocated
 from benchmarks.soak.callers import (
     KINDS,
     Visit,
@@ -26,7 +29,7 @@ from benchmarks.soak.horizon import rows_of
 from benchmarks.soak.pacer import MAX_S, MIN_S, Pacer
 from benchmarks.soak.page import svg_page
 from benchmarks.soak.probed_server import Probe, subsystem
-from benchmarks.soak.samples import Sample, read_metrics
+from benchmarks.soak.samples import Sample, SampledServer, read_metrics, take_sample
 from benchmarks.soak.state import SoakState
 from benchmarks.soak.trends import ALLOWANCES
 
@@ -240,6 +243,48 @@ def test_subsystems() -> None:
     assert subsystem("/usr/lib/python3.11/json/decoder.py") == "python"
 
 
+def test_what_is_kept_is_in_use_until_it_is_freed() -> None:
+    before = allocated()
+    if before is None:
+        pytest.skip("the C library does not say what it has allocated")
+    kept = [bytes(4096) for _ in range(2048)]  # too large for Python's own arenas, not for a heap
+    during = allocated()
+    assert during is not None
+    assert during.heap_bytes - before.heap_bytes >= len(kept) << 12
+    kept.clear()
+    after = allocated()
+    assert after is not None
+    assert after.heap_bytes - before.heap_bytes < 1 << 20
+    assert after.free_bytes >= 0
+
+
+async def test_a_sample_is_without_what_the_tracing_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = {
+        **{"tasks": 3, "pool_threads": 1, "heap": {}, "large": {}},
+        **{"tracing": 16 << 20, "malloc": 5 << 20, "free": None},
+    }
+
+    async def nothing(url: str) -> dict[str, float]:
+        return {}
+
+    monkeypatch.setattr(samples, "read_server", nothing)
+    monkeypatch.setattr(samples, "resident_mb", lambda pid: 900.0)
+    monkeypatch.setattr(samples, "anonymous_mb", lambda pid: 500.0)
+    monkeypatch.setattr(samples, "request", lambda path, heap: answer)
+    server = SampledServer("ws://localhost:1/v1/realtime", os.getpid(), tmp_path, {})
+    values = (await take_sample(server, 0.0, 1, heap=False)).values
+    assert (values["rss_mb"], values["anonymous_mb"], values["malloc_mb"]) == (884.0, 484.0, 5.0)
+    assert "free_mb" not in values
+    monkeypatch.setattr(samples, "request", refused)
+    assert "rss_mb" not in (await take_sample(server, 0.0, 1, heap=False)).values
+
+
+def refused(path: Path, heap: bool) -> NoReturn:
+    raise RuntimeError("the server has no event loop")
+
+
 async def test_the_probe_names_who_keeps_much_and_counts_the_threads_of_pools() -> None:
     probe = Probe()
     probe.loop.loop = asyncio.get_running_loop()
@@ -252,6 +297,12 @@ async def test_the_probe_names_who_keeps_much_and_counts_the_threads_of_pools() 
     finally:
         tracemalloc.stop()
     assert found["pool_threads"] >= 1
+    assert found["tracing"] > 0
+    held = allocated()
+    if held is not None:
+        mine = held.heap_bytes - found["tracing"]
+        assert found["malloc"] == pytest.approx(mine, abs=32 << 20)
+        assert found["free"] >= 0
     assert found["tasks"] == 1
     assert found["heap"]["numpy"] >= kept.nbytes
     (name,) = (name for name, size in found["large"].items() if size >= kept.nbytes)
