@@ -1,7 +1,7 @@
 """State of a session, as another server needs it to go on with the call.
 
 It holds what can't be computed anew: settings, items, how far ids have counted, and what the caller
-has heard of the newest reply. Token ids, caches and audio are not in it: the model reads the
+has heard of the newest reply, and of those in front of it that are still played. Token ids, caches and audio are not in it: the model reads the
 conversation once more. What the caller says at the very moment is lost.
 """
 
@@ -27,7 +27,7 @@ class SpokenChunk:
 
 @dataclass(frozen=True, slots=True)
 class ReplyState:
-    """The newest reply, which may be in progress."""
+    """The newest reply, which may be in progress, or one in front of it that is still played."""
 
     item_id: ItemId
     in_progress: bool
@@ -95,3 +95,10 @@ class SessionState:
     reply: ReplyState | None
     """None before the first."""
     background: BackgroundState = BackgroundState()
+    earlier: tuple[ReplyState, ...] = ()
+    """Replies in front of the newest one that the client still plays, the oldest first."""
+
+    @property
+    def is_playing(self) -> bool:
+        """True while a reply is generated, spoken or played: how much was heard of it changes."""
+        return bool(self.earlier) or (self.reply is not None and self.reply.in_progress)

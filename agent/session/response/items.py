@@ -320,12 +320,28 @@ class ReplyItems:
         reply = self._newest
         if reply is None or reply.options.out_of_band or not (reply.has_item or reply.rounds):
             return None
+        return self._state_of(reply, in_progress=in_progress and not reply.taken_back)
+
+    def earlier_states(self) -> tuple[ReplyState, ...]:
+        """States of the responses in front of the newest one of which the client still plays what
+        was sent, the oldest first. They are in progress until they were played."""
+        now_ns = self._clock.now_ns()
+        return tuple(
+            self._state_of(each, in_progress=True)
+            for item_id, each in self._kept.items()
+            if each is not self._newest
+            and not each.is_stopped
+            and each.playback.end_ns() > now_ns
+            and item_id in self._conversation
+        )
+
+    def _state_of(self, reply: Reply, *, in_progress: bool) -> ReplyState:
         stands_at = reply.held_at if reply.claimed_chars is None else reply.claimed_chars
         if reply.is_opener_all:
             stands_at = 0
         return ReplyState(
             reply.item_id,
-            in_progress and not reply.taken_back,
+            in_progress,
             reply.speaks,
             reply.text,
             reply.first_char,
@@ -339,9 +355,9 @@ class ReplyItems:
         )
 
     def restore(self, state: ReplyState, settings: SessionSettings) -> bool:
-        """Take over the newest response of another server. One in progress ends there: the history
-        keeps what was heard of it. Its client may still correct that. Returns whether any word of
-        it was heard."""
+        """Take over a response of another server, the newest one last. One in progress ends there:
+        the history keeps what was heard of it. Its client may still correct that. Returns whether
+        any word of it was heard."""
         playback = Playback.of_spoken(state.rate_hz, state.chunks)
         heard = state.stands_at
         if heard is None:

@@ -592,7 +592,7 @@ def play(seed: int, moves: Sequence[Move]) -> None:
     virtual_time.run(story)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(60), 140, 229, 245, 690])
 def test_whatever_is_said_is_kept_as_it_was_heard(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
