@@ -7,7 +7,7 @@ A record has one field for each item, so that a change writes little, and a few 
 | `head` | format, who may resume, what the call is |
 | `settings`, `session` | settings and counters of the session |
 | `reply`, `played` | the newest reply; how much of it was heard, which changes ten times a second |
-| `earlier`, `earlier_played` | the same of the replies in front of it that are still played, where there are any |
+| `earlier`, `earlier_played` | the same of replies in front of it that are still played |
 | `background` | tools in the background, where there are any |
 | `order`, `item:ID` | ids of the items in order; one item |
 
