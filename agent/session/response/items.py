@@ -127,6 +127,8 @@ class ReplyItems:
         previous = self._conversation.last_id()
         if not reply.options.out_of_band:
             previous = self._add(reply, item)
+            if not (reply.has_item or reply.has_called):
+                reply.joins_message = not self._context.is_next(item)
             if not reply.generated:
                 self._context.edited()  # a chat of its own has made the call
         self._ids.release(item_id)
@@ -172,7 +174,7 @@ class ReplyItems:
             elif reply.was_looping or reply.continues is not None:
                 self._correct(reply, len(reply.text))
         is_mixed = reply.has_called and bool(reply.rounds)  # the client's call is told apart
-        if reply.generated and (reply.is_displaced or is_mixed):
+        if reply.generated and (reply.is_displaced or is_mixed or reply.joins_message):
             self._context.edited()
         self._end(reply, status, reason, len(reply.text))
         self._record(reply, len(reply.text))
