@@ -306,9 +306,9 @@ class Session:
         """Go on with a call of another server, once, before `run`. The session was made with the
         state's settings. Its client is lost at first; `client_back` follows.
 
-        A reply in progress, or still played, ends where it was heard, words of the caller that were not transcribed
-        are lost, and so are tools that ran in the background. Raises ClientError for items that
-        contradict each other.
+        A reply in progress, or still played, ends where it was heard, words of the caller that were
+        not transcribed are lost, and so are tools that ran in the background. Raises ClientError
+        for items that contradict each other.
         """
         for item in state.items:
             self.conversation.add(item)

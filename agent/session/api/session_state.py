@@ -1,8 +1,9 @@
 """State of a session, as another server needs it to go on with the call.
 
 It holds what can't be computed anew: settings, items, how far ids have counted, and what the caller
-has heard of the newest reply, and of those in front of it that are still played. Token ids, caches and audio are not in it: the model reads the
-conversation once more. What the caller says at the very moment is lost.
+has heard of the newest reply, and of those in front of it that are still played. Token ids, caches
+and audio are not in it: the model reads the conversation once more. What the caller says at the
+very moment is lost.
 """
 
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class ReplyState:
     """Samples heard when this was recorded."""
     chunks: tuple[SpokenChunk, ...]
     rounds: tuple[ToolRound, ...]
-    """Rounds of server tools."""
+    """Rounds of server tools; none where the client has deleted the item."""
 
 
 @dataclass(frozen=True, slots=True)

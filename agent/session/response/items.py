@@ -8,6 +8,7 @@ reply is encoded from its text, as it was heard, and everything before it keeps 
 a prefill of the reply, while it is still being played.
 """
 
+import itertools
 from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
@@ -265,8 +266,9 @@ class ReplyItems:
 
         A response in progress goes on, as with OpenAI; what is sent behind the cut counts as not
         heard. The client may have played more by then than it seems here, but not more than was
-        sent: who claims that has not said where it stopped. None where the item is no reply that is
-        still kept.
+        sent: who claims that has not said where it stopped. A client that has played nothing of it
+        has stopped in a response in front of it, which is cut as well. None where the item is no
+        reply that is still kept.
         """
         reply = self._kept.get(item_id)
         if reply is None:
@@ -278,6 +280,9 @@ class ReplyItems:
         elif audio_end_ms * playback.rate_hz // 1000 <= playback.sent:
             before = playback.sent if reply.stopped_at is None else reply.stopped_at
             reply.stopped_at, reply.is_stopped = min(samples, before), True
+        if audio_end_ms <= 0:
+            for each in self._played_before(reply):
+                self.stop(each)
         return samples * 1000 // reply.playback.rate_hz
 
     def stop(self, reply: Reply) -> None:
@@ -327,20 +332,23 @@ class ReplyItems:
     def earlier_states(self) -> tuple[ReplyState, ...]:
         """States of the responses in front of the newest one of which the client still plays what
         was sent, the oldest first. They are in progress until they were played."""
-        now_ns = self._clock.now_ns()
         return tuple(
             self._state_of(each, in_progress=True)
-            for item_id, each in self._kept.items()
-            if each is not self._newest
-            and not each.is_stopped
-            and each.playback.end_ns() > now_ns
-            and item_id in self._conversation
+            for each in self._played_before(self._newest)
+            if each.item_id in self._conversation
         )
+
+    def _played_before(self, reply: Reply | None) -> list[Reply]:
+        """The responses in front of this one that the client still plays, the oldest first."""
+        now_ns = self._clock.now_ns()
+        before = itertools.takewhile(lambda each: each is not reply, self._kept.values())
+        return [each for each in before if not each.is_stopped and each.playback.end_ns() > now_ns]
 
     def _state_of(self, reply: Reply, *, in_progress: bool) -> ReplyState:
         stands_at = reply.held_at if reply.claimed_chars is None else reply.claimed_chars
         if reply.is_opener_all:
             stands_at = 0
+        is_deleted = reply.has_item and reply.item_id not in self._conversation
         return ReplyState(
             reply.item_id,
             in_progress,
@@ -353,7 +361,7 @@ class ReplyItems:
             reply.playback.rate_hz,
             self._heard_samples(reply),
             reply.playback.spoken(),
-            tuple(reply.rounds),
+            () if is_deleted else tuple(reply.rounds),
         )
 
     def restore(self, state: ReplyState, settings: SessionSettings) -> bool:

@@ -341,6 +341,26 @@ def test_a_server_tool_that_ran_is_not_run_again() -> None:
     assert asked == [("user", "Is it booked?"), ("assistant", ""), ("tool", "booked")]
 
 
+def test_a_deleted_reply_with_tools_does_not_come_back() -> None:
+    states: list[SessionState] = []
+
+    async def before(clock: ManualClock) -> None:
+        chat = RememberingChat([Calling("", (CALL,)), REPLY])
+        async with call_with(chat=chat, tools=Toolbox(), clock=clock) as call:
+            listen(call)
+            call.ears.say("Book it.")
+            await call.until(say.ReplyAudio)
+            await call.session.handle(ask.DeleteItem(items(call)[-1].id))
+            states.append(recorded(call.session.state()))
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(0.5)
+
+    virtual_time.run(before)
+    assert texts(go_on(states[0], story))[:1] == ["Book it."]
+    assert not any(item.rounds for item in items(go_on(states[0], story)))
+
+
 def test_a_server_tool_that_ran_when_the_server_died_may_have_done_its_work() -> None:
     """It is not known to be cancelled: a model that reads so books a second time."""
     states: list[SessionState] = []
