@@ -327,7 +327,10 @@ class ReplyItems:
         reply = self._newest
         if reply is None or reply.options.out_of_band or not (reply.has_item or reply.rounds):
             return None
-        return self._state_of(reply, in_progress=in_progress and not reply.taken_back)
+        if reply.taken_back:  # nothing of it counts as heard, whatever the client says later
+            text = reply.text[: reply.first_char]
+            return replace(self._state_of(reply, in_progress=False), text=text, chunks=())
+        return self._state_of(reply, in_progress=in_progress)
 
     def earlier_states(self) -> tuple[ReplyState, ...]:
         """States of the responses in front of the newest one of which the client still plays what

@@ -603,7 +603,7 @@ def play(seed: int, moves: Sequence[Move]) -> None:
     virtual_time.run(story)
 
 
-@pytest.mark.parametrize("seed", [*range(60), 140, 229, 245, 690, 966, 1084, 2711, 2789])
+@pytest.mark.parametrize("seed", [*range(60), 140, 229, 245, 690, 966, 1084, 2711, 2789, 3393])
 def test_whatever_is_said_is_kept_as_it_was_heard(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
