@@ -7,6 +7,7 @@ A record has one field for each item, so that a change writes little, and a few 
 | `head` | format, who may resume, what the call is |
 | `settings`, `session` | settings and counters of the session |
 | `reply`, `played` | the newest reply; how much of it was heard, which changes ten times a second |
+| `earlier`, `earlier_played` | the same of replies in front of it that are still played |
 | `background` | tools in the background, where there are any |
 | `order`, `item:ID` | ids of the items in order; one item |
 
@@ -106,6 +107,8 @@ _SESSION: Final = TypeAdapter(_Session)
 _SETTINGS: Final = TypeAdapter(SessionSettings)
 _REPLY: Final = TypeAdapter(ReplyState)
 _PLAYED: Final = TypeAdapter(_Played)
+_EARLIER: Final = TypeAdapter(tuple[ReplyState, ...])
+_EARLIER_PLAYED: Final = TypeAdapter(tuple[_Played, ...])
 _BACKGROUND: Final = TypeAdapter(BackgroundState)
 _ORDER: Final = TypeAdapter(tuple[str, ...])
 _OBJECT: Final = TypeAdapter(dict[str, Any])
@@ -165,11 +168,14 @@ class CallStateEncoder:
             "order": self._order[1],
         }
         if (reply := session.reply) is not None:
-            played = _Played(
-                reply.in_progress, reply.shown_chars, reply.stands_at, reply.played_samples
-            )
             fields["reply"] = _REPLY.dump_json(_with_played(reply, _NOTHING_PLAYED))
-            fields["played"] = _PLAYED.dump_json(played)
+            fields["played"] = _PLAYED.dump_json(_played_of(reply))
+        if session.earlier:
+            unplayed = tuple(_with_played(each, _NOTHING_PLAYED) for each in session.earlier)
+            fields["earlier"] = _EARLIER.dump_json(unplayed)
+            fields["earlier_played"] = _EARLIER_PLAYED.dump_json(
+                tuple(_played_of(each) for each in session.earlier)
+            )
         if session.background != _NOTHING_RUNS:
             fields["background"] = _BACKGROUND.dump_json(session.background)
         items = {}
@@ -198,6 +204,13 @@ def read_state(fields: Mapping[str, bytes]) -> CallState:
         if "reply" in fields:
             played = _PLAYED.validate_json(fields["played"], strict=True)
             reply = _with_played(_REPLY.validate_json(fields["reply"], strict=True), played)
+        earlier: tuple[ReplyState, ...] = ()
+        if "earlier" in fields:
+            unplayed = _EARLIER.validate_json(fields["earlier"], strict=True)
+            positions = _EARLIER_PLAYED.validate_json(fields["earlier_played"], strict=True)
+            if len(positions) != len(unplayed):
+                raise UnreadableStateError("its record is damaged (how much was played)")
+            earlier = tuple(map(_with_played, unplayed, positions))
         background = _NOTHING_RUNS
         if "background" in fields:
             background = _BACKGROUND.validate_json(fields["background"], strict=True)
@@ -217,6 +230,7 @@ def read_state(fields: Mapping[str, bytes]) -> CallState:
             known.answers_caller,
             reply,
             background,
+            earlier,
         )
     except KeyError as error:
         raise UnreadableStateError(f"its record lacks {str(error)[:80]}") from None
@@ -225,6 +239,10 @@ def read_state(fields: Mapping[str, bytes]) -> CallState:
         where = ".".join(map(str, first["loc"]))
         raise UnreadableStateError(f"its record is damaged ({where}: {first['msg']})") from None
     return CallState(head, session)
+
+
+def _played_of(reply: ReplyState) -> _Played:
+    return _Played(reply.in_progress, reply.shown_chars, reply.stands_at, reply.played_samples)
 
 
 def _with_played(reply: ReplyState, played: _Played) -> ReplyState:

@@ -118,8 +118,7 @@ class CallStateWriter:
                 pause_s = RETRY_S[min(num_failed, len(RETRY_S) - 1)]
                 num_failed += 1
             await asyncio.sleep(pause_s)
-            reply = state.session.reply
-            is_playing = reply is not None and reply.in_progress
+            is_playing = state.session.is_playing
             wait_s = PLAYED_EVERY_S - MIN_INTERVAL_S if is_playing else RENEW_EVERY_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):

@@ -9,10 +9,12 @@ result, an error or at its time limit, two things follow, each once:
   and its result: what the model reads of any tool. The client sees the message, not the round. It
   waits while a response is made or heard, and while the caller pauses: a response that is prepared
   for the pause would have to be prepared anew. So what is heard of a response and what the model
-  has of it are never apart.
+  has of it are never apart. It does not wait for a client that owes the output of a function, and
+  may never send it: the model reads that output behind its call, wherever it stands.
 - *A response has it in its context.* That is the caller's next one, if the caller speaks first.
   Otherwise both parties are silent for `ANNOUNCE_AFTER_NS`, and the agent asks for a response as a
-  client does. In calls whose client asks for each response, that one comes from the client.
+  client does. In calls whose client asks for each response, that one comes from the client; so
+  does the one that follows the output of a function, which is waited for.
 
 Results that come together are announced together. One that nobody heard of is announced again;
 where the model failed, once. A call that is equal to one that runs is not run again: a model may
@@ -149,7 +151,7 @@ class BackgroundTools:
         if self._ended and self._machine.takes_items and self._may_join():
             self._join()
         has_news = bool(self._ended) or self._is_due
-        if not self._machine.takes_announcements or (has_news and not self._may_join()):
+        if not self._machine.takes_announcements or (has_news and not self._may_announce()):
             self._quiet_since_ns = None
         elif self._quiet_since_ns is None:
             self._quiet_since_ns = self._clock.now_ns()
@@ -157,7 +159,7 @@ class BackgroundTools:
     @property
     def announce_at_ns(self) -> int | None:
         """Time at which a response is to announce results, ns; None: none is."""
-        if self._quiet_since_ns is None or not (self._is_due and self._may_join()):
+        if self._quiet_since_ns is None or not (self._is_due and self._may_announce()):
             return None
         if self._awaits_request():
             return None
@@ -227,9 +229,12 @@ class BackgroundTools:
             del self._known[next(iter(self._known))]
 
     def _may_join(self) -> bool:
-        """True where nothing is torn apart: neither a message that the caller goes on with, nor a
-        client's call and its result."""
-        return not (self._context.open_text or self._context.conversation.has_open_call)
+        """True where no message is torn apart that the caller goes on with."""
+        return not self._context.open_text
+
+    def _may_announce(self) -> bool:
+        """True where no response of the client's is due: it follows the output of a function."""
+        return self._may_join() and not self._context.conversation.has_open_call
 
     def _join(self) -> None:
         ended, self._ended = self._ended, []

@@ -299,21 +299,24 @@ class Session:
             machine.answers_caller,
             self._items.state(in_progress=machine.agent is not Agent.IDLE),
             self._background.state(is_unheard=self._is_unheard),
+            self._items.earlier_states(),
         )
 
     def restore(self, state: SessionState) -> None:
         """Go on with a call of another server, once, before `run`. The session was made with the
         state's settings. Its client is lost at first; `client_back` follows.
 
-        A reply in progress ends where it was heard, words of the caller that were not transcribed
-        are lost, and so are tools that ran in the background. Raises ClientError for items that
-        contradict each other.
+        A reply in progress, or still played, ends where it was heard, words of the caller that were
+        not transcribed are lost, and so are tools that ran in the background. Raises ClientError
+        for items that contradict each other.
         """
         for item in state.items:
             self.conversation.add(item)
         counts = state.num_items, state.num_replies, state.num_calls
         self._ids.skip(*(number + IDS_AHEAD for number in counts))
         self._user_items.origin_ms = state.audio_ms
+        for each in state.earlier:
+            self._items.restore(each, state.settings)
         is_heard = False  # a reply in progress that is not there has no word yet
         if state.reply is not None:
             is_heard = self._items.restore(state.reply, state.settings)

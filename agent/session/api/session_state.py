@@ -1,8 +1,9 @@
 """State of a session, as another server needs it to go on with the call.
 
 It holds what can't be computed anew: settings, items, how far ids have counted, and what the caller
-has heard of the newest reply. Token ids, caches and audio are not in it: the model reads the
-conversation once more. What the caller says at the very moment is lost.
+has heard of the newest reply, and of those in front of it that are still played. Token ids, caches
+and audio are not in it: the model reads the conversation once more. What the caller says at the
+very moment is lost.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class SpokenChunk:
 
 @dataclass(frozen=True, slots=True)
 class ReplyState:
-    """The newest reply, which may be in progress."""
+    """The newest reply, which may be in progress, or one in front of it that is still played."""
 
     item_id: ItemId
     in_progress: bool
@@ -48,7 +49,7 @@ class ReplyState:
     """Samples heard when this was recorded."""
     chunks: tuple[SpokenChunk, ...]
     rounds: tuple[ToolRound, ...]
-    """Rounds of server tools."""
+    """Rounds of server tools; none where the client has deleted the item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +96,10 @@ class SessionState:
     reply: ReplyState | None
     """None before the first."""
     background: BackgroundState = BackgroundState()
+    earlier: tuple[ReplyState, ...] = ()
+    """Replies in front of the newest one that the client still plays, the oldest first."""
+
+    @property
+    def is_playing(self) -> bool:
+        """True while a reply is generated, spoken or played: how much was heard of it changes."""
+        return bool(self.earlier) or (self.reply is not None and self.reply.in_progress)

@@ -202,7 +202,7 @@ class ChatContext:
     def added(self, item: Item) -> None:
         """Add an item that was appended to the conversation. A tool's call or result may belong in
         front of what the model has already."""
-        if isinstance(item, FunctionCall | FunctionOutput) and not self._is_next(item):
+        if isinstance(item, FunctionCall | FunctionOutput) and not self.is_next(item):
             self.edited()
             return
         self.withdraw()
@@ -210,7 +210,7 @@ class ChatContext:
             self.stays()
             self._append(_Say(message))
 
-    def _is_next(self, item: Item) -> bool:
+    def is_next(self, item: Item) -> bool:
         """True if the messages of the conversation are those without this item, and then its
         own."""
         before = messages_of(each for each in self.conversation if each.id != item.id)

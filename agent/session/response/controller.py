@@ -153,8 +153,9 @@ class ResponseController:
             self._task = self._group.create_task(self._drive(run, script))
         before, self.current = self.current, run
         if before is not None and not before.reply.is_stopped:
-            run.reply.playback.play_after(before.reply.playback.end_ns())
             self._before = [*self._still_playing(), before.reply]
+            # Not the newest alone: it may be a written one, behind speech that is still played.
+            run.reply.playback.play_after(max(each.playback.end_ns() for each in self._before))
         self._overlapping = None  # an overlap of the response before is settled by other means
         self._items.announce(run.reply)
         run.announced.set()
@@ -413,10 +414,15 @@ class ResponseController:
             self._prefill.changed()  # the model's history is not what it generated
         self._follow_handoff(reply)
         self._emit(ev.ReplySent(reply.turn))
-        remaining_ns = reply.playback.end_ns() - self._clock.now_ns()
-        await asyncio.sleep(max(0.0, remaining_ns / 1e9))
+        await asyncio.sleep(max(0.0, self._plays_until_ns(reply) - self._clock.now_ns()) / 1e9)
         self._emit(ev.ReplyPlayed(reply.turn, _newest_heard(reply)))
         self._group.create_task(self._await_report(reply))
+
+    def _plays_until_ns(self, reply: Reply) -> int:
+        """Time at which this response was played, ns, and all that is played in front of it: behind
+        speech a written one, and one without a word, is over no sooner than that."""
+        before = [each.playback.end_ns() for each in self._before if not each.is_stopped]
+        return max(reply.playback.end_ns(), *before, 0)
 
     def _follow_handoff(self, reply: Reply) -> None:
         """Ask for the response of the agent that took over, behind a response that is sent."""

@@ -8,6 +8,7 @@ reply is encoded from its text, as it was heard, and everything before it keeps 
 a prefill of the reply, while it is still being played.
 """
 
+import itertools
 from collections import OrderedDict
 from dataclasses import replace
 from typing import Final
@@ -127,6 +128,8 @@ class ReplyItems:
         previous = self._conversation.last_id()
         if not reply.options.out_of_band:
             previous = self._add(reply, item)
+            if not (reply.has_item or reply.has_called):
+                reply.joins_message = not self._context.is_next(item)
             if not reply.generated:
                 self._context.edited()  # a chat of its own has made the call
         self._ids.release(item_id)
@@ -172,7 +175,7 @@ class ReplyItems:
             elif reply.was_looping or reply.continues is not None:
                 self._correct(reply, len(reply.text))
         is_mixed = reply.has_called and bool(reply.rounds)  # the client's call is told apart
-        if reply.generated and (reply.is_displaced or is_mixed):
+        if reply.generated and (reply.is_displaced or is_mixed or reply.joins_message):
             self._context.edited()
         self._end(reply, status, reason, len(reply.text))
         self._record(reply, len(reply.text))
@@ -263,8 +266,9 @@ class ReplyItems:
 
         A response in progress goes on, as with OpenAI; what is sent behind the cut counts as not
         heard. The client may have played more by then than it seems here, but not more than was
-        sent: who claims that has not said where it stopped. None where the item is no reply that is
-        still kept.
+        sent: who claims that has not said where it stopped. A client that has played nothing of it
+        has stopped in a response in front of it, which is cut as well. None where the item is no
+        reply that is still kept.
         """
         reply = self._kept.get(item_id)
         if reply is None:
@@ -276,6 +280,9 @@ class ReplyItems:
         elif audio_end_ms * playback.rate_hz // 1000 <= playback.sent:
             before = playback.sent if reply.stopped_at is None else reply.stopped_at
             reply.stopped_at, reply.is_stopped = min(samples, before), True
+        if audio_end_ms <= 0:
+            for each in self._played_before(reply):
+                self.stop(each)
         return samples * 1000 // reply.playback.rate_hz
 
     def stop(self, reply: Reply) -> None:
@@ -320,12 +327,34 @@ class ReplyItems:
         reply = self._newest
         if reply is None or reply.options.out_of_band or not (reply.has_item or reply.rounds):
             return None
+        if reply.taken_back:  # nothing of it counts as heard, whatever the client says later
+            text = reply.text[: reply.first_char]
+            return replace(self._state_of(reply, in_progress=False), text=text, chunks=())
+        return self._state_of(reply, in_progress=in_progress)
+
+    def earlier_states(self) -> tuple[ReplyState, ...]:
+        """States of the responses in front of the newest one of which the client still plays what
+        was sent, the oldest first. They are in progress until they were played."""
+        return tuple(
+            self._state_of(each, in_progress=True)
+            for each in self._played_before(self._newest)
+            if each.item_id in self._conversation
+        )
+
+    def _played_before(self, reply: Reply | None) -> list[Reply]:
+        """The responses in front of this one that the client still plays, the oldest first."""
+        now_ns = self._clock.now_ns()
+        before = itertools.takewhile(lambda each: each is not reply, self._kept.values())
+        return [each for each in before if not each.is_stopped and each.playback.end_ns() > now_ns]
+
+    def _state_of(self, reply: Reply, *, in_progress: bool) -> ReplyState:
         stands_at = reply.held_at if reply.claimed_chars is None else reply.claimed_chars
         if reply.is_opener_all:
             stands_at = 0
+        is_deleted = reply.has_item and reply.item_id not in self._conversation
         return ReplyState(
             reply.item_id,
-            in_progress and not reply.taken_back,
+            in_progress,
             reply.speaks,
             reply.text,
             reply.first_char,
@@ -335,13 +364,13 @@ class ReplyItems:
             reply.playback.rate_hz,
             self._heard_samples(reply),
             reply.playback.spoken(),
-            tuple(reply.rounds),
+            () if is_deleted else tuple(reply.rounds),
         )
 
     def restore(self, state: ReplyState, settings: SessionSettings) -> bool:
-        """Take over the newest response of another server. One in progress ends there: the history
-        keeps what was heard of it. Its client may still correct that. Returns whether any word of
-        it was heard."""
+        """Take over a response of another server, the newest one last. One in progress ends there:
+        the history keeps what was heard of it. Its client may still correct that. Returns whether
+        any word of it was heard."""
         playback = Playback.of_spoken(state.rate_hz, state.chunks)
         heard = state.stands_at
         if heard is None:

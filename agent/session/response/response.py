@@ -45,6 +45,9 @@ class Reply:
     """The model has called tools that may not run yet."""
     has_called: bool = False
     """The client has to run a tool, and will ask for another response afterwards."""
+    joins_message: bool = False
+    """It has called without a word, right behind a message of the agent: the conversation has both
+    as one message, and the model has two."""
     hands_off: bool = False
     """It has handed the call to another agent, which speaks next."""
     text: str = ""

@@ -124,6 +124,22 @@ def test_tools_in_the_background_come_back() -> None:
     assert "background" not in encoder.fields(state)
 
 
+def test_replies_that_are_played_in_front_of_the_newest_come_back() -> None:
+    state, encoder = state_with(), CallStateEncoder()
+    for reply in (REPLY, None):
+        earlier = (replace(REPLY, item_id=ItemId("item_0")), replace(REPLY, played_samples=0))
+        session = replace(state.session, reply=reply, earlier=earlier)
+        first = encoder.fields(replace(state, session=session))
+        assert read_state(first) == replace(state, session=session)
+        moved = replace(session, earlier=(earlier[0], replace(REPLY, played_samples=900)))
+        second = encoder.fields(replace(state, session=moved))
+        assert {name for name in second if second[name] != first[name]} == {"earlier_played"}
+    assert "earlier" not in encoder.fields(state)
+    first["earlier_played"] = b"[]"
+    with pytest.raises(UnreadableStateError, match="damaged"):
+        read_state(first)
+
+
 def test_a_call_goes_on_with_the_agent_that_it_was_handed_to() -> None:
     config = load_config(
         file_text='[agents.sales]\ngreeting = "Sales."\n[agents.billing]\ngreeting = "Bills."\n'

@@ -480,8 +480,9 @@ def called_and_answered(scene: Scene) -> list[str]:
 
 
 @pytest.mark.parametrize("is_beside", [False, True])
-def test_a_result_does_not_come_between_a_clients_call_and_its_output(is_beside: bool) -> None:
-    """Nor does it where another response has come `is_beside` the conversation meanwhile."""
+def test_a_result_is_announced_behind_the_output_of_a_clients_call(is_beside: bool) -> None:
+    """It joins at once. So it is where another response has come `is_beside` the conversation
+    meanwhile."""
 
     async def story(scene: Scene) -> None:
         scene.call.ears.say("What time is it?")
@@ -492,7 +493,7 @@ def test_a_result_does_not_come_between_a_clients_call_and_its_output(is_beside:
             await scene.rest(3)
         scene.tool.end()
         await asyncio.sleep(LONG_S)
-        assert not scene.results()
+        assert scene.results() == ["89 euros"]
         await answer(scene.call)
         await scene.rest(3 + is_beside)
         await asyncio.sleep(LONG_S)
@@ -502,7 +503,7 @@ def test_a_result_does_not_come_between_a_clients_call_and_its_output(is_beside:
         replies.insert(0, "Beside.")
     scene = play(story, Calling("", (CLOCK_CALL,)), *replies, settings=WITH_CLOCK)
     assert scene.texts() == [LOOKING, "", *replies[:-1]]
-    assert called_and_answered(scene) == ["FunctionCall", "FunctionOutput", "result", "Message"]
+    assert called_and_answered(scene) == ["FunctionCall", "result", "FunctionOutput", "Message"]
     assert [each.text for each in scene.chat.history if each.role == "tool"] == [
         RUNNING,
         "12:00",
@@ -517,15 +518,13 @@ async def give_output(scene: Scene) -> None:
     await scene.call.session.handle(ask.CreateItem(item))
 
 
-def test_a_result_joins_behind_an_output_that_asks_for_nothing() -> None:
+def test_a_result_is_not_announced_where_an_output_asks_for_nothing() -> None:
     async def story(scene: Scene) -> None:
         scene.call.ears.say("Set the clock.")
         await scene.rest(2)
         scene.tool.end()
         await asyncio.sleep(LONG_S)
-        assert not scene.results()
         await give_output(scene)
-        assert scene.results() == ["89 euros"]
         await asyncio.sleep(LONG_S)
         assert scene.num_replies == 2
         scene.call.ears.say("Thanks.")
@@ -535,6 +534,24 @@ def test_a_result_joins_behind_an_output_that_asks_for_nothing() -> None:
     scene = play(story, Calling("", (CLOCK_CALL,)), FOUND, "Never said.", settings=WITH_CLOCK)
     assert scene.texts() == [LOOKING, "", FOUND]
     assert [each.text for each in scene.chat.asked[-1]][-2:] == ["89 euros", "Thanks."]
+
+
+def test_a_result_joins_though_the_client_never_answers_its_call() -> None:
+    async def story(scene: Scene) -> None:
+        scene.call.ears.say("What time is it?")
+        await scene.rest(2)
+        scene.tool.end()
+        await asyncio.sleep(LONG_S)
+        assert scene.num_replies == 2
+        scene.call.ears.say("And the flight?")
+        await scene.rest(3)
+        await asyncio.sleep(LONG_S)
+
+    scene = play(story, Calling("", (CLOCK_CALL,)), FOUND, "Never said.", settings=WITH_CLOCK)
+    assert scene.texts() == [LOOKING, "", FOUND]
+    asked = scene.chat.asked[-1]
+    assert [each.text for each in asked][-2:] == ["89 euros", "And the flight?"]
+    assert [call.name for each in asked for call in each.calls][-2:] == ["clock", "search"]
 
 
 def test_a_clients_call_is_waited_for_at_another_server_too() -> None:
@@ -552,7 +569,8 @@ def test_a_clients_call_is_waited_for_at_another_server_too() -> None:
     async def after(scene: Scene) -> None:
         scene.call.session.client_back()
         await asyncio.sleep(LONG_S)
-        assert not scene.results()
+        assert scene.results() == ["89 euros"]
+        assert scene.num_replies == 0
         await give_output(scene)
         await scene.call.session.handle(ask.CreateResponse(ResponseOptions()))
         await scene.rest(1)
@@ -561,7 +579,7 @@ def test_a_clients_call_is_waited_for_at_another_server_too() -> None:
     scene = play(after, "Noon, and 89 euros.", "Never said.", restored=states[0])
     assert scene.texts() == ["Noon, and 89 euros."]
     assert not scene.call.of(say.Problem)
-    assert called_and_answered(scene) == ["FunctionCall", "FunctionOutput", "result", "Message"]
+    assert called_and_answered(scene) == ["FunctionCall", "result", "FunctionOutput", "Message"]
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "search"}])

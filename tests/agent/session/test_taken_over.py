@@ -5,6 +5,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+import pytest
+
 from agent.calls.call_state import CallHead, CallState, CallStateEncoder, read_state
 from agent.config.schema import AgentProfile
 from agent.session.api import client_events as ask
@@ -196,6 +198,56 @@ def test_a_reply_that_was_played_is_not_given_again() -> None:
     assert [item.status for item in items(call)][1] == "completed"
 
 
+@pytest.mark.parametrize("options", [ResponseOptions(), ResponseOptions(out_of_band=True)])
+def test_a_reply_that_is_played_behind_which_the_next_one_begins_ends_where_it_was_heard(
+    options: ResponseOptions,
+) -> None:
+    states: list[SessionState] = []
+
+    async def ask_for_more(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.CreateResponse(options))
+        states.append(recorded(call.session.state()))
+        await call.until(say.ReplyAudio, len(call.of(say.ReplyAudio)) + 1)
+        states.append(recorded(call.session.state()))
+        await asyncio.sleep(9 * CHAR_S)  # the lead is eight characters
+        states.append(recorded(call.session.state()))
+
+    play(ask_for_more)
+    assert [len(state.earlier) for state in states] == [1, 1, 0]
+    assert all(state.is_playing for state in states[:2])
+
+    async def story(call: Call) -> None:
+        await answer(call)
+
+    heard = REPLY.removesuffix(" tonight.")
+    for state, kept in zip(states, (heard, heard, REPLY), strict=True):
+        call = go_on(state, story)
+        second = [] if options.out_of_band else [""]
+        assert texts(call) == ["Is it booked?", kept, *second, "Next."]
+        assert history(call) == ["Is it booked?", kept, "Next."]
+        assert items(call)[1].status == ("completed" if kept == REPLY else "incomplete")
+
+
+def test_the_client_knows_better_what_was_heard_of_the_reply_before() -> None:
+    states: list[SessionState] = []
+
+    async def ask_for_more(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        states.append(recorded(call.session.state()))
+
+    play(ask_for_more)
+
+    async def story(call: Call) -> None:
+        item = items(call)[1]
+        await call.session.handle(ask.TruncateItem(item.id, round(12.5 * CHAR_S * 1000)))
+        await answer(call)
+
+    call = go_on(states[0], story)
+    assert history(call) == ["Is it booked?", "Your table", "Next."]
+
+
 def test_an_interrupted_reply_stays_cut() -> None:
     states: list[SessionState] = []
 
@@ -287,6 +339,26 @@ def test_a_server_tool_that_ran_is_not_run_again() -> None:
     assert isinstance(call.chat, RememberingChat)
     asked = [(message.role, message.text) for message in call.chat.asked[-1]]
     assert asked == [("user", "Is it booked?"), ("assistant", ""), ("tool", "booked")]
+
+
+def test_a_deleted_reply_with_tools_does_not_come_back() -> None:
+    states: list[SessionState] = []
+
+    async def before(clock: ManualClock) -> None:
+        chat = RememberingChat([Calling("", (CALL,)), REPLY])
+        async with call_with(chat=chat, tools=Toolbox(), clock=clock) as call:
+            listen(call)
+            call.ears.say("Book it.")
+            await call.until(say.ReplyAudio)
+            await call.session.handle(ask.DeleteItem(items(call)[-1].id))
+            states.append(recorded(call.session.state()))
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(0.5)
+
+    virtual_time.run(before)
+    assert texts(go_on(states[0], story))[:1] == ["Book it."]
+    assert not any(item.rounds for item in items(go_on(states[0], story)))
 
 
 def test_a_server_tool_that_ran_when_the_server_died_may_have_done_its_work() -> None:

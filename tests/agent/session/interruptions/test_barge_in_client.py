@@ -320,3 +320,66 @@ def test_a_recognizer_that_hangs_ends_in_an_apology() -> None:
     first, second = ended(play(story))
     assert first.status == "cancelled"
     assert second.status == "failed"
+
+
+BOOKED = "Your table is booked for nine at the window."
+BOOKED_HEARD = "Your table is booked for nine at"
+"""When all was sent: the last half second was sent ahead."""
+
+
+@pytest.mark.parametrize("at_ms", [0, 99_999])
+def test_a_client_that_has_played_nothing_of_a_response_has_stopped_in_the_one_before(
+    at_ms: int,
+) -> None:
+    """One that claims more than it was sent has not said where it stopped."""
+
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await call.session.handle(ask.TruncateItem(items(call)[-1].id, at_ms))
+        await call.until(say.ReplyEnded, 2)
+
+    call = play(story, BOOKED)
+    assert items(call)[1].text == (BOOKED if at_ms else BOOKED_HEARD)
+    assert items(call)[2].text == ("Next." if at_ms else "")
+
+
+@pytest.mark.parametrize("ducks", [False, True])
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_speech_in_front_of_a_written_response_is_interrupted(
+    *, is_outside: bool, ducks: bool
+) -> None:
+    written = ResponseOptions(output_modality="text", out_of_band=is_outside)
+
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.CreateResponse(written))
+        await call.until(say.ReplyEnded, 2)
+        begin(call, "No, for ten, please.")
+        understand(call, "No, for ten, please.")
+        await asyncio.sleep(1)
+
+    call = play(story, BOOKED, ducks=ducks)
+    assert items(call)[1].text == BOOKED_HEARD
+    assert [item.text for item in items(call)[2:]] == ([] if is_outside else ["Next."])
+
+
+@pytest.mark.parametrize("is_outside", [False, True])
+def test_a_response_behind_a_written_one_is_heard_behind_the_speech_before(
+    *, is_outside: bool
+) -> None:
+    written = ResponseOptions(output_modality="text", out_of_band=is_outside)
+
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await call.session.handle(ask.CreateResponse(written))
+        await call.until(say.ReplyEnded, 2)
+        await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        await asyncio.sleep(0.5 + 0.52)
+        begin(call, "No, for ten, please.")
+        understand(call, "No, for ten, please.")
+        await asyncio.sleep(1)
+
+    call = play(story, BOOKED, "Written.", "Ten words or so follow.")
+    assert items(call)[-1].text == "Ten words"
+    assert items(call)[1].text == BOOKED
