@@ -955,7 +955,7 @@ class Session:
         options, self._response_options = self._response_options, ResponseOptions()
         script = self._script.take()
         is_asked, self._is_asked = self._is_asked or script is not None, False
-        if self._again is not None and not is_asked:
+        if self._again is not None and not is_asked and not self._machine.apologizes:
             options, is_asked = self._again
         self._unheard, self._again = (options, is_asked), None
         self._log.reply_begun(turn, now_ns, greets=script is not None, asked=is_asked)

@@ -127,6 +127,11 @@ class TurnTaking:
         return s.answers_caller and s.agent is not Agent.IDLE and not s.apologized
 
     @property
+    def apologizes(self) -> bool:
+        """True from the decision to apologize on, until the next response begins."""
+        return self._state.apologized
+
+    @property
     def awaits_words(self) -> bool:
         """True while the transcript that would be answered next is outstanding."""
         s = self._state

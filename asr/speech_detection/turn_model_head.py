@@ -48,7 +48,9 @@ class TurnModelHead:
                     np.asarray(data[name], np.float32)
                     for name in ("hidden", "hidden_bias", "output", "bias")
                 )
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (
+            OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile
+        ) as error:  # fmt: skip
             raise ModelError(f"{path}: not a head of the end-of-turn model: {error}") from error
         units = hidden.shape[:1]
         if hidden.ndim != 2 or (hidden_bias.shape, output.shape, bias.shape) != (units, units, ()):

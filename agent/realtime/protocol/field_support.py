@@ -158,8 +158,8 @@ RESPONSE: Final = (
         "output_modalities": '`["audio"]` or `["text"]`.',
         "max_output_tokens": "1 to 4096, or `inf`, in place of the session's.",
         "metadata": "Comes back with the response: 16 keys, 64 and 512 characters.",
-        "conversation": "`none`: out of band, the conversation does not hold it. `auto`. The caller's "
-        "speech interrupts both; with OpenAI `none` goes on.",
+        "conversation": "`none`: out of band, the conversation does not hold it. `auto`. Speech "
+        "of the caller interrupts both; with OpenAI `none` goes on.",
         "tools[function]": _TOOLS,
         "tool_choice": _CHOICE,
         "parallel_tool_calls": "`false`: one call.",

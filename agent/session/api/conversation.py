@@ -113,6 +113,9 @@ class ConversationItems:
     def __iter__(self) -> Iterator[Item]:
         return (self._items[item_id] for item_id in self._order)
 
+    def __reversed__(self) -> Iterator[Item]:
+        return (self._items[item_id] for item_id in reversed(self._order))
+
     def __contains__(self, item_id: ItemId) -> bool:
         return item_id in self._items
 

@@ -36,6 +36,7 @@ from agent.session.api.conversation import (
     FunctionOutput,
     Item,
     ItemId,
+    Message,
 )
 from agent.session.api.settings import AUTO_TRUNCATION, Truncation
 from agent.session.ports.stage_ports import (
@@ -47,6 +48,10 @@ from agent.session.ports.stage_ports import (
 )
 
 from .chat_messages import joined, messages_of, told
+
+MAX_TAIL: Final = 64
+"""Calls and results behind the last message that are looked at for each one that is added. Behind
+more of them the model takes the history anew."""
 
 MAX_PENDING: Final = 256
 """Changes that wait for the model. Between two responses there are a few; where nothing is answered
@@ -211,10 +216,26 @@ class ChatContext:
             self._append(_Say(message))
 
     def is_next(self, item: Item) -> bool:
-        """True if the messages of the conversation are those without this item, and then its
-        own."""
-        before = messages_of(each for each in self.conversation if each.id != item.id)
-        return messages_of(self.conversation) == [*before, *messages_of((item,))]
+        """True if the messages of the conversation are those without this item, and then its own.
+        False also where that would take long to find out, or a reply in progress has words that
+        the conversation has not: the model takes the history anew then."""
+        newest_first: list[Item] = []
+        for each in reversed(self.conversation):
+            if each.id == item.id:
+                continue
+            newest_first.append(each)
+            if isinstance(each, Message):
+                break
+            if len(newest_first) > MAX_TAIL:
+                return False
+        before = newest_first[::-1]
+        if before and isinstance(before[0], Message) and before[0].status == "in_progress":
+            return False
+        if isinstance(item, FunctionOutput) and not any(
+            isinstance(each, FunctionCall) and each.call_id == item.call_id for each in before
+        ):
+            return False
+        return messages_of([*before, item]) == [*messages_of(before), *messages_of((item,))]
 
     def answering(self) -> None:
         """The model begins a reply, which `reply_cut` refers to."""
@@ -277,7 +298,11 @@ class ChatContext:
         gone = self.conversation.make_room()
         num_messages = sum(item_id in gone for item_id, _ in messages)
         self._num_deleted += num_messages
-        del self._covered[:num_messages]
+        if self._edited:
+            del self._covered[:num_messages]
+        else:  # a result may stand elsewhere without its call
+            covered = set(self._covered)
+            self._covered = [each for each in told(self.conversation) if each in covered]
         return gone
 
     # --- condensing ---

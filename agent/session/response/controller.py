@@ -204,11 +204,22 @@ class ResponseController:
         if run is None:
             return
         self._overlapping = STOCK
+        heard = self._heard(run)
+        if heard is not run.reply:  # it is what may be taken up
+            run.reply, self._before = heard, self._still_playing()[:-1]
+            heard.turn = turn
         self._stop_before()
         run.hold()
         if run.reply.ended:
             self._cancel()  # all was sent: it waits for what is not played now
         self._emit(ev.ReplyStands(turn, *self._items.hold(run.reply)))
+
+    def _heard(self, run: ResponseTask) -> Reply:
+        """The reply that a caller who speaks now speaks over: where the response was sent without
+        sound, the speech in front of it."""
+        playing = self._still_playing()
+        is_mute = run.is_sent and not run.reply.playback.sent
+        return playing[-1] if is_mute and playing else run.reply
 
     def resume(self, turn: TurnId) -> None:
         """Send the rest of a held response. Where there is none, the response is over."""
@@ -235,9 +246,10 @@ class ResponseController:
         if run is None:
             return
         self._overlapping = DUCKS
-        self._ducked = run.reply.item_id
+        heard = self._heard(run)
+        self._ducked = heard.item_id
         self._outputs.notify(Extension("halfsec.duck", {"item_id": self._ducked}))
-        self._emit(ev.ReplyStands(turn, *self._items.stands(run.reply)))
+        self._emit(ev.ReplyStands(turn, *self._items.stands(heard)))
 
     def unduck(self) -> None:
         """Ask the client to play the response at full volume again."""

@@ -214,10 +214,13 @@ class ResponseTask:
         self._chat = None if isinstance(source, ScriptedText) else source
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._generate(source))
+                tasks = [group.create_task(self._generate(source))]
                 if self.reply.speaks:
-                    group.create_task(self._synthesize())
-                    group.create_task(self._pace())
+                    tasks.append(group.create_task(self._synthesize()))
+                    tasks.append(group.create_task(self._pace()))
+                # Here, not where the group ends: before Python 3.13 the cancellation by which a
+                # group that waits there ends would count as one of this response, below.
+                await asyncio.wait(tasks)
         except* StageError as errors:
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # by a cut at this very moment, or the end
