@@ -496,7 +496,7 @@ class Session:
             self.feed(ev.ReplyCancelled(), request.event_id)
         if self._machine.takes_requests:
             self._response_options, self._is_asked = ResponseOptions(), False
-            self._displaced = None
+            self._displaced = self._again = None
             self._script.drop_announcement()
 
     def _create_response(self, options: ResponseOptions, event_id: str | None) -> None:
