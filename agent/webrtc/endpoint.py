@@ -305,7 +305,11 @@ class WebRtcCalls:
         try:
             try:
                 if not await transport.wait_connected():
-                    _log.info("call %s: the client did not connect", session_id)
+                    _log.info(
+                        "call %s: the client did not connect (%s)",
+                        session_id,
+                        transport.peer.progress,
+                    )
                     return
                 await self._service.hold(held, transport)
             finally:

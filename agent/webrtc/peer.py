@@ -182,6 +182,19 @@ class Peer:
         """Packets of the data channel dropped because they had too many chunks."""
         return 0 if self._guard is None else self._guard.num_dropped
 
+    @property
+    def progress(self) -> str:
+        """How far the connection has come, for the log."""
+        if self._connection is None:
+            return "closed"
+        found = [
+            f"ICE {dtls.transport.state}, DTLS {dtls.state}"
+            for dtls in _transports(self._connection)
+        ]
+        if self._has_channel:
+            found.append("no data channel" if self._channel is None else "a data channel")
+        return ", ".join(found)
+
     async def answer(self, offer: Offer) -> str:
         """SDP answer to an offer. Raises ClientError for one that can't be answered."""
         from aiortc import (

@@ -278,8 +278,13 @@ async def test_audio_and_datagrams_of_others_are_dropped_and_leave_no_trace(
 
 @pytest.mark.parametrize("stage", ["nothing comes", "DTLS never finishes"])
 async def test_a_client_that_does_not_connect_gives_its_line_back(
-    live: LiveServer, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, stage: str
+    live: LiveServer,
+    http: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stage: str,
 ) -> None:
+    caplog.set_level(logging.INFO, "agent.webrtc.endpoint")
     settings = replace(live.config.webrtc, connect_s=1)
     monkeypatch.setattr(live.webrtc._service, "config", replace(live.config, webrtc=settings))
     peer, is_over = WebRtcPeer(), asyncio.Event()
@@ -297,6 +302,9 @@ async def test_a_client_that_does_not_connect_gives_its_line_back(
         assert len(live.calls) == 1
         await until_over(live)
         assert len(live.calls) == 0
+        state = "checking, DTLS new" if stage == "nothing comes" else r"\w+, DTLS \w+"
+        told = rf"the client did not connect \(ICE {state}, no data channel\)"
+        assert re.search(told, caplog.text)
     finally:
         is_over.set()
         await asyncio.sleep(0)

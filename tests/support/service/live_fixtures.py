@@ -38,6 +38,10 @@ repetition_penalty = 1.0
 [access]
 require_key = "never"
 
+# A browser beside other tests takes a while.
+[webrtc]
+connect_s = 60
+
 [telephony]
 public_url = "https://voice.example.com"
 numbers = { "+15550199" = "pirate" }
