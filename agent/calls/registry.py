@@ -312,9 +312,10 @@ class CallRegistry:
                 del self._documents[next(iter(self._documents))]
             if self.store is not None:
                 store_texts = self._config.latency_budget.store_texts
-                ended_unix_ns, endpoints = call.end.ended_unix_ns, self._config.webhooks
+                # By the clock of now, not by the call's: where that was put right since the call
+                # began, its messages would be too old to be sent.
                 self.store.add(
-                    ended_call(document, ended_unix_ns, endpoints, store_texts=store_texts)
+                    ended_call(document, unix_ns(), self._config.webhooks, store_texts=store_texts)
                 )
         except Exception:  # our own fault: what follows the end of a call goes on
             _log.exception("the end of call %s can't be told", call.session_id)

@@ -41,6 +41,8 @@ HEARTBEAT_S: Final = 15.0
 """Interval of comment lines in seconds, so that proxies keep the connection and a listener that is
 gone is detected."""
 
+_BEGINNING: Final = f": halfsec\nretry: {RETRY_MS}\n\n"
+
 Content = Callable[[], dict[str, Any]]
 """Returns an event's data when it is sent; called once for each listener."""
 
@@ -92,8 +94,12 @@ class LiveEvents:
 
         `session` limits them to one session; events of no session go to every listener. `may`
         returns whether the listener is still authorized. The stream ends after `STREAM_S`, at
-        `close`, and when `may` returns False.
+        `close`, and when `may` returns False; at once where it finds `MAX_LISTENERS` others, as
+        several may that were let in before the first of them began.
         """
+        if self.full:
+            yield _BEGINNING
+            return
         next_id = self._next_id if after_id is None else after_id + 1
         if next_id > self._next_id:  # an id of an earlier server process
             next_id = self._ring[0][0] if self._ring else self._next_id
@@ -101,7 +107,7 @@ class LiveEvents:
         self._wakers.add(waker)
         timer = asyncio.get_running_loop().call_later(STREAM_S, _set_both, is_over, waker)
         try:
-            yield f": halfsec\nretry: {RETRY_MS}\n\n"
+            yield _BEGINNING
             while may() and not (self._is_closed or is_over.is_set()):
                 waker.clear()
                 texts, next_id = self._texts(next_id, session)

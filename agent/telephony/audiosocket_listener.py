@@ -125,7 +125,6 @@ class AudioSockets:
                     self._log_refusal(host, why)
                     continue
                 self._num_open += 1
-                _probe(connection)
                 group.create_task(self._hold(connection, (host, port)))
 
     def _refusal(self, host: str) -> str | None:
@@ -145,6 +144,7 @@ class AudioSockets:
     async def _hold(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         stream: AudioStream | None = None
         try:
+            _probe(connection)  # some systems refuse options of a connection that is gone
             reader, writer = await asyncio.open_connection(sock=connection)
             stream = AudioStream(reader, writer, self._clock)
             async with asyncio.TaskGroup() as group:

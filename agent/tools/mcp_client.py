@@ -22,6 +22,7 @@ import contextlib
 import importlib.metadata
 import logging
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -62,6 +63,11 @@ MAX_PAGES: Final = 10
 MAX_LISTING_BYTES: Final = 4 << 20
 """Longest listing, all pages together, as JSON: 64 tools with the longest schemas take 1 MB. In
 memory it takes up to 28 times as much (empty lists; measured with mcp 2.3)."""
+
+MAX_ERROR_CHARS: Final = 4096
+"""Characters of an error that are searched for addresses: it may have any length."""
+
+_ADDRESS: Final = re.compile(r"\b\w+://[^\s'\"]+")
 
 _log = logging.getLogger(__name__)
 
@@ -316,7 +322,9 @@ async def _watched(transport: Any, ended: asyncio.Event, news: asyncio.Event) ->
 
 
 def _reason(error: BaseException) -> str:
-    """The reason of an error in a few words, without the request."""
+    """The reason of an error in a few words, without the request, and without addresses: the
+    library quotes the target of a redirect, whose path may be a key, and `/readyz` shows the reason
+    without one."""
     from pydantic import ValidationError
 
     while isinstance(error, BaseExceptionGroup):
@@ -327,4 +335,5 @@ def _reason(error: BaseException) -> str:
         return "its answer is not as MCP has it"
     # By name: the library may be what could not be loaded.
     is_plain = isinstance(error, ToolError) or type(error).__name__ == "MCPError"
-    return one_line(error) if is_plain else f"{type(error).__name__}: {one_line(error)}"
+    said = one_line(_ADDRESS.sub("another address", str(error)[:MAX_ERROR_CHARS]))
+    return said if is_plain else f"{type(error).__name__}: {said}"

@@ -41,6 +41,21 @@ def open_private(path: Path, flags: int = 0) -> int:
     return handle
 
 
+def keep_private(path: Path) -> None:
+    """Make an empty file, or one that exists, mode 0600 whatever the umask; a pipe or a device is
+    left as it is. Raises OSError.
+
+    One that exists is not opened: to close it would release every lock that this process holds on
+    it (POSIX, fcntl), those of SQLite's connections in other threads too.
+    """
+    path = path.resolve()  # a link to what is not there yet
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
+    if stat.S_ISREG(path.stat().st_mode):
+        with contextlib.suppress(PermissionError):  # it belongs to another account
+            path.chmod(FILE_MODE)
+
+
 def write_private_file(path: Path, content: bytes) -> None:
     """Write a file that only its owner reads. Raises OSError; then there is no such file, or the
     one before where it could not be opened."""

@@ -8,7 +8,6 @@ of SQLite that is no text because it quotes a damaged schema.
 
 import contextlib
 import logging
-import os
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ from typing import Final
 from latency_budget.account.clock import NS_PER_S
 
 from .database import StoreConnection, StoreDatabase, StoreError
-from .private_files import make_private_folder, open_private
+from .private_files import keep_private, make_private_folder
 from .store_schema import (
     MigrationError,
     NewerStoreError,
@@ -77,7 +76,7 @@ class SqliteDatabase(StoreDatabase):
 
     def connect(self) -> StoreConnection:
         make_private_folder(self._path.parent)
-        os.close(open_private(self._path))
+        keep_private(self._path)
         self._file = _file_at(self._path)
         connection = sqlite3.connect(
             self._path, timeout=BUSY_MS / 1e3, isolation_level=None, check_same_thread=True

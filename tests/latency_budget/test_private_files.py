@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from latency_budget.storage.private_files import make_private_folder, write_private_file
+from latency_budget.storage.private_files import (
+    keep_private,
+    make_private_folder,
+    write_private_file,
+)
 from tests.support.full_disk import files_limited_to
 
 
@@ -53,3 +57,18 @@ def test_a_folder_that_exists_keeps_its_mode(tmp_path: Path) -> None:
     for blocked in (shared / "file", shared / "file" / "under"):
         with pytest.raises(NotADirectoryError):
             make_private_folder(blocked)
+
+
+def test_a_file_that_exists_is_made_private_and_one_that_is_linked_to_is_made(
+    tmp_path: Path,
+) -> None:
+    path, link = tmp_path / "turns.sqlite", tmp_path / "link"
+    link.symlink_to(path)
+    keep_private(link)
+    path.write_bytes(b"kept")
+    path.chmod(0o644)
+    keep_private(path)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"kept", 0o600)
+    before = os.stat("/dev/null").st_mode
+    keep_private(Path("/dev/null"))
+    assert os.stat("/dev/null").st_mode == before

@@ -128,6 +128,18 @@ def test_the_file_is_private(path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
+def test_a_second_connection_keeps_the_locks_of_the_first(path: Path) -> None:
+    # Each webhook endpoint has a connection beside the store's, and makes it anew every minute.
+    # Another server on the same file that ends removes the write-ahead log unless it is locked.
+    first, second = database_at(path).connect(), database_at(path).connect()
+    first.execute("INSERT INTO sessions VALUES ('sess_1', '', '', 1)")
+    ends = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('SELECT * FROM turns')"
+    subprocess.run([sys.executable, "-c", f"{ends}; c.close()"], check=True)
+    assert Path(f"{path}-wal").exists()
+    second.close()
+    first.close()
+
+
 def test_a_budget_that_was_changed_comes_out_as_it_was(store: TurnStore, place: Place) -> None:
     budget = budget_profile("gpu-8b").with_total(700).widened(300)
     turn = TurnEntry(SessionId("s1"), record(), budget)

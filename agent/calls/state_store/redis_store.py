@@ -259,25 +259,28 @@ class RedisStateStore:
             async with asyncio.timeout(TIMEOUT_S):  # of the pool, the connection and all tries
                 result = await operation()
         except AuthenticationError:
-            raise self._failed(f"the Redis at {self._shown} refuses user or password") from None
+            raise self._failed("refuses user or password") from None
+        except _NOT_NOW as error:  # one of them is a ConnectionError as well
+            raise self._failed(f"can't now: {_line(error)}") from None
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
-            reason = f"the Redis at {self._shown} can't be reached ({_line(error)})"
-            raise self._failed(reason) from None
-        except _NOT_NOW as error:
-            raise self._failed(f"the Redis at {self._shown} can't now: {_line(error)}") from None
+            raise self._failed("can't be reached", error) from None
         except ResponseError as error:
             raise ForeignDataError(f"the Redis at {self._shown} refuses: {_line(error)}") from None
         except (RedisError, RuntimeError) as error:  # an answer that is none, a closed transport
-            raise self._failed(f"the Redis at {self._shown} fails: {_line(error)}") from None
+            raise self._failed("fails", error) from None
         if self._problem is not None:
             self._problem = None
             _log.info("the Redis at %s answers again", self._shown)
         return result
 
-    def _failed(self, reason: str) -> StoreUnavailableError:
+    def _failed(self, problem: str, error: Exception | None = None) -> StoreUnavailableError:
+        """Note that an operation failed. `error`: for the log; it may have the address."""
+        reason = f"the Redis at {self._shown} {problem}"
+        if error is not None:
+            reason = f"{reason} ({_line(error)})"
         if self._problem is None:
             _log.warning("%s; calls go on, and none can be resumed meanwhile", reason)
-        self._problem = reason
+        self._problem = f"the Redis {problem}"
         return StoreUnavailableError(reason)
 
 

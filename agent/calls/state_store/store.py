@@ -81,7 +81,7 @@ class StateStore(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why the last operation failed; None where it did not."""
+        """Why the last operation failed, without an address; None where it did not."""
         ...
 
     async def check(self) -> None:

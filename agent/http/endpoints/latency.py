@@ -4,7 +4,9 @@ document of any call.
 Without a time, a profile, a window or a page the answer comes from memory, which has the newest
 turns of this server, those of this moment included. With one, or a replica, it comes from the
 store: the database is read on a thread, and has the turns of all servers that share it. Responses
-are built on a thread either way: a page of 1000 turns is 3 MB of JSON.
+are built on a thread either way: a page of 1000 turns is 3 MB of JSON. Requests take turns, and one
+whose client has gone leaves the queue: a summary may take seconds of a processor, and a page that
+gives up and asks again would have each of its requests computed, before those of others.
 """
 
 import asyncio
@@ -13,13 +15,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from agent.calls.call_report import document_json
 from agent.calls.registry import CallRegistry
 from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.principal import principal_of
+from agent.http.json_body import unless_gone
+from agent.http.responses import CLIENT_GONE
+from agent.stages.stall_timeout import finished_on_thread
 from latency_budget.account.clock import NS_PER_S, iso_of, unix_ns
 from latency_budget.account.turn import SessionId
 from latency_budget.reporting.replay import states_json
@@ -65,22 +70,24 @@ class LatencyEndpoints:
                 session = None if wanted.session is None else SessionId(wanted.session)
                 entries, policy = self._calls.history.entries(session), self._policy()
                 return await self._build(
+                    request,
                     lambda: JSONResponse(
                         {
                             **profiles_json(session, entries, histograms=histograms),
                             "policy": policy,
                         }
-                    )
+                    ),
                 )
             if window_s is not None:
                 wanted = _until_now(wanted, window_s)
             return await self._read(
+                request,
                 lambda place: JSONResponse(
                     summarize_store(place, wanted, window_s, histograms=histograms)
-                )
+                ),
             )
-        except (ValueError, StoreError) as error:
-            return error_response(400, str(error))
+        except (ValueError, StoreError, ClientDisconnect) as error:
+            return _refused(error)
 
     def _policy(self) -> dict[str, Any]:
         """Current prediction, and the actions in effect."""
@@ -99,10 +106,10 @@ class LatencyEndpoints:
                 session = None if wanted.session is None else SessionId(wanted.session)
                 limit = wanted.max_turns or DEFAULT_PAGE
                 newest = self._calls.history.newest(session, max_turns=limit)
-                return await self._build(lambda: JSONResponse(turns_json(session, newest)))
-            return await self._read(lambda place: _page(place, wanted))
-        except (ValueError, StoreError) as error:
-            return error_response(400, str(error))
+                return await self._build(request, lambda: JSONResponse(turns_json(session, newest)))
+            return await self._read(request, lambda place: _page(place, wanted))
+        except (ValueError, StoreError, ClientDisconnect) as error:
+            return _refused(error)
 
     async def events(self, request: Request) -> Response:
         """Live events as server-sent events. A stream ends after some minutes."""
@@ -135,9 +142,9 @@ class LatencyEndpoints:
                 before_row=before_row,
                 replica=params.get("replica"),
             )
-            found = await self._read(look)
-        except (ValueError, StoreError) as error:
-            return error_response(400, str(error))
+            found = await self._read(request, look)
+        except (ValueError, StoreError, ClientDisconnect) as error:
+            return _refused(error)
         listed = [call_json(row, record) for row, record in found]
         return JSONResponse(
             {"calls": listed, "before": found[0][0] if len(found) == most else None}
@@ -152,9 +159,9 @@ class LatencyEndpoints:
         found = None
         if self._calls.store is not None:
             try:
-                found = await self._read(lambda place: read_document(place, session))
-            except StoreError as error:
-                return error_response(400, str(error))
+                found = await self._read(request, lambda place: read_document(place, session))
+            except (StoreError, ClientDisconnect) as error:
+                return _refused(error)
         if found is None:
             return error_response(404, "There is no such call; old ones are forgotten.")
         return Response(found, media_type="application/json")
@@ -163,22 +170,39 @@ class LatencyEndpoints:
         """Calls that were refused."""
         return JSONResponse(self._calls.refusals.listing())
 
-    async def _build(self, build: Callable[[], Response]) -> Response:
-        """Build a response from memory on a thread. `build` reads nothing that changes."""
-        async with self._building:
-            return await asyncio.to_thread(build)
+    async def _build(self, request: Request, build: Callable[[], Response]) -> Response:
+        """Build a response from memory on a thread. `build` reads nothing that changes. Raises
+        ClientDisconnect."""
+        return await unless_gone(request, _in_turn(self._building, build))
 
-    async def _read(self, look: Callable[[Place], Found]) -> Found:
-        """Run a query of the store on a thread."""
+    async def _read(self, request: Request, look: Callable[[Place], Found]) -> Found:
+        """Run a query of the store on a thread. Raises ClientDisconnect."""
         store = self._calls.store
         if store is None:
             raise StoreError(
                 "Older turns are not kept here: latency_budget.store is off in the settings. Leave "
                 "out since, until, profile, agent, replica, window and before to get the newest."
             )
-        async with self._reading:
-            await asyncio.to_thread(store.flush, FLUSH_S)
-            return await asyncio.to_thread(look, store.place)
+
+        def flush_and_look() -> Found:
+            store.flush(FLUSH_S)
+            return look(store.place)
+
+        return await unless_gone(request, _in_turn(self._reading, flush_and_look))
+
+
+async def _in_turn(turn: asyncio.Lock, work: Callable[[], Found]) -> Found:
+    """Run work on a thread, after that of others. Cancelled while it waits it never runs; later,
+    the next one waits for its end."""
+    async with turn:
+        return await finished_on_thread(work)
+
+
+def _refused(error: Exception) -> Response:
+    """Response to a request that can't be answered."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=CLIENT_GONE)
+    return error_response(400, str(error))
 
 
 def error_response(status: int, message: str) -> JSONResponse:

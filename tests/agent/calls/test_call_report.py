@@ -30,10 +30,12 @@ from agent.session.api.conversation import (
 )
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
-from latency_budget.account.clock import ManualClock, SystemClock
+from latency_budget.account.clock import ManualClock, SystemClock, unix_ns
 from latency_budget.account.turn import SessionId
 from latency_budget.reporting.trace import TraceWriter
-from latency_budget.storage.call_documents import EndedCall
+from latency_budget.storage.call_documents import MAX_QUEUED_DAYS, EndedCall
+from latency_budget.storage.open_database import database_at
+from latency_budget.storage.retention import NS_PER_DAY
 from latency_budget.storage.store import TurnStore
 from tests.agent.telephony.carriers.test_twilio import frame
 from tests.support.fakes.stages import Calling
@@ -209,6 +211,29 @@ async def test_a_call_is_found_while_it_runs_at_its_end_and_in_the_store(
         assert stored == {**ended, "transcript": None}
         assert (await http.get("/v1/calls/sess_c")).status_code == 404
     store.close()
+
+
+async def test_a_clock_that_is_put_right_amid_a_call_costs_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine without a clock of its own begins where it was switched off days ago."""
+    now_ns = unix_ns()
+    behind_ns = (MAX_QUEUED_DAYS + 1) * NS_PER_DAY
+    store = TurnStore(tmp_path / "turns.sqlite", wall_ns=lambda: now_ns)
+    async with serving(store, tmp_path, load_config(file_text=HOOK)) as (app, _):
+        monkeypatch.setattr(registry, "unix_ns", lambda: now_ns - behind_ns)
+        call = app.calls.admit(SessionId("sess_a"), "default")
+        monkeypatch.setattr(registry, "unix_ns", lambda: now_ns)
+        call.ended("silent", "nobody spoke", call.began.now_ns)
+        app.calls.leave(call)
+        app.calls.report_end(call)
+    store.start()
+    assert store.flush()
+    store.close()
+    reader = database_at(store.place).connect_reader()
+    ((created_ns,),) = reader.execute("SELECT created_unix_ns FROM webhook_messages").fetchall()
+    reader.close()
+    assert created_ns == now_ns
 
 
 async def test_without_a_store_the_newest_are_in_memory(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from typing import Any, cast
 
 import pytest
+from redis.exceptions import BusyLoadingError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from agent.calls.state_store.circuit_breaker import PAUSE_NS, SLOW_NS, CircuitBreaker
@@ -87,10 +88,21 @@ async def test_operations_in_a_row_wait_for_one_of_them() -> None:
         with pytest.raises(StoreUnavailableError, match="can't be reached"):
             await store.get("name")
     assert (client.num_asked, clock.now_ns()) == (1, TIMEOUT_S * 1e9)
-    assert store.problem is not None
+    assert store.problem == "the Redis can't be reached", "shown at /readyz: without its address"
     clock.advance_ms(PAUSE_NS / 1e6)
     client.is_back = True
     for _ in range(2):
         assert await store.get("name") is None
     assert client.num_asked == 3
     assert not store.problem
+
+
+async def test_a_redis_that_loads_its_file_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def loads(*_: object) -> None:
+        raise BusyLoadingError("Redis is loading the dataset in memory")
+
+    store, client = hanging_store(ManualClock())
+    monkeypatch.setattr(client, "get", loads)
+    with pytest.raises(StoreUnavailableError, match="can't now: Redis is loading"):
+        await store.get("name")
+    assert store.problem == "the Redis can't now: Redis is loading the dataset in memory"

@@ -281,6 +281,18 @@ async def test_too_many_listeners_are_refused(access: Authenticator) -> None:
     assert (await LatencyEndpoints(calls, access).events(request())).status_code == 200
 
 
+async def test_listeners_that_come_at_once_are_no_more_than_may() -> None:
+    events = LiveEvents()
+    streams = [events.listen() for _ in range(MAX_LISTENERS + 2)]  # none has begun: none is counted
+    for each in streams:
+        assert await anext(each) == ": halfsec\nretry: 1000\n\n"
+    assert events.num_listeners == MAX_LISTENERS
+    for each in streams[MAX_LISTENERS:]:
+        assert [text async for text in each] == []
+    for each in streams:
+        await each.aclose()  # type: ignore[attr-defined]
+
+
 async def test_a_stream_ends_with_the_key_that_opened_it(
     access: Authenticator, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from agent.errors import ConfigError
 from agent.http.peer_address import networks_of
 from agent.realtime.socket import BROKEN
 from agent.server.server import audio_listener
-from agent.telephony import endpoint
+from agent.telephony import audiosocket_listener, endpoint
 from agent.telephony.audiosocket_listener import (
     MAX_PROBES,
     MAX_QUEUED_MS,
@@ -262,6 +262,40 @@ def test_settings_that_can_not_be_meant(settings: dict[str, Any], key: str) -> N
     with pytest.raises(ConfigError) as error:
         AudioSockets(config, unused, ManualClock(), unused)
     assert error.value.key == key
+
+
+async def test_a_connection_that_is_gone_at_once_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unused: Any = None
+    config = Config(telephony=TelephonySettings(audiosocket_allow=("127.0.0.1",)))
+    sockets = AudioSockets(config, unused, ManualClock(), unused)
+    num_probed, served = 0, asyncio.Event()
+
+    def refuses_the_first(connection: socket.socket) -> None:
+        nonlocal num_probed
+        num_probed += 1
+        if num_probed == 1:
+            raise OSError(22, "Invalid argument")  # as macOS does
+
+    class Phones:
+        async def serve(self, *_: object) -> None:
+            served.set()
+
+    monkeypatch.setattr(audiosocket_listener, "_probe", refuses_the_first)
+    monkeypatch.setattr(sockets, "_phones", Phones())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(sockets.serve(listener))
+            for _ in range(2):
+                _, writer = await asyncio.open_connection(*listener.getsockname())
+                writer.close()
+            async with asyncio.timeout(10):
+                await served.wait()
+            serving.cancel()
+    assert serving.cancelled()
+    assert sockets._num_open == 0
+    assert "a connection from 127.0.0.1 failed" in caplog.text
 
 
 def test_a_port_that_is_taken_is_named_with_its_setting() -> None:

@@ -280,6 +280,14 @@ async def test_answers_that_would_take_the_memory(
     assert all("\r\naccept-encoding: identity\r\n" in each for each in heads)
 
 
+async def test_a_redirect_is_told_without_its_address() -> None:
+    """Its path may be a key, and the problem is shown at `/readyz` without one."""
+    head = "307 Temporary Redirect\r\nlocation: https://tools.example/s3cret/mcp"
+    async with answering(head, []) as (url, _), connected(f'url = "{url}"') as server:
+        await until(lambda: "Redirect to another address not followed" in (server.problem or ""))
+        assert "s3cret" not in (server.problem or "")
+
+
 @pytest.mark.parametrize(
     ("method", "head", "num_mib", "is_cut"),
     [

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -20,6 +20,7 @@ from agent.http.auth.authenticator import Authenticator
 from agent.http.auth.keys import KeyFile
 from agent.http.endpoints.health_and_sessions import Endpoints
 from agent.http.endpoints.latency import MAX_PAGE, LatencyEndpoints
+from agent.http.responses import CLIENT_GONE
 from agent.server.app import create_app
 from agent.stages.model_store.catalogue import ModelStore
 from agent.stages.registry import Stages
@@ -146,6 +147,31 @@ async def test_invalid_queries_are_refused(
     answer = await http.get(f"/v1/latency/turns?{query}")
     assert answer.status_code == 400
     assert complaint in answer.json()["error"]["message"]
+
+
+async def test_a_request_whose_client_has_gone_leaves_the_queue(
+    store: TurnStore, tmp_path: Path
+) -> None:
+    access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
+    endpoints = LatencyEndpoints(CallRegistry(Config(), SystemClock(), store), access)
+    messages = [{"type": "http.request", "body": b"", "more_body": False}]
+    listens, has_gone = asyncio.Event(), asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if messages:
+            return messages.pop()
+        listens.set()
+        await has_gone.wait()
+        return {"type": "http.disconnect"}
+
+    scope = {"type": "http", "query_string": b"since=0", "headers": []}
+    async with endpoints._reading, asyncio.TaskGroup() as group:  # another client's turn
+        asked = group.create_task(endpoints.turns(Request(scope, receive)))
+        async with asyncio.timeout(10):
+            await listens.wait()
+            has_gone.set()
+            assert (await asked).status_code == CLIENT_GONE
+    assert not endpoints._reading.locked(), "nobody waits any more"
 
 
 async def test_service_without_a_store(http_without: httpx.AsyncClient) -> None:
