@@ -48,7 +48,7 @@ from .horizon import rows_of
 from .interned_strings import set_apart
 from .pacer import Pacer
 from .page import save_page
-from .samples import Sample, SampledServer, Values, take_sample
+from .samples import Sample, SampledServer, take_sample
 from .state import SoakState
 from .trends import (
     ALLOWANCES,
@@ -329,13 +329,13 @@ def _not_judged(
         yield "NOT JUDGED: what is left behind: the soak broke off before its end"
     else:
         for name in AT_REST:
-            if name not in without and not all(name in each for each in rests):
+            if name not in without and not all(name in each.values for each in rests):
                 yield f"NOT JUDGED: what is left behind: {name} was not sampled"
 
 
-def _rests(state: SoakState, part: int) -> tuple[Values, Values] | None:
-    """Values before a part's first call and after its last; None where it broke off."""
-    rests = [sample.values for sample in state.rests if sample.part == part]
+def _rests(state: SoakState, part: int) -> tuple[Sample, Sample] | None:
+    """Samples before a part's first call and after its last; None where it broke off."""
+    rests = [sample for sample in state.rests if sample.part == part]
     return (rests[0], rests[-1]) if len(rests) > 1 else None
 
 
@@ -346,14 +346,22 @@ def left_behind(state: SoakState) -> list[str]:
         rests = _rests(state, part)
         if rests is None:
             continue
-        before, after = rests
-        found += [
-            f"LEFT BEHIND: {name}: {before[name]:.0f} before the first call, {after[name]:.0f} "
-            "after the last"
-            for name, more in AT_REST.items()
-            if name in before and name in after and after[name] > before[name] + more
-        ]
+        before, after = (sample.values for sample in rests)
+        for name, more in AT_REST.items():
+            if name in before and name in after and after[name] > before[name] + more:
+                text = f"{before[name]:.0f} before the first call, {after[name]:.0f} after the last"
+                if name == "threads":
+                    text += _more_threads(*rests)
+                found.append(f"LEFT BEHIND: {name}: {text}")
     return found
+
+
+def _more_threads(before: Sample, after: Sample) -> str:
+    """Names of the threads of which there are more, in words."""
+    more = Counter(after.threads)
+    more.subtract(before.threads)
+    told = [f"{count} {name}" for name, count in sorted(more.items()) if count > 0]
+    return f" (more: {', '.join(told)})" if told else ""
 
 
 def horizon(state: SoakState, result: Json) -> list[Json]:

@@ -60,11 +60,11 @@ class Probe:
         self.loop.install()
 
     def handle(self, request: Json) -> Json:
-        """`{"heap": bool}` -> `{"tasks", "pool_threads", "tracing", "malloc", "free", "heap",
-        "large"}`: threads of the pools that make them as they are needed; bytes that the tracing
-        takes, and that the allocator has in use without it, and free (None where it does not say);
-        the heap in bytes by subsystem, and by line the largest parts of it. Raises RuntimeError
-        where there is no loop."""
+        """`{"heap": bool}` -> `{"tasks", "pool_threads", "threads", "tracing", "malloc", "free",
+        "heap", "large"}`: threads of the pools that make them as they are needed, and all of
+        Python's by name; bytes that the tracing takes, and that the allocator has in use without
+        it, and free (None where it does not say); the heap in bytes by subsystem, and by line the
+        largest parts of it. Raises RuntimeError where there is no loop."""
         loop = self.loop.loop
         if loop is None:
             raise RuntimeError("the server has no event loop")
@@ -73,9 +73,11 @@ class Probe:
         sizes, large = self._heap() if request.get("heap") else ({}, {})
         if sizes:
             trim_heap()
+        threads = [each.name for each in threading.enumerate()]
         return {
             "tasks": len(asyncio.all_tasks(loop)),
-            "pool_threads": sum(each.name.startswith(POOLS) for each in threading.enumerate()),
+            "pool_threads": sum(name.startswith(POOLS) for name in threads),
+            "threads": Counter(name.rstrip("0123456789") for name in threads),
             "tracing": tracing,
             "malloc": None if held is None else held.heap_bytes - tracing,
             "free": None if held is None else held.free_bytes,

@@ -31,6 +31,9 @@ METRICS: Final = {
 
 TIMEOUT_S: Final = 10.0
 
+NATIVE: Final = "native"
+"""Threads of libraries: of models, of codecs."""
+
 Values = dict[str, float]
 
 
@@ -47,6 +50,8 @@ class Sample:
     """Bytes of the Python heap by subsystem, allocated since the first sample."""
     large: dict[str, int] = field(default_factory=dict)
     """Bytes by line and its callers: the largest parts of that heap."""
+    threads: dict[str, int] = field(default_factory=dict)
+    """Threads by name, without their numbers; `NATIVE`: those that are not Python's."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,6 +83,7 @@ async def take_sample(server: SampledServer, at_s: float, part: int, *, heap: bo
     values |= await read_server(server.url)
     sizes: dict[str, int] = {}
     large: dict[str, int] = {}
+    threads: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         probed = await asyncio.to_thread(request, server.socket, heap=heap)
         values["tasks"] = probed["tasks"]
@@ -90,12 +96,14 @@ async def take_sample(server: SampledServer, at_s: float, part: int, *, heap: bo
             if probed[name] is not None:
                 values[f"{name}_mb"] = probed[name] / (1 << 20)
         if "threads" in values:  # a pool's threads are made as they are needed, up to its bound
+            threads = dict(probed["threads"])
+            threads[NATIVE] = int(values["threads"]) - sum(threads.values())
             values["threads"] -= probed["pool_threads"]
         if sizes:
             values["heap_mb"] = sum(sizes.values()) / (1 << 20)
     for name, path in server.files.items():
         values[name] = sum(_sizes(path)) / (1 << 20)
-    return Sample(at_s, part, values, sizes, large)
+    return Sample(at_s, part, values, sizes, large, threads)
 
 
 def _counts(pid: int) -> Values:

@@ -4,8 +4,10 @@ import asyncio
 import os
 import random
 import re
+import threading
 import tracemalloc
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -87,6 +89,18 @@ def test_missed_and_failed_and_left_behind_are_named(tmp_path: Path) -> None:
         "LEFT BEHIND",
     ]
     assert result["errors"] == {"broken": 5}
+
+
+def test_threads_that_stay_are_named(tmp_path: Path) -> None:
+    state = soaked(tmp_path)
+    before = {"MainThread": 1, "native": 4, "AnyIO worker thread": 2}
+    after = {"MainThread": 1, "native": 6, "AnyIO worker thread": 1}
+    state.rests[0] = replace(state.rests[0], threads=before)
+    values = state.rests[0].values | {"threads": state.rests[0].values["threads"] + 2}
+    state.add_rest(Sample(1900.0, 1, values, threads=after))
+    (verdict,) = judged(state)["verdicts"]
+    assert verdict.startswith("LEFT BEHIND: threads: ")
+    assert verdict.endswith(" after the last (more: 2 native)")
 
 
 def test_a_soak_without_answers_fails(tmp_path: Path) -> None:
@@ -262,7 +276,7 @@ async def test_a_sample_is_without_what_the_tracing_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = {
-        **{"tasks": 3, "pool_threads": 1, "heap": {}, "large": {}},
+        **{"tasks": 3, "pool_threads": 1, "threads": {"asyncio_": 1}, "heap": {}, "large": {}},
         **{"tracing": 16 << 20, "malloc": 5 << 20, "free": None},
     }
 
@@ -274,7 +288,9 @@ async def test_a_sample_is_without_what_the_tracing_takes(
     monkeypatch.setattr(samples, "anonymous_mb", lambda pid: 500.0)
     monkeypatch.setattr(samples, "request", lambda path, heap: answer)
     server = SampledServer("ws://localhost:1/v1/realtime", os.getpid(), tmp_path, {})
-    values = (await take_sample(server, 0.0, 1, heap=False)).values
+    sample = await take_sample(server, 0.0, 1, heap=False)
+    values = sample.values
+    assert sample.threads == {"asyncio_": 1, "native": values["threads"]}
     assert (values["rss_mb"], values["anonymous_mb"], values["malloc_mb"]) == (884.0, 484.0, 5.0)
     assert "free_mb" not in values
     monkeypatch.setattr(samples, "request", refused)
@@ -297,6 +313,8 @@ async def test_the_probe_names_who_keeps_much_and_counts_the_threads_of_pools() 
     finally:
         tracemalloc.stop()
     assert found["pool_threads"] >= 1
+    assert found["threads"]["asyncio_"] >= 1
+    assert sum(found["threads"].values()) == threading.active_count()
     assert found["tracing"] > 0
     held = allocated()
     if held is not None:
