@@ -13,6 +13,7 @@ machine makes of the loss stands in `agent/turn_taking/connection_handlers.py`.
 
 import asyncio
 import contextlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +23,13 @@ import languages
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import AgentStateReporter
-from agent.session.api.conversation import ConversationItems, FunctionOutput, Item, Message
+from agent.session.api.conversation import (
+    ConversationItems,
+    FunctionOutput,
+    Item,
+    Message,
+    open_calls_of,
+)
 from agent.session.api.ids import Identifiers
 from agent.session.api.session_state import SessionState
 from agent.session.api.settings import (
@@ -103,6 +110,11 @@ NOT_BEGUN: Final = (
     "This response was cancelled before it began: it waited for the models of the call's next "
     "language."
 )
+
+
+def _is_empty(item: Item) -> bool:
+    """True for a message of which the model reads nothing."""
+    return isinstance(item, Message) and not ((item.text or "").strip() or item.rounds)
 
 
 class Session:
@@ -325,11 +337,26 @@ class Session:
                 self.conversation.set_text(item.id, item.text or "", "incomplete", item.rounds)
         self._context.restore(state.summary, state.num_covered)
         self._background.restore(state.background)
-        messages = messages_of(self.conversation)
-        has_question = bool(messages) and messages[-1].role in ("user", "tool")
-        has_question |= isinstance(next(reversed(state.items), None), FunctionOutput)
         is_due = state.answer_due or (state.answers_caller and not is_heard)
-        self._taken_over = ev.CallTakenOver(is_due and has_question, self._caller_has_spoken())
+        is_due = is_due and self._has_question(is_due=state.answer_due)
+        self._taken_over = ev.CallTakenOver(is_due, self._caller_has_spoken())
+
+    def _has_question(self, *, is_due: bool) -> bool:
+        """True if the conversation ends with something to answer, but for items without words.
+
+        While the client runs a tool that this question needs, it asks for the answer itself, behind
+        the last result. `is_due`: a response waits to begin all the same.
+        """
+        newest_first = [each for each in reversed(self.conversation) if not _is_empty(each)]
+        since = itertools.takewhile(
+            lambda each: not (isinstance(each, Message) and each.role == "user"), newest_first
+        )
+        if newest_first and not isinstance(newest_first[0], Message):
+            open_calls = open_calls_of(reversed(tuple(since)))
+            if open_calls or isinstance(newest_first[0], FunctionOutput):
+                return is_due or not open_calls
+        messages = messages_of(self.conversation)
+        return bool(messages) and messages[-1].role in ("user", "tool")
 
     # --- for the transport: announcements, and a connection that is lost ---
 

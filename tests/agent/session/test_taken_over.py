@@ -14,6 +14,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import (
     FunctionCall,
     FunctionOutput,
+    Item,
     ItemId,
     Message,
     ModelCall,
@@ -320,6 +321,46 @@ def test_a_pending_call_of_the_clients_tool_is_answered() -> None:
     assert kinds == ["Message", "FunctionCall", "FunctionOutput", "Message"]
     assert history(call)[-2:] == ["ten", "It is ten."]
     assert not any(isinstance(each, say.Problem) for each in call.notices)
+
+
+QUESTION = Message(ItemId("asked"), "user", "audio", "Rain, and the time?")
+RAIN, CLOCK = (FunctionCall(ItemId(name), f"id_{name}", name, "{}") for name in ("rain", "clock"))
+RAINS = FunctionOutput(ItemId("rains"), RAIN.call_id, "no")
+TEN = FunctionOutput(ItemId("ten"), CLOCK.call_id, "ten")
+NOTICE = Message(ItemId("notice"), "assistant", "audio", "This call is recorded.")
+UNHEARD = Message(ItemId("unheard"), "assistant", "audio", "", "incomplete")
+
+
+@pytest.mark.parametrize(
+    ("after", "answer_due", "answers"),
+    [
+        ([RAIN, CLOCK, RAINS], False, False),
+        ([RAIN, CLOCK, RAINS], True, True),
+        ([RAIN, CLOCK, RAINS, UNHEARD], False, False),
+        ([RAIN], False, False),
+        ([RAIN], True, True),
+        ([RAIN, CLOCK, RAINS, TEN], False, True),
+        ([RAIN, NOTICE, RAINS, UNHEARD], True, True),
+        ([RAIN, NOTICE], True, False),
+    ],
+)
+@pytest.mark.parametrize("has_abandoned", [False, True])
+def test_a_question_with_calls_of_the_client_is_answered_once(
+    after: list[Item], *, answer_due: bool, answers: bool, has_abandoned: bool
+) -> None:
+    """The client asks for the answer behind its last result, unless it has done so before."""
+    state = state_after(0)
+    abandoned = [replace(RAIN, id=ItemId("old"), call_id="id_old")] if has_abandoned else []
+    found = (*state.items[:1], *abandoned, QUESTION, *after)
+    state = replace(
+        state, reply=None, items=found, answer_due=answer_due, answers_caller=not answer_due
+    )
+
+    async def story(call: Call) -> None:
+        assert call.session.will_answer or bool(call.of(say.ReplyStarted)) == answers
+        await asyncio.sleep(10)
+
+    assert len(go_on(state, story).of(say.ReplyStarted)) == answers
 
 
 def test_a_server_tool_that_ran_is_not_run_again() -> None:
