@@ -98,6 +98,8 @@ class SessionState:
     background: BackgroundState = BackgroundState()
     earlier: tuple[ReplyState, ...] = ()
     """Replies in front of the newest one that the client still plays, the oldest first."""
+    apart: tuple[str, ...] = ()
+    """Ids of calls that the summary covers without their results."""
 
     @property
     def is_playing(self) -> bool:
