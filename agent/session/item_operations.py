@@ -5,12 +5,18 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from agent.errors import ClientError, StageError
-from agent.session.api.conversation import NO_SUCH_ITEM, FunctionOutput, ItemReference, Message
+from agent.session.api.conversation import (
+    NO_SUCH_ITEM,
+    FunctionCall,
+    FunctionOutput,
+    ItemReference,
+    Message,
+)
 from agent.session.api.ids import Identifiers
 from agent.session.api.server_events import Notice
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
-from agent.session.context.chat_messages import messages_of
+from agent.session.context.chat_messages import messages_of, response_input
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, ToolsPort
 from agent.session.response.dependencies import OpenVoice
 from agent.session.response.items import ReplyItems
@@ -110,6 +116,16 @@ async def _check_options(
     for item in options.input or ():
         if isinstance(item, ItemReference):
             context.conversation.get(item.id)
+    answered = response_input(options, context.conversation) if options.input else ()
+    called = {item.call_id for item in answered if isinstance(item, FunctionCall)}
+    for item in answered:
+        if isinstance(item, FunctionOutput) and item.call_id not in called:
+            raise ClientError(
+                f"There is no function call {item.call_id!r} for the output {item.id!r}, neither "
+                "in the input nor in this conversation.",
+                code="invalid_tool_call_id",
+                param="response.input",
+            )
     if options.instructions is not None:
         instructions = ChatMessage("system", options.instructions)
         await check_text(context.chat, instructions, "response.instructions")

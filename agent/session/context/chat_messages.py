@@ -120,7 +120,8 @@ def _results(
 
 
 def response_input(options: ResponseOptions, conversation: ConversationItems) -> list[Item]:
-    """The items that a response with its own chat answers, without those that are gone by now."""
+    """The items that a response with its own chat answers, without those that are gone by now. The
+    result of a function brings its call along: servers refuse one without the other."""
     if options.input is None:
         return list(conversation)
     found: list[Item] = []
@@ -129,7 +130,19 @@ def response_input(options: ResponseOptions, conversation: ConversationItems) ->
             found.append(item)
         elif item.id in conversation:
             found.append(conversation.get(item.id))
-    return found
+    have = {item.call_id for item in found if isinstance(item, FunctionCall)}
+    needed = {item.call_id for item in found if isinstance(item, FunctionOutput)} - have
+    calls = {
+        item.call_id: item
+        for item in conversation
+        if isinstance(item, FunctionCall) and item.call_id in needed
+    }
+    out: list[Item] = []
+    for item in found:
+        if isinstance(item, FunctionOutput) and item.call_id in calls:
+            out.append(calls.pop(item.call_id))
+        out.append(item)
+    return out
 
 
 def joined(beginning: str, rest: str) -> str:

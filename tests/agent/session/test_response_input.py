@@ -7,9 +7,16 @@ import pytest
 
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
-from agent.session.api.conversation import FunctionOutput, ItemId, Message, ModelCall
+from agent.session.api.conversation import (
+    FunctionCall,
+    FunctionOutput,
+    ItemId,
+    ItemReference,
+    Message,
+    ModelCall,
+)
 from agent.session.api.settings import ResponseOptions
-from agent.session.context.chat_messages import messages_of
+from agent.session.context.chat_messages import messages_of, response_input
 from agent.session.ports.stage_ports import ChatMessage
 from agent.turn_taking import events as ev
 from tests.support.fakes.remembering import RememberingChat
@@ -61,6 +68,47 @@ async def test_the_model_reads_the_calls_of_a_response_with_its_own_input(
     assert [each.calls for each in told if each.calls] == [calls]
     assert list(chat.asked[-1]) == told[:-1]
     assert not call.of(say.Problem)
+
+
+@pytest.mark.parametrize("is_referenced", [True, False])
+async def test_a_result_in_an_input_brings_its_call_along(*, is_referenced: bool) -> None:
+    """A model server refuses a result without its call."""
+    async with call_with(chat=RememberingChat([Calling("", (CALL,))])) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyEnded)
+        (made,) = call.of(say.ReplyCalled)
+        assert isinstance(made, say.ReplyCalled)
+        output = FunctionOutput(ItemId("out"), made.call.call_id, "12:00")
+        if is_referenced:
+            await call.session.handle(ask.CreateItem(output))
+        own = answer_input_with(call, NOON)
+        item = ItemReference(output.id) if is_referenced else output
+        await call.session.handle(ask.CreateResponse(ResponseOptions(input=(item,))))
+        await call.until(say.ReplyEnded, 2)
+        both = (ItemReference(made.call.id), item)
+        twice = response_input(ResponseOptions(input=both), call.session.conversation)
+    assert own.asked[0] == (ChatMessage("assistant", "", (CALL,)), ChatMessage("tool", "12:00"))
+    assert twice == [made.call, output]
+    assert not call.of(say.Problem)
+
+
+@pytest.mark.parametrize("is_referenced", [True, False])
+async def test_a_result_in_an_input_whose_call_is_gone_is_refused(*, is_referenced: bool) -> None:
+    async with call_with(NOON) as call:
+        made = FunctionCall(ItemId("made"), "id_1", "clock", "{}")
+        output = FunctionOutput(ItemId("out"), "id_1", "12:00")
+        if is_referenced:
+            await call.session.handle(ask.CreateItem(made))
+            await call.session.handle(ask.CreateItem(output))
+            await call.session.handle(ask.DeleteItem(made.id))
+        item = ItemReference(output.id) if is_referenced else output
+        await call.session.handle(ask.CreateResponse(ResponseOptions(input=(item,)), "r1"))
+        (problem,) = call.of(say.Problem)
+        assert isinstance(problem, say.Problem)
+        assert (problem.code, problem.event_id) == ("invalid_tool_call_id", "r1")
+        assert problem.param == "response.input"
+        assert not call.of(say.ReplyStarted)
 
 
 async def test_an_item_between_the_parts_of_a_resumed_response_stands_behind_it() -> None:
