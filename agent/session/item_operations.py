@@ -113,16 +113,18 @@ async def _check_options(
         except ClientError as error:
             param = "response.audio.output.voice"
             raise ClientError(error.message, code=error.code, param=param) from None
-    for item in options.input or ():
-        if isinstance(item, ItemReference):
-            context.conversation.get(item.id)
-    answered = response_input(options, context.conversation) if options.input else ()
+    named = [
+        context.conversation.get(item.id)
+        for item in options.input or ()
+        if isinstance(item, ItemReference)
+    ]
+    answered = response_input(options, context.conversation) if named else ()
     called = {item.call_id for item in answered if isinstance(item, FunctionCall)}
-    for item in answered:
+    for item in named:
         if isinstance(item, FunctionOutput) and item.call_id not in called:
             raise ClientError(
-                f"There is no function call {item.call_id!r} for the output {item.id!r}, neither "
-                "in the input nor in this conversation.",
+                f"The function call {item.call_id!r}, of which the item {item.id!r} is the output, "
+                "is neither in the input nor in this conversation.",
                 code="invalid_tool_call_id",
                 param="response.input",
             )
