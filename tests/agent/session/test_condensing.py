@@ -321,6 +321,7 @@ async def test_a_result_that_comes_after_its_call_was_condensed_leaves_the_summa
     # Without a message that it covers, the result is back behind its call.
     own.items.delete(ItemId("item_0"))
     ((_, messages),) = await own.anew()
+    assert isinstance(messages, tuple)
     assert ("tool", "ten") in messages[:3]
     assert messages.count(("tool", "ten")) == 1
 
