@@ -286,7 +286,8 @@ class Session:
     # --- for the state store: another server goes on with the call ---
 
     def state(self) -> SessionState:
-        """What another server needs to go on with the call."""
+        """What another server needs to go on with the call. A response that has called a function of
+        the client has no answer to give anew: with the results the client asks for another one."""
         machine = self._machine
         return SessionState(
             self.settings,
@@ -296,7 +297,7 @@ class Session:
             self._context.summary,
             self._context.num_covered,
             machine.answer_due,
-            machine.answers_caller,
+            machine.answers_caller and not self._responses.awaits_client,
             self._items.state(in_progress=machine.agent is not Agent.IDLE),
             self._background.state(is_unheard=self._is_unheard),
             self._items.earlier_states(),
@@ -325,8 +326,8 @@ class Session:
                 self.conversation.set_text(item.id, item.text or "", "incomplete", item.rounds)
         self._context.restore(state.summary, state.num_covered)
         self._background.restore(state.background)
-        messages = messages_of(self.conversation)
-        has_question = bool(messages) and messages[-1].role in ("user", "tool")
+        roles = [each.role for each in messages_of(self.conversation) if each.role != "system"]
+        has_question = roles[-1:] in (["user"], ["tool"])
         has_question |= isinstance(next(reversed(state.items), None), FunctionOutput)
         is_due = state.answer_due or (state.answers_caller and not is_heard)
         self._taken_over = ev.CallTakenOver(is_due and has_question, self._caller_has_spoken())
@@ -383,7 +384,8 @@ class Session:
         if run is not None:
             run.reply.playback.client_lost(self._clock.now_ns())
             run.reply.claims.close()
-            unheard = not self._items.stands(run.reply)[0].strip()
+            is_silent = not self._items.stands(run.reply)[0].strip()
+            unheard = is_silent and not run.reply.has_called  # else the client asks for the answer
         if self._is_unheard:
             self._background.unheard(self._machine.turn)
         self.feed(ev.ClientLost(unheard))
