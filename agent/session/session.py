@@ -112,9 +112,11 @@ NOT_BEGUN: Final = (
 )
 
 
-def _is_empty(item: Item) -> bool:
-    """True for a message of which the model reads nothing."""
-    return isinstance(item, Message) and not ((item.text or "").strip() or item.rounds)
+def _is_silent(item: Item) -> bool:
+    """True for a message that nobody has said: a system message, or one without words."""
+    if not isinstance(item, Message):
+        return False
+    return item.role == "system" or not ((item.text or "").strip() or item.rounds)
 
 
 class Session:
@@ -298,7 +300,8 @@ class Session:
     # --- for the state store: another server goes on with the call ---
 
     def state(self) -> SessionState:
-        """What another server needs to go on with the call."""
+        """What another server needs to go on with the call. A response that has called a function of
+        the client has no answer to give anew: with the results the client asks for another one."""
         machine = self._machine
         return SessionState(
             self.settings,
@@ -308,7 +311,7 @@ class Session:
             self._context.summary,
             self._context.num_covered,
             machine.answer_due,
-            machine.answers_caller,
+            machine.answers_caller and not self._responses.awaits_client,
             self._items.state(in_progress=machine.agent is not Agent.IDLE),
             self._background.state(is_unheard=self._is_unheard),
             self._items.earlier_states(),
@@ -343,12 +346,13 @@ class Session:
         self._taken_over = ev.CallTakenOver(is_due, self._caller_has_spoken())
 
     def _has_question(self, *, is_due: bool) -> bool:
-        """True if the conversation ends with something to answer, but for items without words.
+        """True if the conversation ends with something to answer, but for items without words and
+        system messages.
 
         While the client runs a tool that this question needs, it asks for the answer itself, behind
         the last result. `is_due`: a response waits to begin all the same.
         """
-        newest_first = [each for each in reversed(self.conversation) if not _is_empty(each)]
+        newest_first = [each for each in reversed(self.conversation) if not _is_silent(each)]
         since = itertools.takewhile(
             lambda each: not (isinstance(each, Message) and each.role == "user"), newest_first
         )
@@ -356,8 +360,8 @@ class Session:
             open_calls = open_calls_of(reversed(tuple(since)))
             if open_calls or isinstance(newest_first[0], FunctionOutput):
                 return is_due or not open_calls
-        messages = messages_of(self.conversation)
-        return bool(messages) and messages[-1].role in ("user", "tool")
+        roles = [each.role for each in messages_of(self.conversation) if each.role != "system"]
+        return roles[-1:] in (["user"], ["tool"])
 
     # --- for the transport: announcements, and a connection that is lost ---
 
@@ -411,7 +415,8 @@ class Session:
         if run is not None:
             run.reply.playback.client_lost(self._clock.now_ns())
             run.reply.claims.close()
-            unheard = not self._items.stands(run.reply)[0].strip()
+            is_silent = not self._items.stands(run.reply)[0].strip()
+            unheard = is_silent and not run.reply.has_called  # else the client asks for the answer
         if self._is_unheard:
             self._background.unheard(self._machine.turn)
         self.feed(ev.ClientLost(unheard))

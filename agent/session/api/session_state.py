@@ -92,7 +92,8 @@ class SessionState:
     answer_due: bool
     """The caller waits for an answer, whatever was heard."""
     answers_caller: bool
-    """The reply in progress answers the caller: where no word of it was heard, another is due."""
+    """The reply in progress answers the caller: where no word of it was heard, another is due. Not
+    so of one that has called a function of the client, which asks for the next."""
     reply: ReplyState | None
     """None before the first."""
     background: BackgroundState = BackgroundState()

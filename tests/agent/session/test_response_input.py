@@ -169,3 +169,29 @@ async def test_a_request_that_noise_cuts_is_carried_out_as_it_was_asked(
     assert (anew.metadata, anew.out_of_band) == expected
     assert anew.modality == ("audio" if text else "text")
     assert (later.metadata, later.out_of_band) == (None, False)
+
+
+async def test_a_request_that_noise_cuts_and_the_client_cancels_is_forgotten() -> None:
+    """It does not begin anew, as what it was or as a plain response, and leaves the next response
+    no options."""
+    options = ResponseOptions(output_modality="text", metadata={"kind": "place"}, out_of_band=True)
+    chat = RememberingChat(["Nowhere.", "Fine."])
+    async with call_with(chat=chat) as call:
+        listen(call)
+        chat.hold = asyncio.Event()
+        await call.session.handle(ask.CreateResponse(options))
+        await chat.generating.wait()
+        call.ears.pause("")
+        await call.until(say.ReplyEnded)
+        assert call.session._again == (options, True)
+        await call.session.handle(ask.CancelResponse())
+        assert call.session._again is None
+        chat.hold.set()
+        call.ears.fall_silent()
+        await asyncio.sleep(10)
+        assert len(call.of(say.ReplyStarted)) == 1
+        call.ears.say("Where am I?")
+        await call.until(say.ReplyEnded, 2)
+    later = call.of(say.ReplyStarted)[1]
+    assert isinstance(later, say.ReplyStarted)
+    assert (later.metadata, later.out_of_band, later.modality) == (None, False, "audio")

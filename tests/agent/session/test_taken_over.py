@@ -32,6 +32,7 @@ from tests.support.session.overlap_call import (
     CHAR_S,
     REPLY,
     begin,
+    ended,
     items,
     listen,
     over,
@@ -39,7 +40,7 @@ from tests.support.session.overlap_call import (
     wire_is_in_order,
 )
 from tests.support.session.session_call import Call, call_with
-from tests.support.session.tool_call import CALL, Toolbox, until
+from tests.support.session.tool_call import CALL, Toolbox, equip, until
 
 HEARD = "Your table for two is booked"
 """Of `REPLY`, after 30 characters."""
@@ -328,6 +329,7 @@ RAIN, CLOCK = (FunctionCall(ItemId(name), f"id_{name}", name, "{}") for name in 
 RAINS = FunctionOutput(ItemId("rains"), RAIN.call_id, "no")
 TEN = FunctionOutput(ItemId("ten"), CLOCK.call_id, "ten")
 NOTICE = Message(ItemId("notice"), "assistant", "audio", "This call is recorded.")
+NOTE = Message(ItemId("note"), "system", "text", "The caller is in Oslo.")
 UNHEARD = Message(ItemId("unheard"), "assistant", "audio", "", "incomplete")
 
 
@@ -342,6 +344,7 @@ UNHEARD = Message(ItemId("unheard"), "assistant", "audio", "", "incomplete")
         ([RAIN, CLOCK, RAINS, TEN], False, True),
         ([RAIN, NOTICE, RAINS, UNHEARD], True, True),
         ([RAIN, NOTICE], True, False),
+        ([RAIN, CLOCK, RAINS, NOTE], False, False),
     ],
 )
 @pytest.mark.parametrize("has_abandoned", [False, True])
@@ -361,6 +364,56 @@ def test_a_question_with_calls_of_the_client_is_answered_once(
         await asyncio.sleep(10)
 
     assert len(go_on(state, story).of(say.ReplyStarted)) == answers
+
+
+@pytest.mark.parametrize("num_results", [0, 1, 2])
+def test_a_response_that_has_called_the_client_is_not_begun_anew(num_results: int) -> None:
+    """Nothing of it was heard, and not all results, or no request, had come: the client asks."""
+    states: list[SessionState] = []
+    calls = (ModelCall("clock", "{}"), ModelCall("clock", '{"zone": "CET"}'))
+
+    async def before(clock: ManualClock) -> None:
+        chat = RememberingChat([Calling("Let me look at the clocks.", calls)])
+        async with call_with(chat=chat, clock=clock) as call:
+            listen(call)
+            await equip(call)
+            call.ears.say("What time is it?")
+            await call.until(say.ReplyCalled, 2)
+            await give_results(call, 0, num_results)
+            assert not ended(call)
+            states.append(recorded(call.session.state()))
+
+    async def story(call: Call) -> None:
+        assert not call.session.will_answer
+        await asyncio.sleep(5)
+        assert not call.of(say.ReplyStarted)
+        await give_results(call, num_results, 2)
+        await answer(call)
+
+    virtual_time.run(before)
+    call = go_on(states[0], story, "It is ten.")
+    assert history(call) == ["What time is it?", "", "result 0", "result 1", "It is ten."]
+    assert len(call.of(say.ReplyStarted)) == 1
+    assert not call.of(say.Problem)
+
+
+async def give_results(call: Call, first: int, end: int) -> None:
+    made = [each for each in call.session.conversation if isinstance(each, FunctionCall)]
+    for number in range(first, end):
+        output = FunctionOutput(ItemId(f"o{number}"), made[number].call_id, f"result {number}")
+        await call.session.handle(ask.CreateItem(output))
+
+
+def test_a_note_behind_the_question_does_not_hide_it() -> None:
+    state = state_after(0)
+    note = Message(ItemId("note"), "system", "text", "The kitchen closes at ten.")
+    state = replace(state, items=(*state.items, note))
+
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+
+    call = go_on(state, story, "Yes, for nine.")
+    assert history(call) == ["Is it booked?", "The kitchen closes at ten.", "Yes, for nine."]
 
 
 def test_a_server_tool_that_ran_is_not_run_again() -> None:
