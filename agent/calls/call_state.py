@@ -90,6 +90,7 @@ class _Session:
     num_covered: int
     answer_due: bool
     answers_caller: bool
+    apart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +164,7 @@ class CallStateEncoder:
                     session.num_covered,
                     session.answer_due,
                     session.answers_caller,
+                    session.apart,
                 )
             ),
             "order": self._order[1],
@@ -231,6 +233,7 @@ def read_state(fields: Mapping[str, bytes]) -> CallState:
             reply,
             background,
             earlier,
+            known.apart,
         )
     except KeyError as error:
         raise UnreadableStateError(f"its record lacks {str(error)[:80]}") from None

@@ -5,12 +5,18 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from agent.errors import ClientError, StageError
-from agent.session.api.conversation import NO_SUCH_ITEM, FunctionOutput, ItemReference, Message
+from agent.session.api.conversation import (
+    NO_SUCH_ITEM,
+    FunctionCall,
+    FunctionOutput,
+    ItemReference,
+    Message,
+)
 from agent.session.api.ids import Identifiers
 from agent.session.api.server_events import Notice
 from agent.session.api.settings import ResponseOptions, SessionSettings
 from agent.session.context.chat_context import ChatContext
-from agent.session.context.chat_messages import messages_of
+from agent.session.context.chat_messages import messages_of, response_input
 from agent.session.ports.stage_ports import ChatMessage, ChatPort, Tools, ToolsPort
 from agent.session.response.dependencies import OpenVoice
 from agent.session.response.items import ReplyItems
@@ -107,9 +113,21 @@ async def _check_options(
         except ClientError as error:
             param = "response.audio.output.voice"
             raise ClientError(error.message, code=error.code, param=param) from None
-    for item in options.input or ():
-        if isinstance(item, ItemReference):
-            context.conversation.get(item.id)
+    named = [
+        context.conversation.get(item.id)
+        for item in options.input or ()
+        if isinstance(item, ItemReference)
+    ]
+    answered = response_input(options, context.conversation) if named else ()
+    called = {item.call_id for item in answered if isinstance(item, FunctionCall)}
+    for item in named:
+        if isinstance(item, FunctionOutput) and item.call_id not in called:
+            raise ClientError(
+                f"The function call {item.call_id!r}, of which the item {item.id!r} is the output, "
+                "is neither in the input nor in this conversation.",
+                code="invalid_tool_call_id",
+                param="response.input",
+            )
     if options.instructions is not None:
         instructions = ChatMessage("system", options.instructions)
         await check_text(context.chat, instructions, "response.instructions")

@@ -13,6 +13,7 @@ machine makes of the loss stands in `agent/turn_taking/connection_handlers.py`.
 
 import asyncio
 import contextlib
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +23,13 @@ import languages
 from agent.config.schema import AgentProfile
 from agent.errors import ClientError, HalfsecError, SilentCallError, StageError
 from agent.observability.agent_state import AgentStateReporter
-from agent.session.api.conversation import ConversationItems, FunctionOutput, Item, Message
+from agent.session.api.conversation import (
+    ConversationItems,
+    FunctionOutput,
+    Item,
+    Message,
+    open_calls_of,
+)
 from agent.session.api.ids import Identifiers
 from agent.session.api.session_state import SessionState
 from agent.session.api.settings import (
@@ -103,6 +110,13 @@ NOT_BEGUN: Final = (
     "This response was cancelled before it began: it waited for the models of the call's next "
     "language."
 )
+
+
+def _is_silent(item: Item) -> bool:
+    """True for a message that nobody has said: a system message, or one without words."""
+    if not isinstance(item, Message):
+        return False
+    return item.role == "system" or not ((item.text or "").strip() or item.rounds)
 
 
 class Session:
@@ -286,7 +300,8 @@ class Session:
     # --- for the state store: another server goes on with the call ---
 
     def state(self) -> SessionState:
-        """What another server needs to go on with the call."""
+        """What another server needs to go on with the call. A response that has called a function of
+        the client has no answer to give anew: with the results the client asks for another one."""
         machine = self._machine
         return SessionState(
             self.settings,
@@ -296,10 +311,11 @@ class Session:
             self._context.summary,
             self._context.num_covered,
             machine.answer_due,
-            machine.answers_caller,
+            machine.answers_caller and not self._responses.awaits_client,
             self._items.state(in_progress=machine.agent is not Agent.IDLE),
             self._background.state(is_unheard=self._is_unheard),
             self._items.earlier_states(),
+            tuple(sorted(self._context.apart)),
         )
 
     def restore(self, state: SessionState) -> None:
@@ -323,13 +339,29 @@ class Session:
         for item in tuple(self.conversation):
             if isinstance(item, Message) and (item.text is None or item.status == "in_progress"):
                 self.conversation.set_text(item.id, item.text or "", "incomplete", item.rounds)
-        self._context.restore(state.summary, state.num_covered)
+        self._context.restore(state.summary, state.num_covered, state.apart)
         self._background.restore(state.background)
-        messages = messages_of(self.conversation)
-        has_question = bool(messages) and messages[-1].role in ("user", "tool")
-        has_question |= isinstance(next(reversed(state.items), None), FunctionOutput)
         is_due = state.answer_due or (state.answers_caller and not is_heard)
-        self._taken_over = ev.CallTakenOver(is_due and has_question, self._caller_has_spoken())
+        is_due = is_due and self._has_question(is_due=state.answer_due)
+        self._taken_over = ev.CallTakenOver(is_due, self._caller_has_spoken())
+
+    def _has_question(self, *, is_due: bool) -> bool:
+        """True if the conversation ends with something to answer, but for items without words and
+        system messages.
+
+        While the client runs a tool that this question needs, it asks for the answer itself, behind
+        the last result. `is_due`: a response waits to begin all the same.
+        """
+        newest_first = [each for each in reversed(self.conversation) if not _is_silent(each)]
+        since = itertools.takewhile(
+            lambda each: not (isinstance(each, Message) and each.role == "user"), newest_first
+        )
+        if newest_first and not isinstance(newest_first[0], Message):
+            open_calls = open_calls_of(reversed(tuple(since)))
+            if open_calls or isinstance(newest_first[0], FunctionOutput):
+                return is_due or not open_calls
+        roles = [each.role for each in messages_of(self.conversation) if each.role != "system"]
+        return roles[-1:] in (["user"], ["tool"])
 
     # --- for the transport: announcements, and a connection that is lost ---
 
@@ -383,7 +415,8 @@ class Session:
         if run is not None:
             run.reply.playback.client_lost(self._clock.now_ns())
             run.reply.claims.close()
-            unheard = not self._items.stands(run.reply)[0].strip()
+            is_silent = not self._items.stands(run.reply)[0].strip()
+            unheard = is_silent and not run.reply.has_called  # else the client asks for the answer
         if self._is_unheard:
             self._background.unheard(self._machine.turn)
         self.feed(ev.ClientLost(unheard))

@@ -49,6 +49,8 @@ def _on_reply_cancelled(s: TurnState, event: ev.ReplyCancelled, now_ns: int) -> 
     if s.agent in (Agent.PREPARING, Agent.OPENING, Agent.SPEAKING):
         return cut(s, "client_cancelled") + begin_if_wanted(s, now_ns)
     if not s.wanted:
+        if not s.answers_caller:
+            s.unheard_cut = False  # what the client asked for does not begin anew behind a noise
         return [cmd.RefuseRequest("response_cancel_not_active")]
     s.wanted = False
     return [] if would_reply(s) else discard_preemptive(s)

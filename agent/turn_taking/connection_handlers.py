@@ -8,7 +8,8 @@ After the resumption a waiting caller is answered, with a response generated the
 said so far. A caller is waiting if the turn was over (or ended during the absence) and no word of
 the answer had been heard. An answer that was heard in part is not continued: the caller knows what
 it was about and can ask for more. A response that the client had requested itself is not repeated:
-the client sees that it did not come. A caller who was cut off in mid-sentence and continues after
+the client sees that it did not come. Nor is one that has called a function of the client, which
+asks for the next. A caller who was cut off in mid-sentence and continues after
 the resumption re-opens the turn as always. Speech that was on its way when the connection broke may
 be open at the resumption still, or its words not known: the answer waits for the end of that turn,
 and answers both.

@@ -177,7 +177,8 @@ class ClientLost:
     """The client's connection broke, and the call waits for it: no audio goes either way."""
 
     unheard: bool
-    """The present reply had not been heard at all, not a word of it."""
+    """The present reply had not been heard at all, not a word of it, and has called no function of
+    the client."""
 
 
 @dataclass(frozen=True, slots=True)

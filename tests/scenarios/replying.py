@@ -104,6 +104,28 @@ NOISE = timeline(
     *answered(TWO, 2300),
 )
 
+CANCELLED_DURING_NOISE = timeline(
+    "a reply that the client asked for and cancels, after noise has cut it, does not begin anew",
+    at(1250, ev.ReplyRequested(), cmd.StartReply(ONE)),
+    starts(1280, 1, cmd.CutReply(ONE, "turn_detected")),
+    at(1400, ev.ReplyCancelled(), NOT_ACTIVE),
+    pauses(1500, 1),
+    words(1700, 1, 1, " "),
+    silence(1800, 1, 300),
+    silence(1900, 1, 400, cmd.DropUtterance(1, announced=True)),
+)
+
+ANSWER_CANCELLED_DURING_NOISE = timeline(
+    "an answer that the caller waits for begins anew all the same",
+    *asked(ONE),
+    goes_on(1280, 2, ONE),
+    at(1400, ev.ReplyCancelled(), NOT_ACTIVE),
+    pauses(1500, 2),
+    words(1700, 2, 1, ""),
+    silence(2200, 2, 800, cmd.DropUtterance(2, announced=True), cmd.StartReply(TWO)),
+    *answered(TWO, 2300),
+)
+
 NOISE_OVER_SPEECH = timeline(
     "noise holds a reply that was heard, and it goes on",
     *asked(ONE),
@@ -241,6 +263,8 @@ REPLYING = (
     NO_BARGE_IN,
     CANCEL_WITH_ONE_WAITING,
     NOISE,
+    CANCELLED_DURING_NOISE,
+    ANSWER_CANCELLED_DURING_NOISE,
     NOISE_OVER_SPEECH,
     NOISE_TAKEN_AS_MESSAGE,
     COMMIT_WITHOUT_REPLY,

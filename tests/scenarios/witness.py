@@ -197,6 +197,7 @@ class Witness:
             is_held = self._held is not None
             assert refused == (not self._replying and not is_held and not self.due)
             self.due = self.due and (self._replying or is_held)
+            self._cut_unheard &= self._answers_caller or not refused
 
     def _over_reply(
         self, event: ev.Event | None, commands: tuple[cmd.Command, ...], index: int

@@ -5,7 +5,7 @@ token ids belong to the engine. After a barge-in an assistant item holds exactly
 caller heard, and the engine cuts its ids at the same character.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NewType
 
@@ -91,6 +91,19 @@ class FunctionOutput:
 
 
 Item = Message | FunctionCall | FunctionOutput
+
+
+def open_calls_of(items: Iterable[Item]) -> list[FunctionCall]:
+    """Calls of the client's tools among these items without an output among them."""
+    items = tuple(items)
+    answered = {item.call_id for item in items if isinstance(item, FunctionOutput)}
+    return [
+        item
+        for item in items
+        if isinstance(item, FunctionCall)
+        and item.status == "completed"
+        and item.call_id not in answered
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +202,7 @@ class ConversationItems:
     @property
     def has_open_call(self) -> bool:
         """True while a tool of the client was called whose output is missing."""
-        answered = {item.call_id for item in self if isinstance(item, FunctionOutput)}
-        return any(
-            isinstance(item, FunctionCall)
-            and item.status == "completed"
-            and item.call_id not in answered
-            for item in self
-        )
+        return bool(open_calls_of(self))
 
     def delete(self, item_id: ItemId) -> None:
         """Raises ClientError where there is no such item."""

@@ -92,12 +92,15 @@ class SessionState:
     answer_due: bool
     """The caller waits for an answer, whatever was heard."""
     answers_caller: bool
-    """The reply in progress answers the caller: where no word of it was heard, another is due."""
+    """The reply in progress answers the caller: where no word of it was heard, another is due. Not
+    so of one that has called a function of the client, which asks for the next."""
     reply: ReplyState | None
     """None before the first."""
     background: BackgroundState = BackgroundState()
     earlier: tuple[ReplyState, ...] = ()
     """Replies in front of the newest one that the client still plays, the oldest first."""
+    apart: tuple[str, ...] = ()
+    """Ids of calls that the summary covers without their results."""
 
     @property
     def is_playing(self) -> bool:

@@ -17,6 +17,7 @@ meanwhile. Where nothing more is said, or something else comes first, the half i
 The oldest messages may be condensed to a summary. Which of the conversation's they are is known
 here (`_covered`): when the model takes the conversation anew, it gets the summary and the others,
 and where one of those that it covers was changed or deleted, it gets all of them and no summary.
+The result of a call that is among them comes later: it stands in its own place (`apart`).
 
 `settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
 instructions are no change but a state, compared with what the model has; so those of a single
@@ -24,7 +25,7 @@ response leave nothing to be taken back.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,7 +48,7 @@ from agent.session.ports.stage_ports import (
     ContextUse,
 )
 
-from .chat_messages import joined, messages_of, told
+from .chat_messages import joined, messages_of, open_calls_among, told
 
 MAX_TAIL: Final = 64
 """Calls and results behind the last message that are looked at for each one that is added. Behind
@@ -117,6 +118,8 @@ class ChatContext:
         self._covered: list[tuple[ItemId, ChatMessage]] = []
         """The messages, from the conversation's beginning, that the model has no more: the summary
         covers them, or they were dropped before there was one."""
+        self.apart: frozenset[str] = frozenset()
+        """Calls that the summary covers without their results: see `told`."""
         self._num_withheld = 0
         """Of these, those that the model did not get when it last took the conversation anew."""
         self._num_deleted = 0
@@ -153,7 +156,7 @@ class ChatContext:
         Where that is not what the conversation ends with (but for items without words), it stays a
         message of its own.
         """
-        messages = told(self.conversation)
+        messages = self._told()
         if not messages or messages[-1][0] != item_id:
             return
         self.open_item, self.open_text = item_id, messages[-1][1].text
@@ -289,12 +292,15 @@ class ChatContext:
             else:
                 await self._carry_out(self._pending[0])
 
+    def _told(self) -> list[tuple[ItemId, ChatMessage]]:
+        return told(self.conversation, self.apart)
+
     def make_room(self) -> list[ItemId]:
         """Let the conversation delete its oldest items so that one more fits. The model keeps what
         it has of them. Returns their ids."""
         if len(self.conversation) < MAX_ITEMS:
             return []
-        messages = told(self.conversation)
+        messages = self._told()
         gone = self.conversation.make_room()
         num_messages = sum(item_id in gone for item_id, _ in messages)
         self._num_deleted += num_messages
@@ -302,7 +308,7 @@ class ChatContext:
             del self._covered[:num_messages]
         else:  # a result may stand elsewhere without its call
             covered = set(self._covered)
-            self._covered = [each for each in told(self.conversation) if each in covered]
+            self._covered = [each for each in self._told() if each in covered]
         return gone
 
     # --- condensing ---
@@ -328,15 +334,16 @@ class ChatContext:
         done = await self.chat.condense(goal)
         if done is None:
             return None
-        messages = told(self.conversation)
+        messages = self._told()
         first = self._num_withheld + done.num_left_out - self._num_deleted
         end = max(0, first + len(done.roles))
         replaced = [message.role for _, message in messages[max(0, first) : end]]
         self.summary, self._covered = done.summary, messages[:end]
         if self._misses or not _same_speakers(replaced, done.roles[max(0, -first) :]):
-            self.summary, self._covered = (), []
+            self.summary, self._covered, self.apart = (), [], frozenset()
             self.edited()
             raise StageError("llm", "it is not known what the summary covers")
+        self.apart |= open_calls_among(self.conversation, self._covered)
         return done
 
     @property
@@ -344,10 +351,13 @@ class ChatContext:
         """Number of the conversation's messages that the summary stands for."""
         return len(self._covered) if self.summary else 0
 
-    def restore(self, summary: tuple[str, ...], num_covered: int) -> None:
+    def restore(
+        self, summary: tuple[str, ...], num_covered: int, apart: Collection[str] = ()
+    ) -> None:
         """The conversation is another server's, with this summary of its oldest messages: the model
         takes it anew."""
-        self.summary, self._covered = summary, told(self.conversation)[:num_covered]
+        self.apart = frozenset(apart)
+        self.summary, self._covered = summary, self._told()[:num_covered]
         self.edited()
 
     @property
@@ -390,14 +400,15 @@ class ChatContext:
     async def _take_anew(self) -> None:
         self._edited = False
         self._pending.clear()
-        messages = told(self.conversation)
+        messages = self._told()
+        num_covered = len(self._covered)
+        if not self.summary or messages[:num_covered] != self._covered:
+            self.summary, self._covered, self.apart, num_covered = (), [], frozenset(), 0
+            messages = self._told()
         if messages and messages[-1][0] == self.open_item:
             self.open_text = messages.pop()[1].text
         else:
             self.open_item, self.open_text = None, ""
-        num_covered = len(self._covered)
-        if not self.summary or messages[:num_covered] != self._covered:
-            self.summary, self._covered, num_covered = (), [], 0
         self._num_withheld, self._num_deleted = num_covered, 0
         rest = [message for _, message in messages[num_covered:]]
         try:

@@ -9,7 +9,7 @@ results stand behind them, in their order, whenever and in whatever order the cl
 order alone tells the model which call a result is of.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeGuard
 
@@ -23,6 +23,7 @@ from agent.session.api.conversation import (
     Message,
     ModelCall,
     ToolRound,
+    open_calls_of,
 )
 from agent.session.api.settings import ResponseOptions
 from agent.session.ports.stage_ports import NO_RESULT, ChatMessage
@@ -33,12 +34,20 @@ def messages_of(items: Iterable[Item]) -> list[ChatMessage]:
     return [message for _, message in told(items)]
 
 
-def told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
-    """Messages of these items, each with the item that it ends with."""
+def told(
+    items: Iterable[Item], apart: Collection[str] = frozenset()
+) -> list[tuple[ItemId, ChatMessage]]:
+    """Messages of these items, each with the item that it ends with. `apart`: ids of calls whose
+    results stand in their own place, behind the same call once more: a summary has taken the call
+    without its result, and servers refuse a result whose call they don't see."""
     items = tuple(items)
     rests = _rests_of_replies(items)
-    outputs = {item.call_id: item for item in items if isinstance(item, FunctionOutput)}
-    called = {item.call_id for item in items if _is_made(item)}
+    outputs = {
+        item.call_id: item
+        for item in items
+        if isinstance(item, FunctionOutput) and item.call_id not in apart
+    }
+    called = {item.call_id: item for item in items if _is_made(item)}
     out: list[tuple[ItemId, ChatMessage]] = []
     calls: dict[int, list[FunctionCall]] = {}
     """Calls of the client's tools, by the index of their message."""
@@ -58,6 +67,10 @@ def told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
                 calls.setdefault(len(out) - 1, []).append(item)
             case FunctionOutput(call_id=call_id, output=output) if call_id not in called:
                 out.append((item.id, ChatMessage("tool", output)))
+            case FunctionOutput(call_id=call_id, output=output) if call_id in apart:
+                again = ModelCall(called[call_id].name, called[call_id].arguments)
+                out.append((item.id, ChatMessage("assistant", "", (again,))))
+                out.append((item.id, ChatMessage("tool", output)))
             case _:
                 pass
         if not (isinstance(item, Message) and item.id in rests.parts):
@@ -67,6 +80,26 @@ def told(items: Iterable[Item]) -> list[tuple[ItemId, ChatMessage]]:
         for index, message in enumerate(out)
         for each in (message, *_results(calls.get(index, ()), outputs))
     ]
+
+
+def open_calls_among(
+    items: Iterable[Item], messages: Iterable[tuple[ItemId, ChatMessage]]
+) -> set[str]:
+    """Ids of the calls that these messages, of these items, have without their results."""
+    items = tuple(items)
+    unanswered = {item.call_id for item in open_calls_of(items)}
+    ends = {item_id for item_id, message in messages if message.calls}
+    all_ends = {item_id for item_id, message in told(items) if message.calls}
+    found: set[str] = set()
+    together: list[str] = []
+    """Calls of one message, which ends with the last of them."""
+    for item in items:
+        if _is_made(item):
+            together.append(item.call_id)
+            if item.id in all_ends:
+                found.update(together if item.id in ends else ())
+                together.clear()
+    return found & unanswered
 
 
 def _is_made(item: Item) -> TypeGuard[FunctionCall]:
@@ -87,7 +120,8 @@ def _results(
 
 
 def response_input(options: ResponseOptions, conversation: ConversationItems) -> list[Item]:
-    """The items that a response with its own chat answers, without those that are gone by now."""
+    """The items that a response with its own chat answers, without those that are gone by now. The
+    result of a function brings its call along: servers refuse one without the other."""
     if options.input is None:
         return list(conversation)
     found: list[Item] = []
@@ -96,7 +130,19 @@ def response_input(options: ResponseOptions, conversation: ConversationItems) ->
             found.append(item)
         elif item.id in conversation:
             found.append(conversation.get(item.id))
-    return found
+    have = {item.call_id for item in found if isinstance(item, FunctionCall)}
+    needed = {item.call_id for item in found if isinstance(item, FunctionOutput)} - have
+    calls = {
+        item.call_id: item
+        for item in conversation
+        if isinstance(item, FunctionCall) and item.call_id in needed
+    }
+    out: list[Item] = []
+    for item in found:
+        if isinstance(item, FunctionOutput) and item.call_id in calls:
+            out.append(calls.pop(item.call_id))
+        out.append(item)
+    return out
 
 
 def joined(beginning: str, rest: str) -> str:

@@ -54,6 +54,11 @@ _OTHER_TURN: Final = TurnId(0)
 MAX_KEPT: Final = 8
 """Limit of replies whose words can still be cut to what was heard. Clients truncate the newest."""
 
+STOPPED_BEFORE_NS: Final = 1_000_000_000
+"""Time before the caller's speech from which on a truncation is no part of that interruption. A
+client that detects speech itself stops a little before the server does: shorter, and a cough ends
+its response; longer, and words that were stopped on purpose are said again after one."""
+
 
 class ReplyItems:
     """Conversation items and notices of one session's responses."""
@@ -187,6 +192,10 @@ class ReplyItems:
         as far as it is known."""
         self._show_rounds(reply)
         reply.is_stopped = True
+        stopped_ns = reply.stopped_ns
+        reply.is_given_up = (
+            stopped_ns is not None and self._clock.now_ns() - stopped_ns > STOPPED_BEFORE_NS
+        )
         self._recording.cut(reply.playback, self._heard_samples(reply))
         heard = reply.held_at = self._heard(reply)
         self._keep_heard(reply, heard)
@@ -199,7 +208,10 @@ class ReplyItems:
         return reply.text[:heard], reply.text[heard:]
 
     def resume(self, reply: Reply) -> Reply | None:
-        """Announce what is left of a held reply as another response. None where nothing is left."""
+        """Announce what is left of a held reply as another response. None where nothing is left, or
+        the client had stopped it before the caller spoke: it wants to play no more of it."""
+        if reply.is_given_up:
+            return None
         start = reply.held_at or 0
         rest = reply.playback.rest(start)
         if rest is None or (reply.is_complete and not reply.text[start:].strip()):
@@ -220,6 +232,7 @@ class ReplyItems:
             answer_sample=None,
             claims=PlaybackReportCheck(),
             stopped_at=None,
+            stopped_ns=None,
             is_stopped=False,
             ended=False,
         )
@@ -275,9 +288,12 @@ class ReplyItems:
             return None
         playback = reply.playback
         samples = playback.samples_claimed(audio_end_ms)
+        is_believed = reply.ended or audio_end_ms * playback.rate_hz // 1000 <= playback.sent
+        if is_believed and reply.stopped_ns is None:
+            reply.stopped_ns = self._clock.now_ns()
         if reply.ended:
             self._truncate(reply, samples)
-        elif audio_end_ms * playback.rate_hz // 1000 <= playback.sent:
+        elif is_believed:
             before = playback.sent if reply.stopped_at is None else reply.stopped_at
             reply.stopped_at, reply.is_stopped = min(samples, before), True
         if audio_end_ms <= 0:

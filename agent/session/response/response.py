@@ -87,6 +87,10 @@ class Reply:
     stopped_at: int | None = None
     """Samples after which the client stopped, as it said while the response went on; None: it has
     not."""
+    stopped_ns: int | None = None
+    """Time at which the client first said that it has stopped, ns; None: it has not."""
+    is_given_up: bool = False
+    """Held, but the client had stopped it long before the caller spoke: none of it is said again."""
     is_stopped: bool = False
     """The client plays no more of it, though it was sent."""
     ended: bool = False

@@ -6,11 +6,13 @@ import pytest
 
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
+from agent.session.api.conversation import FunctionOutput, ItemId
 from agent.session.api.settings import ResponseOptions
 from agent.turn_taking import events as ev
 from agent.turn_taking.tables import Agent, Caller
 from latency_budget.account.clock import ManualClock
 from tests.support.fakes.remembering import RememberingChat
+from tests.support.fakes.stages import Calling
 from tests.support.session import virtual_time
 from tests.support.session.overlap_call import (
     CHAR_S,
@@ -19,10 +21,12 @@ from tests.support.session.overlap_call import (
     begin,
     ended,
     items,
+    listen,
     play,
     wire_is_in_order,
 )
 from tests.support.session.session_call import Call, call_with
+from tests.support.session.tool_call import CALL, NOON, equip
 
 
 def texts(call: Call) -> list[str | None]:
@@ -129,6 +133,37 @@ def test_unheard_answer_is_given_after_reconnect() -> None:
     assert late.e2e_server_ns is not None
     assert late.e2e_server_ns < 1e9, "the time without a network is nobody's wait for an answer"
     wire_is_in_order(call)
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_response_that_has_called_the_client_is_not_begun_anew(*, is_answered: bool) -> None:
+    """Nothing of it was heard when the connection broke. The client asks for the next response."""
+
+    async def test(clock: ManualClock) -> None:
+        chat = RememberingChat([Calling("Let me look at the clock.", (CALL,)), NOON])
+        async with call_with(chat=chat, clock=clock) as call:
+            listen(call)
+            await equip(call)
+            call.ears.say("What time is it?")
+            (made,) = await call.until(say.ReplyCalled)
+            assert isinstance(made, say.ReplyCalled)
+            output = FunctionOutput(ItemId("o"), made.call.call_id, "12:00")
+            if is_answered:
+                await call.session.handle(ask.CreateItem(output))
+            assert not ended(call)
+            call.session.client_lost()
+            await asyncio.sleep(1)
+            assert not call.session.will_answer
+            call.session.client_back()
+            await asyncio.sleep(5)
+            assert len(call.of(say.ReplyStarted)) == 1
+            if not is_answered:
+                await call.session.handle(ask.CreateItem(output))
+            await type_and_answer(call)
+            assert history(call) == ["What time is it?", "", "12:00", NOON]
+            assert not call.of(say.Problem)
+
+    virtual_time.run(test)
 
 
 def test_interrupted_utterance_becomes_a_message() -> None:

@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 
 from agent.errors import StageError
 from agent.session.api import server_events as say
-from agent.session.api.conversation import ConversationItems, ItemId, Message, Role
+from agent.session.api.conversation import (
+    ConversationItems,
+    FunctionCall,
+    FunctionOutput,
+    ItemId,
+    Message,
+    ModelCall,
+    Role,
+)
 from agent.session.context.chat_context import ChatContext, _same_speakers
+from agent.session.context.chat_messages import told
 from agent.session.context.condensing import (
     IDLE_MS,
     MAX_SUMMARY_TOKENS,
@@ -272,6 +281,49 @@ async def test_where_it_is_not_known_what_it_covers_all_is_taken_anew() -> None:
     own.chat.calls.clear()
     await own.context.settle()
     assert own.chat.calls == [("reset", told_from(0))]
+
+
+@pytest.mark.parametrize("num_calls", [1, 2])
+@pytest.mark.parametrize("is_taken_over", [False, True])
+async def test_a_result_that_comes_after_its_call_was_condensed_leaves_the_summary(
+    *, num_calls: int, is_taken_over: bool
+) -> None:
+    """It stands in its own place, behind its call once more: model servers refuse a result without
+    its call. Of two calls, the other's result was there in time."""
+    own = Known()
+    calls = [FunctionCall(ItemId(f"call_{n}"), f"id_{n}", f"tool_{n}", "{}") for n in (1, 2)]
+    for each in calls[:num_calls]:
+        own.items.add(each, ItemId("item_1" if each is calls[0] else "call_1"))
+    roles = ["user", "assistant"]
+    if num_calls == 2:
+        own.items.add(FunctionOutput(ItemId("in_time"), "id_2", "known"), ItemId("call_2"))
+        roles += ["tool", "tool"]
+    own.context.edited()
+    await own.condense(replace(DONE, roles=tuple(roles)))
+    num_covered = own.context.num_covered
+    assert num_covered == len(roles)
+    late = FunctionOutput(ItemId("late"), "id_1", "ten")
+    own.items.add(late)
+    own.context.added(late)
+    own.add("user", "question 3")
+    if is_taken_over:
+        apart = own.context.apart
+        own.context = ChatContext(own.chat, own.items, "Be brief.")
+        own.context.restore(DONE.summary, num_covered, apart)
+    late_told = (("assistant", ""), ("tool", "ten"), ("user", "question 3"))
+    assert await own.anew() == [("reset", (*told_from(1), *late_told)), ("summary", DONE.summary)]
+    assert told(own.items, own.context.apart)[-3][1].calls == (ModelCall("tool_1", "{}"),)
+    # The next summary covers it there.
+    roles = ["user", "assistant"] * 2 + ["assistant", "tool"]
+    again = replace(DONE, roles=tuple(roles), summary=("It is ten.",))
+    await own.condense(again)
+    assert await own.anew() == [("reset", (("user", "question 3"),)), ("summary", again.summary)]
+    # Without a message that it covers, the result is back behind its call.
+    own.items.delete(ItemId("item_0"))
+    ((_, messages),) = await own.anew()
+    assert isinstance(messages, tuple)
+    assert ("tool", "ten") in messages[:3]
+    assert messages.count(("tool", "ten")) == 1
 
 
 def test_a_model_may_read_results_of_tools_as_the_users_messages() -> None:

@@ -7,9 +7,16 @@ import pytest
 
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
-from agent.session.api.conversation import FunctionOutput, ItemId, Message, ModelCall
+from agent.session.api.conversation import (
+    FunctionCall,
+    FunctionOutput,
+    ItemId,
+    ItemReference,
+    Message,
+    ModelCall,
+)
 from agent.session.api.settings import ResponseOptions
-from agent.session.context.chat_messages import messages_of
+from agent.session.context.chat_messages import messages_of, response_input
 from agent.session.ports.stage_ports import ChatMessage
 from agent.turn_taking import events as ev
 from tests.support.fakes.remembering import RememberingChat
@@ -61,6 +68,45 @@ async def test_the_model_reads_the_calls_of_a_response_with_its_own_input(
     assert [each.calls for each in told if each.calls] == [calls]
     assert list(chat.asked[-1]) == told[:-1]
     assert not call.of(say.Problem)
+
+
+@pytest.mark.parametrize("is_referenced", [True, False])
+async def test_a_result_in_an_input_brings_its_call_along(*, is_referenced: bool) -> None:
+    """A model server refuses a result without its call."""
+    async with call_with(chat=RememberingChat([Calling("", (CALL,))])) as call:
+        await equip(call)
+        call.ears.say("What time is it?")
+        await call.until(say.ReplyEnded)
+        (made,) = call.of(say.ReplyCalled)
+        assert isinstance(made, say.ReplyCalled)
+        output = FunctionOutput(ItemId("out"), made.call.call_id, "12:00")
+        if is_referenced:
+            await call.session.handle(ask.CreateItem(output))
+        own = answer_input_with(call, NOON)
+        item = ItemReference(output.id) if is_referenced else output
+        await call.session.handle(ask.CreateResponse(ResponseOptions(input=(item,))))
+        await call.until(say.ReplyEnded, 2)
+        both = (ItemReference(made.call.id), item)
+        twice = response_input(ResponseOptions(input=both), call.session.conversation)
+    assert own.asked[0] == (ChatMessage("assistant", "", (CALL,)), ChatMessage("tool", "12:00"))
+    assert twice == [made.call, output]
+    assert not call.of(say.Problem)
+
+
+async def test_a_reference_to_a_result_whose_call_is_gone_is_refused() -> None:
+    async with call_with(NOON) as call:
+        made = FunctionCall(ItemId("made"), "id_1", "clock", "{}")
+        output = FunctionOutput(ItemId("out"), "id_1", "12:00")
+        await call.session.handle(ask.CreateItem(made))
+        await call.session.handle(ask.CreateItem(output))
+        await call.session.handle(ask.DeleteItem(made.id))
+        item = ItemReference(output.id)
+        await call.session.handle(ask.CreateResponse(ResponseOptions(input=(item,)), "r1"))
+        (problem,) = call.of(say.Problem)
+        assert isinstance(problem, say.Problem)
+        assert (problem.code, problem.event_id) == ("invalid_tool_call_id", "r1")
+        assert problem.param == "response.input"
+        assert not call.of(say.ReplyStarted)
 
 
 async def test_an_item_between_the_parts_of_a_resumed_response_stands_behind_it() -> None:
@@ -123,3 +169,29 @@ async def test_a_request_that_noise_cuts_is_carried_out_as_it_was_asked(
     assert (anew.metadata, anew.out_of_band) == expected
     assert anew.modality == ("audio" if text else "text")
     assert (later.metadata, later.out_of_band) == (None, False)
+
+
+async def test_a_request_that_noise_cuts_and_the_client_cancels_is_forgotten() -> None:
+    """It does not begin anew, as what it was or as a plain response, and leaves the next response
+    no options."""
+    options = ResponseOptions(output_modality="text", metadata={"kind": "place"}, out_of_band=True)
+    chat = RememberingChat(["Nowhere.", "Fine."])
+    async with call_with(chat=chat) as call:
+        listen(call)
+        chat.hold = asyncio.Event()
+        await call.session.handle(ask.CreateResponse(options))
+        await chat.generating.wait()
+        call.ears.pause("")
+        await call.until(say.ReplyEnded)
+        assert call.session._again == (options, True)
+        await call.session.handle(ask.CancelResponse())
+        assert call.session._again is None
+        chat.hold.set()
+        call.ears.fall_silent()
+        await asyncio.sleep(10)
+        assert len(call.of(say.ReplyStarted)) == 1
+        call.ears.say("Where am I?")
+        await call.until(say.ReplyEnded, 2)
+    later = call.of(say.ReplyStarted)[1]
+    assert isinstance(later, say.ReplyStarted)
+    assert (later.metadata, later.out_of_band, later.modality) == (None, False, "audio")

@@ -14,6 +14,7 @@ from agent.session.api import server_events as say
 from agent.session.api.conversation import (
     FunctionCall,
     FunctionOutput,
+    Item,
     ItemId,
     Message,
     ModelCall,
@@ -31,6 +32,7 @@ from tests.support.session.overlap_call import (
     CHAR_S,
     REPLY,
     begin,
+    ended,
     items,
     listen,
     over,
@@ -38,7 +40,7 @@ from tests.support.session.overlap_call import (
     wire_is_in_order,
 )
 from tests.support.session.session_call import Call, call_with
-from tests.support.session.tool_call import CALL, Toolbox, until
+from tests.support.session.tool_call import CALL, Toolbox, equip, until
 
 HEARD = "Your table for two is booked"
 """Of `REPLY`, after 30 characters."""
@@ -320,6 +322,98 @@ def test_a_pending_call_of_the_clients_tool_is_answered() -> None:
     assert kinds == ["Message", "FunctionCall", "FunctionOutput", "Message"]
     assert history(call)[-2:] == ["ten", "It is ten."]
     assert not any(isinstance(each, say.Problem) for each in call.notices)
+
+
+QUESTION = Message(ItemId("asked"), "user", "audio", "Rain, and the time?")
+RAIN, CLOCK = (FunctionCall(ItemId(name), f"id_{name}", name, "{}") for name in ("rain", "clock"))
+RAINS = FunctionOutput(ItemId("rains"), RAIN.call_id, "no")
+TEN = FunctionOutput(ItemId("ten"), CLOCK.call_id, "ten")
+NOTICE = Message(ItemId("notice"), "assistant", "audio", "This call is recorded.")
+NOTE = Message(ItemId("note"), "system", "text", "The caller is in Oslo.")
+UNHEARD = Message(ItemId("unheard"), "assistant", "audio", "", "incomplete")
+
+
+@pytest.mark.parametrize(
+    ("after", "answer_due", "answers"),
+    [
+        ([RAIN, CLOCK, RAINS], False, False),
+        ([RAIN, CLOCK, RAINS], True, True),
+        ([RAIN, CLOCK, RAINS, UNHEARD], False, False),
+        ([RAIN], False, False),
+        ([RAIN], True, True),
+        ([RAIN, CLOCK, RAINS, TEN], False, True),
+        ([RAIN, NOTICE, RAINS, UNHEARD], True, True),
+        ([RAIN, NOTICE], True, False),
+        ([RAIN, CLOCK, RAINS, NOTE], False, False),
+    ],
+)
+@pytest.mark.parametrize("has_abandoned", [False, True])
+def test_a_question_with_calls_of_the_client_is_answered_once(
+    after: list[Item], *, answer_due: bool, answers: bool, has_abandoned: bool
+) -> None:
+    """The client asks for the answer behind its last result, unless it has done so before."""
+    state = state_after(0)
+    abandoned = [replace(RAIN, id=ItemId("old"), call_id="id_old")] if has_abandoned else []
+    found = (*state.items[:1], *abandoned, QUESTION, *after)
+    state = replace(
+        state, reply=None, items=found, answer_due=answer_due, answers_caller=not answer_due
+    )
+
+    async def story(call: Call) -> None:
+        assert call.session.will_answer or bool(call.of(say.ReplyStarted)) == answers
+        await asyncio.sleep(10)
+
+    assert len(go_on(state, story).of(say.ReplyStarted)) == answers
+
+
+@pytest.mark.parametrize("num_results", [0, 1, 2])
+def test_a_response_that_has_called_the_client_is_not_begun_anew(num_results: int) -> None:
+    """Nothing of it was heard, and not all results, or no request, had come: the client asks."""
+    states: list[SessionState] = []
+    calls = (ModelCall("clock", "{}"), ModelCall("clock", '{"zone": "CET"}'))
+
+    async def before(clock: ManualClock) -> None:
+        chat = RememberingChat([Calling("Let me look at the clocks.", calls)])
+        async with call_with(chat=chat, clock=clock) as call:
+            listen(call)
+            await equip(call)
+            call.ears.say("What time is it?")
+            await call.until(say.ReplyCalled, 2)
+            await give_results(call, 0, num_results)
+            assert not ended(call)
+            states.append(recorded(call.session.state()))
+
+    async def story(call: Call) -> None:
+        assert not call.session.will_answer
+        await asyncio.sleep(5)
+        assert not call.of(say.ReplyStarted)
+        await give_results(call, num_results, 2)
+        await answer(call)
+
+    virtual_time.run(before)
+    call = go_on(states[0], story, "It is ten.")
+    assert history(call) == ["What time is it?", "", "result 0", "result 1", "It is ten."]
+    assert len(call.of(say.ReplyStarted)) == 1
+    assert not call.of(say.Problem)
+
+
+async def give_results(call: Call, first: int, end: int) -> None:
+    made = [each for each in call.session.conversation if isinstance(each, FunctionCall)]
+    for number in range(first, end):
+        output = FunctionOutput(ItemId(f"o{number}"), made[number].call_id, f"result {number}")
+        await call.session.handle(ask.CreateItem(output))
+
+
+def test_a_note_behind_the_question_does_not_hide_it() -> None:
+    state = state_after(0)
+    note = Message(ItemId("note"), "system", "text", "The kitchen closes at ten.")
+    state = replace(state, items=(*state.items, note))
+
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+
+    call = go_on(state, story, "Yes, for nine.")
+    assert history(call) == ["Is it booked?", "The kitchen closes at ten.", "Yes, for nine."]
 
 
 def test_a_server_tool_that_ran_is_not_run_again() -> None:

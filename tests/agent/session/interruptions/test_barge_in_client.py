@@ -275,6 +275,51 @@ def test_a_cut_of_the_clients_outlasts_an_interruption() -> None:
     assert call.chat.history[1].text.rstrip() == "Your table"
 
 
+@pytest.mark.parametrize("words", ["", "Mm-hmm."])
+def test_what_the_client_stopped_is_not_said_again_after_a_noise(words: str) -> None:
+    """It has truncated the response in progress, and over a second after that the caller coughs."""
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(0.5)
+        await call.session.handle(ask.TruncateItem(items(call)[1].id, 500))
+        await asyncio.sleep(1.1)
+        assert agent_of(call) is Agent.SPEAKING
+        await over(call, words)
+        await asyncio.sleep(8)
+        assert agent_of(call) is Agent.IDLE
+        assert len(call.of(say.ReplyStarted)) == 1
+        call.ears.say("And the bill?")
+        await call.until(say.ReplyEnded, 2)
+
+    call = play(story, REPLY)
+    assert [item.text for item in items(call)] == [
+        "Is it booked?",
+        "Your table",
+        "And the bill?",
+        "Next.",
+    ]
+    assert isinstance(call.chat, RememberingChat)
+    assert [each.text.rstrip() for each in call.chat.history] == [each.text for each in items(call)]
+    wire_is_in_order(call)
+
+
+def test_a_client_that_stops_a_moment_before_the_server_hears_the_caller_gets_the_rest() -> None:
+    """It detects speech by itself; the words are a backchannel."""
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(1)
+        await call.session.handle(ask.TruncateItem(items(call)[1].id, 500))
+        await asyncio.sleep(0.3)
+        await over(call, "Mm-hmm.")
+        await call.until(say.ReplyEnded, 2)
+
+    call = play(story)
+    assert [item.text for item in items(call)][1:] == [
+        "Your table",
+        REPLY.removeprefix("Your table"),
+    ]
+
+
 def test_endless_speech_counts_as_an_interruption() -> None:
     """More than a minute, and a recognizer that says nothing."""
 
