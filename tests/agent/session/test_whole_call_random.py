@@ -603,10 +603,23 @@ def play(seed: int, moves: Sequence[Move]) -> None:
     virtual_time.run(story)
 
 
-@pytest.mark.parametrize("seed", [*range(60), 140, 229, 245, 690, 966, 1084, 2711, 2789, 3393])
+@pytest.mark.parametrize("seed", [*range(60), 140, 229, 245, 690, 966, 1084, 2711, 2789, 3393, 5012])
 def test_whatever_is_said_is_kept_as_it_was_heard(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
         play(seed, moves_of(seed))
+    assert not caplog.records
+
+
+def test_a_ducked_reply_plays_on_where_speech_interrupts_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client sets that while the caller speaks over it."""
+    waits = ServerVad(create_response=False, interrupt_response=False)
+    moves: list[Move] = [
+        ("say", 8), ("wait", 0.45), ("begin", 2), ("updates", {"turn_detection": waits}),
+    ]  # fmt: skip
+    with caplog.at_level(logging.ERROR):
+        play(5012, moves)
     assert not caplog.records
