@@ -96,7 +96,8 @@ def _voice_ms(s: TurnState, over: Overlap) -> int | None:
 
 
 def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]:
-    """Interrupt: end the overlapped response for good. No effect without an overlap."""
+    """Interrupt: end the overlapped response for good. No effect without an overlap. Where speech
+    interrupts no more, a response that still plays goes on."""
     over, s.overlap = s.overlap, None
     if over is None:
         return []
@@ -104,11 +105,33 @@ def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]
     if not s.announced:
         s.announced = True
         out.append(cmd.AnnounceSpeech(s.utterance, over.onset))
+    if _plays_on(s):
+        return out + _unduck(over)
     if s.agent is not Agent.IDLE:
         # Another response may have begun meanwhile: the client stops playing that one as well.
         s.unheard_cut = s.agent in (Agent.PREPARING, Agent.OPENING)
         out += cut(s, reason)
     return out
+
+
+def follow_rules(s: TurnState) -> list[Command]:
+    """Play a ducked response at its volume again where speech interrupts no more. The speech stays
+    an overlap: `speech_started` would be sent before the client learns of its new settings, and
+    still stop its playback."""
+    if s.overlap is None or not _plays_on(s):
+        return []
+    return _unduck(s.overlap)
+
+
+def _plays_on(s: TurnState) -> bool:
+    """True where the overlapped response is not held, and speech interrupts no more: the client has
+    changed that since the speech began."""
+    return not s.rules.interrupts and s.agent is not Agent.HELD
+
+
+def _unduck(over: Overlap) -> list[Command]:
+    was_ducked, over.is_ducked = over.is_ducked, False
+    return [cmd.UnduckReply(over.turn)] if was_ducked else []
 
 
 def resume_overlapped(s: TurnState, now_ns: int) -> list[Command]:

@@ -156,7 +156,8 @@ def _on_rules_changed(s: TurnState, event: ev.RulesChanged, now_ns: int) -> list
     s.rules = event.rules
     if not event.rules.enabled and s.caller is not Caller.QUIET:
         return barge_in.resume_overlapped(s, now_ns)
-    return [] if would_reply(s) else discard_preemptive(s)
+    out = barge_in.follow_rules(s)
+    return out if would_reply(s) else out + discard_preemptive(s)
 
 
 HANDLERS: Final[Handlers] = {

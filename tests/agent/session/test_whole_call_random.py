@@ -46,13 +46,18 @@ ENDS_TURN_MS = 5000
 
 
 class ResumedOrder(WireOrder):
-    """A connection of a call that has begun on another one."""
+    """A connection of a call that has begun on another one. The words of an item that was deleted
+    there are sent here, as they would have been there."""
 
-    def __init__(self, items: list[str]) -> None:
+    def __init__(self, items: list[str], before: WireOrder) -> None:
         super().__init__()
         self.events.append({})  # there is no session.created
         self.order = items
-        self._before = set(items)
+        spoken = before._spoken.items()
+        owed = {each for each, state in spoken if state == "added"}
+        if isinstance(before, ResumedOrder):
+            owed |= before._before - {each for each, state in spoken if state == "transcribed"}
+        self._before: set[str] = owed | set(items)
 
     def _see_speech(self, name: str, event: dict[str, Any]) -> None:
         """What began on the connection before goes on."""
@@ -227,7 +232,8 @@ class Walk:
         call = self.call
         if call.is_away:
             call.is_away = False
-            call.order = ResumedOrder([str(item.id) for item in call.session.conversation])
+            items = [str(item.id) for item in call.session.conversation]
+            call.order = ResumedOrder(items, call.order)
             call.session.client_back()
 
     async def goes_on_at(self, call: Client) -> None:
@@ -603,10 +609,37 @@ def play(seed: int, moves: Sequence[Move]) -> None:
     virtual_time.run(story)
 
 
-@pytest.mark.parametrize("seed", [*range(60), 140, 229, 245, 690, 966, 1084, 2711, 2789, 3393])
+@pytest.mark.parametrize(
+    "seed", [*range(60), 140, 229, 245, 690, 966, 1084, 2711, 2789, 3393, 5012, 5176, 6269]
+)
 def test_whatever_is_said_is_kept_as_it_was_heard(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
         play(seed, moves_of(seed))
+    assert not caplog.records
+
+
+def test_a_ducked_reply_plays_on_where_speech_interrupts_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client sets that while the caller speaks over it."""
+    waits = ServerVad(create_response=False, interrupt_response=False)
+    moves: list[Move] = [
+        ("say", 8), ("wait", 0.45), ("begin", 2), ("updates", {"turn_detection": waits}),
+    ]  # fmt: skip
+    with caplog.at_level(logging.ERROR):
+        play(5012, moves)
+    assert not caplog.records
+
+
+def test_words_of_a_deleted_item_come_on_the_next_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    moves: list[Move] = [
+        ("say", 8), ("say", 3), ("recognizer", (3, False)), ("commit", None), ("deletes", 5),
+        ("lose", None),
+    ]  # fmt: skip
+    with caplog.at_level(logging.ERROR):
+        play(5176, moves)
     assert not caplog.records
