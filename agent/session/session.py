@@ -300,8 +300,11 @@ class Session:
     # --- for the state store: another server goes on with the call ---
 
     def state(self) -> SessionState:
-        """What another server needs to go on with the call. A response that has called a function of
-        the client has no answer to give anew: with the results the client asks for another one."""
+        """What another server needs to go on with the call.
+
+        A response that has called a function of the client has no answer to give anew: with the
+        results the client asks for another one.
+        """
         machine = self._machine
         return SessionState(
             self.settings,

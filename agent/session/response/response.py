@@ -90,7 +90,7 @@ class Reply:
     stopped_ns: int | None = None
     """Time at which the client first said that it has stopped, ns; None: it has not."""
     is_given_up: bool = False
-    """Held, but the client had stopped it long before the caller spoke: none of it is said again."""
+    """Held, but the client had stopped it long before the caller spoke: none is said again."""
     is_stopped: bool = False
     """The client plays no more of it, though it was sent."""
     ended: bool = False
