@@ -26,7 +26,7 @@ from .allocator import allocated
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-POOLS: Final = ("asyncio_", "AnyIO worker thread")
+POOLS: Final = ("asyncio_", "uvloop_", "AnyIO worker thread")
 """How the names of their threads begin."""
 
 NUM_FRAMES: Final = 3
