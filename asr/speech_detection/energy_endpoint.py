@@ -63,8 +63,12 @@ MEAN_HALVES: Final = 12
 a second of silence behind their end in place of 88; with 16 pauses are noticed 40 ms later."""
 
 DIP_DB: Final = 6
-"""What lies so far below that limit is quiet, whatever was there before it. Without, a pause in a
-steady noise is noticed 20 ms later; with 0 each weak syllable in a loud one is a pause."""
+"""What lies so far below that limit is quiet, whatever was there before it: with 0 each weak
+syllable in a loud noise is a pause."""
+
+NEAR_DB: Final = 4
+"""Noise that stays so far below its highest limit is no match for the voice: there what lies below
+the limit at all is quiet. Else a pause over a fan 20 dB below is noticed 30 ms later."""
 
 VOICE_HALVES: Final = 120
 """Half frames of speech by which the voice is known where there is noise: 2 s. By the whole
@@ -189,12 +193,14 @@ class EnergyEndpoint:
             noise_db, self._last_voice_db - ONSET_BELOW_DB
         )
         voiced_db = self._voice.from_top(1 - _QUANTILE) - VOICED_RANGE_DB
-        limit_db = min(noise_db, self._recent_voice.from_top(1 - _QUANTILE) - NOISE_BELOW_DB)
+        highest_db = self._recent_voice.from_top(1 - _QUANTILE) - NOISE_BELOW_DB
+        limit_db = min(noise_db, highest_db)
+        dip_db = DIP_DB if noise_db >= highest_db - NEAR_DB else 0
         loud = 0
         for number, (energy, level_db) in enumerate(zip(energies, levels_db, strict=True)):
             self._energies.append(energy)
             mean_db = _level_db(sum(self._energies) / len(self._energies))
-            if level_db >= max(voiced_db, limit_db - DIP_DB) and mean_db >= limit_db:
+            if level_db >= max(voiced_db, limit_db - dip_db) and mean_db >= limit_db:
                 loud = (number + 1) * HALF
         if loud or not is_speech:
             self._disagreed = 0.0
