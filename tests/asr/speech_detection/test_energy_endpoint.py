@@ -9,6 +9,7 @@ from asr.speech_detection.energy_endpoint import (
     MAX_DISAGREED,
     MAX_RANGE_DB,
     MEAN_HALVES,
+    NEAR_DB,
     NOISE_BELOW_DB,
     NOISE_HALVES,
     ONSET_BELOW_DB,
@@ -111,6 +112,13 @@ def test_a_syllable_of_another_voice_is_not_loud() -> None:
     heard = [loudness.loud_samples(tone(level), is_speech=True) for level in (-35, -41, -41)]
     assert heard == [0, 0, 0]
     assert loudness.loud_samples(tone(-20), is_speech=True) == FRAME, "the caller's is"
+
+
+def test_over_noise_that_is_no_match_for_the_voice_a_pause_is_quiet_at_once() -> None:
+    noise_db = -20 - NOISE_BELOW_DB - NEAR_DB - RANGE_DB - 3
+    loudness = in_noise(noise_db)
+    loudness.loud_samples(tone(-20), is_speech=True)
+    assert loudness.loud_samples(tone(noise_db + RANGE_DB - 2), is_speech=True) == 0
 
 
 def test_what_is_far_below_the_noise_s_limit_is_quiet_at_once() -> None:
