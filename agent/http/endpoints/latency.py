@@ -133,7 +133,7 @@ class LatencyEndpoints:
             before = params.get("before")
             before_row = None if before is None else _whole(before, "before")
             if self._calls.store is None:
-                raise StoreError(
+                raise ValueError(
                     "Calls are not kept here: latency_budget.store is off in the settings."
                 )
             look = partial(
@@ -176,10 +176,11 @@ class LatencyEndpoints:
         return await unless_gone(request, _in_turn(self._building, build))
 
     async def _read(self, request: Request, look: Callable[[Place], Found]) -> Found:
-        """Run a query of the store on a thread. Raises ClientDisconnect."""
+        """Run a query of the store on a thread. Raises ClientDisconnect, StoreError; ValueError
+        where there is none."""
         store = self._calls.store
         if store is None:
-            raise StoreError(
+            raise ValueError(
                 "Older turns are not kept here: latency_budget.store is off in the settings. Leave "
                 "out since, until, profile, agent, replica, window and before to get the newest."
             )
@@ -202,13 +203,14 @@ def _refused(error: Exception) -> Response:
     """Response to a request that can't be answered."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=CLIENT_GONE)
-    return error_response(400, str(error))
+    # A store that does not answer is no mistake of the client's, who may ask again.
+    return error_response(503 if isinstance(error, StoreError) else 400, str(error))
 
 
 def error_response(status: int, message: str) -> JSONResponse:
     """Error response in OpenAI's shape."""
-    body = {"error": {"message": message, "type": "invalid_request_error", "code": None}}
-    return JSONResponse(body, status_code=status)
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "code": None}}, status)
 
 
 def _needs_store(wanted: TurnFilter) -> bool:

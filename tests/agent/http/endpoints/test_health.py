@@ -123,7 +123,7 @@ async def test_a_database_that_is_gone_is_told_without_its_address(tmp_path: Pat
     assert body["store"] == (
         "the database of turns can't be written: nothing listens at its address; it is tried again"
     )
-    assert older.status_code == 400
+    assert older.status_code == 503
     assert "postgresql://***@127.0.0.1:1/turns" in older.json()["error"]["message"]
     assert "halfsec_store_ok 0.0" in metrics
     for told in (str(body), older.text, metrics):

@@ -231,9 +231,12 @@ async def test_unwritable_store_is_reported(tmp_path: Path) -> None:
         assert "halfsec_store_ok 0.0" in metrics
         assert "halfsec_store_turns_waiting 1.0" in metrics
         assert "halfsec_traces_kept 0.0" in metrics
-        refused = await http.get("/v1/latency/turns?since=0")
-        assert refused.status_code == 400
-        assert "there is no store" in refused.json()["error"]["message"]
+        for path in ("latency/turns?since=0", "latency/summary?window=9", "calls", "calls/sess_a"):
+            refused = await http.get(f"/v1/{path}")
+            assert refused.status_code == 503, "the client has made no mistake"
+            error = refused.json()["error"]
+            assert error["type"] == "server_error"
+            assert "there is no store" in error["message"]
     access = Authenticator(Config(), KeyFile(tmp_path / "keys.json"), SystemClock())
     calls = CallRegistry(Config(), SystemClock(), broken)
     ready = Endpoints(cast(Stages, Ready()), calls, access)
