@@ -7,9 +7,9 @@
 
 It runs, one after the other, each as its own command would: `turn_data` (recordings become turns),
 `turn_pauses` (each pause with its words and its sound), the same without words for more turns of
-the same speakers, `message_ends` (the language model's opinion on the words), `fit`. All results
-lie in OUT. A step whose result is there already is left out or goes on where it stopped, so the
-same command finishes a run that was interrupted.
+the same speakers, `noisy_pauses` (all of them again, in noise), `message_ends` (the language
+model's opinion on the words), `fit`. All results lie in OUT. A step whose result is there already
+is left out or goes on where it stopped, so the same command finishes a run that was interrupted.
 
 `--turns N` takes so many of the turns, chosen by `--seed` from their sorted names; OUT/names.txt
 has them. `--names FILE` takes those of such a list, so that a subset can be handed on.
@@ -28,7 +28,7 @@ from typing import Final
 
 from asr.errors import AudioError
 
-from . import fit, message_ends, turn_data, turn_pauses
+from . import fit, message_ends, noisy_pauses, turn_data, turn_pauses
 
 MORE_PER_SPEAKER: Final = 20
 """Recordings of each speaker that the head of the turn model is fitted on: all that the corpus has.
@@ -67,6 +67,8 @@ def steps(options: argparse.Namespace) -> list[PipelineStep]:
     fitted = [str(pauses), "--json", str(out / "figures.json")]
     for path in ends.values():
         fitted += ["--message-ends", path]
+    found.append(_in_noise(turns, pauses, out / "noisy.jsonl"))
+    fitted += ["--more", str(out / "noisy.jsonl")]
     if options.shipped:
         fitted.append("--shipped")
     elif corpora:
@@ -80,7 +82,8 @@ def steps(options: argparse.Namespace) -> list[PipelineStep]:
                 (str(more), str(more_pauses), "--no-words", "--half", "a"),
             ),
         ]
-        fitted += ["--more", str(more_pauses)]
+        found.append(_in_noise(more, more_pauses, out / "noisy_more.jsonl"))
+        fitted += ["--more", str(more_pauses), "--more", str(out / "noisy_more.jsonl")]
     if options.write:
         fitted.append("--write")
     for name, path in ends.items():
@@ -88,6 +91,11 @@ def steps(options: argparse.Namespace) -> list[PipelineStep]:
         found.append(PipelineStep("language model", message_ends.main, arguments))
     found.append(PipelineStep("fit", fit.main, tuple(fitted)))
     return found
+
+
+def _in_noise(turns: Path, pauses: Path, found: Path) -> PipelineStep:
+    arguments = (str(turns), str(pauses), str(found))
+    return PipelineStep("in noise", noisy_pauses.main, arguments, found)
 
 
 def _given(name: str, folder: Path | None) -> list[str]:

@@ -10,15 +10,15 @@ nothing is fitted, and what the service loads is judged.
 runs this; an hour on two cores, of which recognition takes most.
 
 Four fits run one after the other. The *head* of the turn model is a small network on its embedding
-(`head_training.py`), trained on the pauses and on more of the same speakers' whose words were not
-recognized.
+(`head_training.py`), trained on the pauses, on more of the same speakers' whose words were not
+recognized, and on all of them in noise.
 For the *weights* half "a" is split again by speaker, and each part is judged by a head fitted on
 the others, because a head is overconfident on its own training data. The weights are those of a
 logistic regression over pauses *and silences*: every pause counts once for each silence of a grid
 that it lasted, with the question whether the turn was over. So what is fitted is the probability
 that the turn is over given how long the caller has been silent. Kinds of turns count alike, however
-many of each there are. The *releases* (threshold, least and most) are the cheapest of a grid at a
-stated price of a cut-in.
+many of each there are. The *releases* (threshold, least and most) are those of a grid around which
+turns are cheapest at a stated price of a cut-in.
 """
 
 import argparse
@@ -28,8 +28,8 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from itertools import product
+from functools import cache, partial
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,7 +125,12 @@ MOSTS_MS: Final[dict[Eagerness, tuple[int, ...]]] = {
 """Candidates in ms for the silence that ends any turn, except after numbers and "and". Not fitted
 for `auto`: after a second callers ask whether anybody is there, and the price does not know it."""
 
-LOG_ODDS: Final = tuple(np.round(np.arange(-0.5, 4.01, 0.25), 2).tolist())
+NOISE_STEPS_DB: Final = (0, 5, 10, 15, 25)
+"""Bounds in dB of the voice above the noise between which pauses in noise are judged together."""
+
+LOG_ODDS_STEP: Final = 0.25
+
+LOG_ODDS: Final = tuple(np.round(np.arange(-0.5, 4.01, LOG_ODDS_STEP), 2).tolist())
 """Candidates for the threshold."""
 
 
@@ -275,12 +280,21 @@ def best_release(turns: Sequence[KnownTurn], score: TurnScore, eagerness: Eagern
         and one.most_ms >= lower.most_ms
     ]
 
+    @cache
     def cost(release: Release) -> float:
         trying = replace(score, releases=dict.fromkeys(EAGERNESS, release))
         found = outcomes(turns, lambda evidence: trying.wait_ms(evidence, "high"))
         return cost_ms(tally(found), PRICE_MS[eagerness])
 
-    return min(fitting, key=cost)
+    return min(fitting, key=partial(smoothed, cost))
+
+
+def smoothed(cost: Callable[[Release], float], release: Release) -> float:
+    """Cost of a release, averaged with those one step of the threshold beside it: around the
+    cheapest threshold it is so flat that another order of the head's training moves that by two
+    steps."""
+    steps = (-LOG_ODDS_STEP, 0.0, LOG_ODDS_STEP)
+    return sum(cost(replace(release, log_odds=release.log_odds + step)) for step in steps) / 3
 
 
 def outcomes(turns: Sequence[KnownTurn], decide: Decision) -> list[TurnOutcome]:
@@ -374,6 +388,27 @@ def areas(heard: EmbeddedPauses, head: TurnModelHead) -> dict[str, float]:
     return found
 
 
+def in_noise(more: EmbeddedPauses, head: TurnModelHead) -> dict[str, Any]:
+    """Areas for the pauses of half "b" that were heard in noise, by kind of noise and by how many
+    dB the voice is above it."""
+    found: dict[str, Any] = {}
+    noisy = more.of_half("b").where(lambda pause: "@" in pause.channel)
+    for kind in sorted({pause.channel.partition("@")[0] for pause in noisy.pauses}):
+        for low, high in pairwise(NOISE_STEPS_DB):
+            ours = noisy.where(partial(_is_noise, kind, low, high))
+            labels = [pause.is_end for pause in ours.pauses]
+            if any(labels) and not all(labels):
+                odds = head.log_odds(ours.embeddings).astype(np.float64)
+                area = _area(odds, labels)
+                found[f"{kind}, {low}-{high} dB"] = {"pauses": len(labels), "area": area}
+    return {"areas_in_noise": found}
+
+
+def _is_noise(kind: str, low: float, high: float, pause: Pause) -> bool:
+    name, _, snr_db = pause.channel.partition("@")
+    return name == kind and low <= float(snr_db) < high and pause.silence_ms >= LEAST_MS
+
+
 def end_areas(heard: EmbeddedPauses, ends: Mapping[str, float]) -> dict[str, float]:
     """The same of the language model's log-probabilities."""
     found = {}
@@ -407,7 +442,7 @@ def report(
     head = fit_head(ours + ours_more)
     judged = crossed(ours, ours_more)
     score = fit_score([turn for each in ends for turn in turns_of(judged, each)])
-    return head, score, evaluated(real, head, score, ends, line)
+    return head, score, evaluated(real, head, score, ends, line) | in_noise(more, head)
 
 
 def evaluated(
@@ -454,6 +489,8 @@ def evaluated(
 def _print(result: dict[str, Any]) -> None:
     for what, found in result["areas"].items():
         print(f"area under the curve, {what}: {found}")
+    for what, found in result["areas_in_noise"].items():
+        print(f"area under the curve, sound in {what}: {found['area']} ({found['pauses']} pauses)")
     for name, found in _rows(result):
         for kind, one in found.items():
             low, high = one["cut_in_wilson"]
@@ -522,7 +559,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--more", type=Path, action="append", default=[], metavar="PAUSES",
-        help="more pauses, for the turn model's head alone; may be repeated",
+        help="more pauses, for the turn model's head alone: the same ones in noise too; may be "
+        "repeated",
     )  # fmt: skip
     parser.add_argument(
         "--message-ends", type=Path, action="append", required=True, metavar="ENDS",
@@ -546,9 +584,8 @@ def main(argv: list[str] | None = None) -> int:
         more = read_all(args.more) if args.more else EmbeddedPauses((), real.embeddings[:0])
         ends = [read_message_ends(path) for path in args.message_ends]
         if args.shipped:
-            result = evaluated(
-                real, TurnModelHead.read(HEAD_FILE), TurnScore.load(SCORE_FILE), ends, _line(args)
-            )
+            head, score = TurnModelHead.read(HEAD_FILE), TurnScore.load(SCORE_FILE)
+            result = evaluated(real, head, score, ends, _line(args)) | in_noise(more, head)
         else:
             head, score, result = report(real, more, ends, _line(args))
         _print(result)

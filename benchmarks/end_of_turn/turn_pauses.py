@@ -176,12 +176,13 @@ def read_pauses(path: Path) -> list[Pause]:
 def read_embeddings(path: Path) -> npt.NDArray[np.float32]:
     """Read the rows of `read_pauses(path)`: float32 [pauses, EMBEDDING]. Raises AudioError."""
     try:
-        return np.asarray(np.load(_beside(path)), np.float32)
+        return np.asarray(np.load(embeddings_path(path)), np.float32)
     except (OSError, ValueError) as error:
-        raise AudioError(f"{_beside(path)}: not readable: {error}") from error
+        raise AudioError(f"{embeddings_path(path)}: not readable: {error}") from error
 
 
-def _beside(path: Path) -> Path:
+def embeddings_path(path: Path) -> Path:
+    """File of the embeddings beside one of pauses."""
     return path.with_suffix(path.suffix + ".npy")
 
 
@@ -213,7 +214,7 @@ def _run(args: argparse.Namespace) -> int:
     turns = _chosen(read_turns(args.turns), args.names)
     turns = [turn for turn in turns if args.half in (None, turn.half)]
     embeddings: list[Embedding] = []
-    if args.out.exists() and _beside(args.out).exists():
+    if args.out.exists() and embeddings_path(args.out).exists():
         embeddings = list(read_embeddings(args.out))
         known = {pause.file for pause in read_pauses(args.out)}
         turns = [turn for turn in turns if turn.file not in known]
@@ -232,7 +233,7 @@ def _run(args: argparse.Namespace) -> int:
                 embeddings.append(embedding)
     with args.out.open("a", encoding="utf-8") as out:
         out.writelines(lines)
-    np.save(_beside(args.out), np.array(embeddings, np.float32))
+    np.save(embeddings_path(args.out), np.array(embeddings, np.float32))
     print(f"{len(lines)} pauses in {len(turns)} turns, {len(embeddings)} in all")
     return 0
 

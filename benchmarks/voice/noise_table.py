@@ -6,8 +6,8 @@ virtual time (`benchmarks/end_of_turn/noisy_call.py`). A table has a row for eac
 wait, the turns cut in on, missed, begun by noise, and the answers that noise interrupted. With the
 same seed and files it is the same table.
 
-Noises are made, or come from the files of `--noise`; babble is mixed from speakers of half "a" of
-speechocean762 (its `train/`), who are never those of the turns (half "b").
+Noises are made, or come from the files of `--noise`; babble is mixed from speakers of half "b" of
+speechocean762 (its `test/`) who are none of those of the turns: no fit has heard them.
 """
 
 import argparse
@@ -29,10 +29,6 @@ from asr.errors import AudioError
 from asr.stream.asr_stream import Listener
 from benchmarks.end_of_turn.corpora import SPEECHOCEAN, CorpusFiles, files_of, speechocean
 from benchmarks.end_of_turn.evaluation import percentile_interval
-from benchmarks.end_of_turn.noise_suppressors import (
-    SUPPRESSORS,
-    MakeSuppressor,
-)
 from benchmarks.end_of_turn.noisy_call import (
     PASS_MS,
     NoisyCall,
@@ -56,6 +52,10 @@ from benchmarks.signals.noise_mixing import (
     babble,
     read_noises,
     read_sound,
+)
+from benchmarks.signals.noise_suppressors import (
+    SUPPRESSORS,
+    MakeSuppressor,
 )
 from benchmarks.statistics import wilson_interval
 from latency_budget.account.clock import SystemClock
@@ -121,12 +121,12 @@ def heard_turn(folder: Path, turn: LabelledTurn) -> HeardTurn:
 
 
 def babble_voices(files: CorpusFiles, judged: Sequence[LabelledTurn], seed: int) -> list[Pcm]:
-    """Voices of `NUM_BABBLERS` speakers of half "a", none of whom speaks in the turns judged."""
+    """Voices of `NUM_BABBLERS` speakers of half "b", none of whom speaks in the turns judged."""
     known = {one.speaker for one in judged if one.source == SPEECHOCEAN}
     by_speaker = {
         one.speaker: one
         for one in speechocean(files, per_speaker=1)
-        if one.half == "a" and one.speaker not in known
+        if one.half == "b" and one.speaker not in known
     }
     rng = np.random.default_rng(seed)
     speakers = sorted(by_speaker)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.end_of_turn import __main__ as command
-from benchmarks.end_of_turn import fit, message_ends, turn_data, turn_pauses
+from benchmarks.end_of_turn import fit, message_ends, noisy_pauses, turn_data, turn_pauses
 from benchmarks.end_of_turn.turn_data import LabelledTurn
 
 
@@ -22,10 +22,12 @@ def test_data_features_and_fit_are_one_chain_in_order(tmp_path: Path) -> None:
     """What a step reads, an earlier one has written."""
     found = steps(tmp_path, "--write")
     assert [one.run for one in found] == [
-        turn_data.main, turn_pauses.main, turn_data.main, turn_pauses.main, message_ends.main,
-        message_ends.main, fit.main,
+        turn_data.main, turn_pauses.main, noisy_pauses.main, turn_data.main, turn_pauses.main,
+        noisy_pauses.main, message_ends.main, message_ends.main, fit.main,
     ]  # fmt: skip
-    turns, pauses, more, more_pauses, ends, more_ends, fitted = (one.arguments for one in found)
+    turns, pauses, noisy, more, more_pauses, more_noisy, ends, more_ends, fitted = (
+        one.arguments for one in found
+    )
     corpora = ("--speechocean762", "so.git")
     both = (*corpora, "--alphanumeric", "an.git", "--sounds", "s", "t.txt")
     seed = ("--seed", str(turn_data.SEED))
@@ -34,20 +36,23 @@ def test_data_features_and_fit_are_one_chain_in_order(tmp_path: Path) -> None:
     assert pauses == (turns[0], str(tmp_path / "pauses.jsonl"), *names)
     assert more == (str(tmp_path / "more"), *corpora, "--per-speaker", "20", *seed)
     assert more_pauses == (more[0], str(tmp_path / "more.jsonl"), "--no-words", "--half", "a")
+    assert noisy == (turns[0], pauses[1], str(tmp_path / "noisy.jsonl"))
+    assert more_noisy == (more[0], more_pauses[1], str(tmp_path / "noisy_more.jsonl"))
     for asked, preset in ((ends, "embedded"), (more_ends, "embedded-0.5b")):
         path = str(tmp_path / f"message_ends-{preset}.json")
         assert asked == (path, pauses[1], "--preset", preset)
     assert fitted == (
         pauses[1], "--json", str(tmp_path / "figures.json"), "--message-ends", ends[0],
-        "--message-ends", more_ends[0], "--more", more_pauses[1], "--write",
+        "--message-ends", more_ends[0], "--more", noisy[2], "--more", more_pauses[1],
+        "--more", more_noisy[2], "--write",
     )  # fmt: skip
 
 
 def test_what_is_shipped_needs_no_fit(tmp_path: Path) -> None:
     found = steps(tmp_path, "--shipped", "--preset", "embedded")
-    assert [one.name for one in found] == ["turns", "pauses", "language model", "fit"]
-    assert found[-1].arguments[-1] == "--shipped"
-    assert "--more" not in found[-1].arguments
+    assert [one.name for one in found] == ["turns", "pauses", "in noise", "language model", "fit"]
+    *_, option, noisy, last = found[-1].arguments
+    assert (option, noisy, last) == ("--more", str(tmp_path / "noisy.jsonl"), "--shipped")
 
 
 def test_a_subset_is_the_same_for_the_same_seed() -> None:
@@ -77,7 +82,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return run
 
-    for module in (turn_data, turn_pauses, message_ends, fit):
+    for module in (turn_data, turn_pauses, noisy_pauses, message_ends, fit):
         name = module.__name__.rsplit(".", 1)[-1]
         monkeypatch.setattr(module, "main", noting(name))
     return found
@@ -88,14 +93,16 @@ def test_a_step_that_fails_ends_the_run_and_the_next_run_goes_on(
 ) -> None:
     asked = [str(tmp_path), "--speechocean762", "so.git", "--turns", "1"]
     assert command.main(asked) == 3
-    assert ran == ["turn_data", "turn_pauses", "turn_data", "turn_pauses", "message_ends"]
+    heard = ["turn_pauses", "noisy_pauses"]
+    assert ran == ["turn_data", *heard, "turn_data", *heard, "message_ends"]
     assert (tmp_path / "names.txt").read_text() in ("a.wav\n", "b.wav\n")
     for folder in ("turns", "more"):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "card.json").write_text("{}")
+    (tmp_path / "noisy.jsonl").write_text("")
     ran.clear()
     assert command.main(asked) == 3
-    assert ran == ["turn_pauses", "turn_pauses", "message_ends"]
+    assert ran == ["turn_pauses", *heard, "message_ends"]
 
 
 def test_a_list_of_names_is_taken_over(tmp_path: Path, ran: list[str]) -> None:

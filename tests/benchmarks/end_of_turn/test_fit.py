@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, TurnScore
+from agent.turn_taking.end_of_turn_model import EAGERNESS, Evidence, Release, TurnScore
 from asr.speech_detection.turn_model import EMBEDDING
 from asr.speech_detection.turn_model_head import TurnModelHead
 from benchmarks.end_of_turn import fit, head_training
@@ -178,6 +178,39 @@ def test_no_release_is_below_that_of_a_higher_eagerness(tmp_path: Path) -> None:
     for name in ("log_odds", "least_ms", "most_ms"):
         numbers = [getattr(score.releases[each], name) for each in EAGERNESS]
         assert numbers == sorted(numbers)
+
+
+def test_pauses_in_noise_are_judged_by_noise_and_level() -> None:
+    seventh = np.eye(1, EMBEDDING, 7, np.float32)
+    head = TurnModelHead(seventh, np.zeros(1, np.float32), np.ones(1, np.float32), -0.5)
+    rows = [
+        ("babble@3.0", "b", True, 9.0), ("babble@4.9", "b", False, 1.0),
+        ("babble@5.0", "b", True, 1.0), ("babble@9.0", "b", False, 9.0),
+        ("babble@9.0", "a", False, 0.0), ("plain", "b", False, 0.0),
+        ("steady@3.0", "b", True, 9.0),
+    ]  # fmt: skip
+    pauses = [pause(channel=noise, half=half, is_end=is_end) for noise, half, is_end, _ in rows]
+    embeddings = seventh * np.array([[level] for *_, level in rows], np.float32)
+    found = fit.in_noise(fit.EmbeddedPauses(tuple(pauses), embeddings), head)
+    assert found == {
+        "areas_in_noise": {
+            "babble, 0-5 dB": {"pauses": 2, "area": 1.0},
+            "babble, 5-10 dB": {"pauses": 2, "area": 0.0},
+        }
+    }
+
+
+def test_a_valley_of_costs_is_chosen_before_a_lone_dip() -> None:
+    costs = {1.0: 9.0, 1.25: 3.0, 1.5: 9.0, 1.75: 4.5, 2.0: 4.0, 2.25: 4.5, 2.5: 9.0}
+
+    def cost(release: Release) -> float:
+        return costs[release.log_odds]
+
+    inner = [Release(log_odds, 416, 1000) for log_odds in list(costs)[1:-1]]
+    assert min(inner, key=cost).log_odds == 1.25
+    chosen = min(inner, key=lambda release: fit.smoothed(cost, release))
+    assert chosen == Release(2.0, 416, 1000)
+    assert fit.smoothed(cost, chosen) == pytest.approx(13 / 3)
 
 
 def test_parts_of_a_half_share_no_speaker() -> None:

@@ -56,16 +56,16 @@ def test_each_speaker_comes_once_before_anyone_comes_twice() -> None:
 
 
 def corpus(folder: Path) -> Path:
-    """Speakers t0 to t3 in `train/` and v0 in `test/`, each with a buzz of an own pitch."""
+    """Speakers v0 to v3 in `test/` and t0 in `train/`, each with a buzz of an own pitch."""
     (folder / "README.md").parent.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text(LICENCES[SPEECHOCEAN][1])
-    for part, speakers in (("train", ["t0", "t1", "t2", "t3"]), ("test", ["v0"])):
+    for part, speakers in (("test", ["v0", "v1", "v2", "v3"]), ("train", ["t0"])):
         (folder / part).mkdir()
         lines = {"text": "{0}u\tWORDS HERE", "wav.scp": "{0}u\t{0}.wav", "utt2spk": "{0}u {0}"}
         for name, line in lines.items():
             text = "".join(line.format(speaker) + "\n" for speaker in speakers)
             (folder / part / name).write_text(text)
-    for index, name in enumerate(["t0", "t1", "t2", "t3", "v0"]):
+    for index, name in enumerate(["v0", "v1", "v2", "v3", "t0"]):
         data = io.BytesIO()
         soundfile.write(data, spoken(100 + 50 * index), 16_000, format="WAV")
         (folder / f"{name}.wav").write_bytes(data.getvalue())
@@ -83,8 +83,8 @@ def pitches(voices: list[Float32]) -> set[int]:
 
 def test_babble_is_of_speakers_who_are_not_judged(tmp_path: Path) -> None:
     files = FolderFiles(corpus(tmp_path / "ocean"))
-    assert pitches(babble_voices(files, [turn(1, "v0")], seed=1)) == {100, 150, 200, 250}
-    assert pitches(babble_voices(files, [turn(1, "t1")], seed=1)) == {100, 200, 250}
+    assert pitches(babble_voices(files, [turn(1, "t0")], seed=1)) == {100, 150, 200, 250}
+    assert pitches(babble_voices(files, [turn(1, "v1")], seed=1)) == {100, 200, 250}
 
 
 def test_a_row_has_counts_with_intervals() -> None:

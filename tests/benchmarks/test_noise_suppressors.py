@@ -10,7 +10,7 @@ import pytest
 import asr
 from agent.errors import BenchError
 from asr.stream.asr_stream import Listener
-from benchmarks.end_of_turn.noise_suppressors import (
+from benchmarks.signals.noise_suppressors import (
     SUPPRESSORS,
     GtcrnSuppressor,
     NoiseSuppressor,
