@@ -338,14 +338,23 @@ class Unsure(LoudnessVad):
 @pytest.mark.parametrize(
     ("vad", "manual", "seconds", "avg_logprob", "no_speech_prob", "text"),
     [
-        (Unsure(), False, 1.024, -0.5, 0.3, ""),
-        (Unsure(), False, 1.024, -0.3, 0.3, "thank you"),
-        (Unsure(), False, 0.352, -0.5, 0.3, "thank you"),
+        (Unsure(), False, 1.024, -0.5, 0.5, ""),
+        (Unsure(), False, 1.024, -1.1, 0.4, "thank you"),
+        (Unsure(), False, 1.024, -0.3, 0.5, "thank you"),
+        (Unsure(), False, 0.352, -0.5, 0.5, "thank you"),
         (Unsure(), False, 0.352, -0.3, 0.7, ""),
         (LoudnessVad(), False, 1.024, -0.5, 0.7, "thank you"),
         (Unsure(), True, 1.024, -0.5, 0.7, "thank you"),
     ],
-    ids=["music", "voice in noise", "a letter", "a chord", "a soft voice", "push-to-talk"],
+    ids=[
+        "music",
+        "a far voice",
+        "voice in noise",
+        "a letter",
+        "a chord",
+        "a soft voice",
+        "push-to-talk",
+    ],
 )
 def test_unlikely_words_of_a_doubtful_voice_are_none(
     vad: VoiceDetector,

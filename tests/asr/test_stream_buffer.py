@@ -104,7 +104,7 @@ def test_unlikely_words_count_once_the_client_says_that_it_was_speech() -> None:
     feed(ears, said(1))
     job = ears.commit_buffer().job
     assert job is not None
-    (final,) = ears.complete(job, Hypothesis("hardly any words", avg_logprob=-0.9))
+    (final,) = ears.complete(job, Hypothesis("hardly any words", (), -0.9, 0.5))
     assert final.text == "hardly any words"
 
 
