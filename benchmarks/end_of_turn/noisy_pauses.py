@@ -76,7 +76,7 @@ def steady_noise(rng: np.random.Generator, num_samples: int) -> Pcm:
 def noises_of(folder: Path, half: str) -> dict[str, MakeNoise]:
     """The kinds of noise for turns of a half; babble of one turn of each of its speakers. Raises
     AudioError."""
-    noises: dict[str, MakeNoise] = {"steady": steady_noise} | dict(GENERATED)
+    noises: dict[str, MakeNoise] = {**GENERATED, "steady": steady_noise}
     by_speaker = {
         turn.speaker: turn
         for turn in read_turns(folder)
