@@ -10,7 +10,7 @@ _HEAD: Final = """\
 
 Generated from the OpenAPI document, which a server serves at `/openapi.json`. Calls themselves are
 WebSockets: see [Events](events.md). All paths but those marked *open* need a key where the server
-asks for one: see [Secure](../how-to/secure.md).
+asks for one: see [Keys and TLS](../how-to/secure.md).
 """
 
 
