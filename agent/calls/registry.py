@@ -38,7 +38,7 @@ from .rejections import Rejections
 from .suspended import WaitingCalls
 
 MAX_TRACES: Final = 16
-"""Traces kept after their call ended, at up to 10 MB each."""
+"""Traces kept after their call ended, at up to 5 MB each."""
 
 MAX_DOCUMENTS: Final = 32
 """Documents of ended calls in memory, of up to a megabyte each: for servers without a store, and
