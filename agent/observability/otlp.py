@@ -12,7 +12,6 @@ import importlib.metadata
 import logging
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import requests
 from google.protobuf.message import DecodeError
@@ -44,7 +43,7 @@ class OtlpSender:
         """`endpoint`: http:// or https://, with or without /v1/traces. Connects at the first
         `send`."""
         url = endpoint.rstrip("/")
-        self._post = _Post(urlsplit(url).netloc)
+        self._post = _Post()
         session = requests.Session()
         session.mount("http://", self._post)
         session.mount("https://", self._post)
@@ -94,20 +93,20 @@ class _Post(HTTPAdapter):
 
     It raises errors that the exporter does not take for connection errors, so that the exporter
     does not retry. It reads the response itself, because the exporter takes a redirection for
-    success.
+    success. No reason has the collector's address, in which there may be a password: `/readyz`
+    says it to anybody.
     """
 
-    def __init__(self, collector: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.error: CollectorError | None = None
-        self._collector = collector
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> Any:
         try:
             response = super().send(request, *args, **kwargs)
             self.error = self._complaint(response)
         except OSError as error:  # includes all errors of requests, and of a certificate file
-            self.error = CollectorError(f"no traces reach {self._collector}: {_why(error)}")
+            self.error = CollectorError(f"no traces reach the collector: {_why(error)}")
         if self.error is not None:
             raise self.error
         return response
@@ -117,7 +116,7 @@ class _Post(HTTPAdapter):
         status = response.status_code
         if not response.ok or status >= 300:
             return CollectorError(
-                f"{self._collector} refuses traces: {status} {response.reason}".rstrip(),
+                f"the collector refuses traces: {status} {response.reason}".rstrip(),
                 is_final=status not in PASSING,
                 after_s=_seconds(response.headers.get("Retry-After", "")),
             )
@@ -128,7 +127,7 @@ class _Post(HTTPAdapter):
         if not partial.rejected_spans:
             return None
         return CollectorError(
-            f"{self._collector} refuses {partial.rejected_spans} spans: {partial.error_message}",
+            f"the collector refuses {partial.rejected_spans} spans: {partial.error_message}",
             is_final=True,
         )
 

@@ -144,7 +144,7 @@ def test_a_certificate_and_headers_that_are_none(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere.pem")
     safe = OtlpSender(f"https://127.0.0.1:{collector_port}")
-    with pytest.raises(CollectorError, match=r"no traces reach 127\.0\.0\.1:.*/nowhere\.pem"):
+    with pytest.raises(CollectorError, match=r"no traces reach the collector: .*/nowhere\.pem"):
         safe.send(spans_of(turn()))
     safe.close()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "key=two%0alines")

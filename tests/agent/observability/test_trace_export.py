@@ -42,7 +42,7 @@ def test_a_collector_that_comes_late_and_restarts(
     exporter = exporting(port)
     exporter.add(turn(1))
     assert not exporter.flush()
-    assert exporter.problem == f"no traces reach 127.0.0.1:{port}: Connection refused"
+    assert exporter.problem == "no traces reach the collector: Connection refused"
     assert exporter.waiting == 1
     assert exporter.failures >= 1
     for number in (2, 3):
@@ -79,7 +79,7 @@ def test_one_that_asks_for_patience_gets_it(
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 413, 500])
 def test_what_is_refused_for_good_is_not_sent_again(
-    collector: Collector, exporter: TraceExporter, collector_port: int, status: int
+    collector: Collector, exporter: TraceExporter, status: int
 ) -> None:
     collector.answers.append(Answer(status))
     exporter.add(turn(1))
@@ -88,20 +88,18 @@ def test_what_is_refused_for_good_is_not_sent_again(
     assert exporter.refused == exporter.failures == 1
     problem = exporter.problem
     assert problem is not None
-    assert problem.startswith(f"127.0.0.1:{collector_port} refuses traces: {status} ")
+    assert problem.startswith(f"the collector refuses traces: {status} ")
     exporter.add(turn(2))
     assert exporter.flush()
     assert exporter.problem is None
     assert (exporter.exported, exporter.refused) == (1, 1)
 
 
-def test_one_that_takes_a_part(
-    collector: Collector, exporter: TraceExporter, collector_port: int
-) -> None:
+def test_one_that_takes_a_part(collector: Collector, exporter: TraceExporter) -> None:
     collector.answers.append(Answer(num_rejected=3))
     exporter.add(turn())
     assert exporter.flush()
-    assert exporter.problem == f"127.0.0.1:{collector_port} refuses 3 spans: too long"
+    assert exporter.problem == "the collector refuses 3 spans: too long"
     assert exporter.refused == 1
 
 
@@ -116,10 +114,7 @@ def test_one_that_hangs(
     collector.may_answer.clear()
     exporter.add(turn(1))
     assert not exporter.flush()
-    assert (
-        exporter.problem
-        == f"no traces reach 127.0.0.1:{collector_port}: it does not answer in time"
-    )
+    assert exporter.problem == "no traces reach the collector: it does not answer in time"
     collector.may_answer.set()
     assert exporter.flush()
     assert exporter.problem is None
@@ -225,7 +220,7 @@ async def test_readiness_and_figures(
     assert not exporter.flush()
     status, body = await readiness()
     assert (status, body["status"]) == (200, "degraded")
-    assert body["exporter"] == f"no traces reach 127.0.0.1:{port}: Connection refused"
+    assert body["exporter"] == "no traces reach the collector: Connection refused"
     told = await figures()
     assert "halfsec_traces_ok 0.0" in told
     assert "halfsec_traces_waiting 1.0" in told
