@@ -103,7 +103,8 @@ def test_what_a_call_was_like(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert record.p50_ms <= record.p95_ms
     assert record.keys == 5
     assert record.ended_unix_ns - record.began_unix_ns >= 15_000_000_000
-    assert "1379" not in str(record)
+    drawn = replace(record, session="", began_unix_ns=0, ended_unix_ns=0)
+    assert "1379" not in str(drawn)
     assert "1 3 7 9" not in caplog.text
     assert "caller_hung_up" in caplog.text
 
