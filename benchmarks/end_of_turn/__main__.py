@@ -95,7 +95,7 @@ def steps(options: argparse.Namespace) -> list[PipelineStep]:
 
 def _in_noise(turns: Path, pauses: Path, found: Path) -> PipelineStep:
     arguments = (str(turns), str(pauses), str(found))
-    return PipelineStep("in noise", noisy_pauses.main, arguments, found)
+    return PipelineStep("in noise", noisy_pauses.main, arguments)
 
 
 def _given(name: str, folder: Path | None) -> list[str]:

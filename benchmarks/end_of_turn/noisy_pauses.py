@@ -1,7 +1,7 @@
 """`python -m benchmarks.end_of_turn.noisy_pauses TURNS PAUSES OUT`: pauses again, in noise.
 
-The head of the turn model has to know how a turn ends among other voices and beside a fan, and no
-recording of the corpora has that. So each turn of PAUSES (output of `turn_pauses`) is mixed with
+The head of the turn model has to know how a turn ends among other voices and beside a fan; of
+`turn_data`'s turns a fifth have other voices under them, and none a fan. So each turn of PAUSES (output of `turn_pauses`) is mixed with
 noises at random levels, and the turn model hears its pauses anew, where they are known to be.
 Detector and recognizer are not asked. OUT and OUT.npy are as `turn_pauses` writes them; `channel`
 is the noise and by how many dB the voice is above it.
@@ -10,7 +10,7 @@ In noise a pause is noticed later than without, so each is heard a random time l
 lasts.
 
 Drawn from the turns' names and a seed: the same command writes the same numbers. Some 25 ms for
-each pause and copy.
+each pause and copy. Turns that OUT has already are left out.
 """
 
 import argparse
@@ -43,7 +43,15 @@ from benchmarks.signals.noise_mixing import (
 )
 
 from .turn_data import SEED, read_turns, trimmed
-from .turn_pauses import PAUSE_MS, WORDS_MS, Known, Pause, embeddings_path, read_pauses
+from .turn_pauses import (
+    PAUSE_MS,
+    WORDS_MS,
+    Known,
+    Pause,
+    embeddings_path,
+    read_embeddings,
+    read_pauses,
+)
 
 COPIES: Final = 2
 """Noises under each turn."""
@@ -164,6 +172,11 @@ def _work(pauses: Sequence[Pause], seeds: Sequence[int]) -> list[Known]:
 def _run(args: argparse.Namespace) -> int:
     # Pauses without words are too short to be fitted on.
     pauses = [one for one in read_pauses(args.pauses) if one.silence_ms >= WORDS_MS]
+    before: list[Known] = []
+    if args.out.exists() and embeddings_path(args.out).exists():
+        before = list(zip(read_pauses(args.out), read_embeddings(args.out), strict=True))
+        known_files = {pause.file for pause, _ in before}
+        pauses = [pause for pause in pauses if pause.file not in known_files]
     turns = [list(ours) for _, ours in groupby(pauses, lambda pause: pause.file)]
     halves = sorted({pause.half for pause in pauses})
     Worker.load(args.turns, args.models, halves)  # errors in them are reported once, here
@@ -175,8 +188,9 @@ def _run(args: argparse.Namespace) -> int:
         found = [
             known for ours in workers.map(_work, turns, [seeds] * len(turns)) for known in ours
         ]
-    np.save(embeddings_path(args.out), np.array([sound for _, sound in found], np.float32))
-    lines = [json.dumps(dataclasses.asdict(pause)) + "\n" for pause, _ in found]
+    both = before + found
+    np.save(embeddings_path(args.out), np.array([sound for _, sound in both], np.float32))
+    lines = [json.dumps(dataclasses.asdict(pause)) + "\n" for pause, _ in both]
     args.out.write_text("".join(lines), encoding="utf-8")
     print(f"{len(found)} pauses in noise, of {len(turns)} turns")
     return 0

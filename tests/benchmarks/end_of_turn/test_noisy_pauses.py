@@ -134,5 +134,11 @@ def test_the_command_writes_what_a_fit_reads(
     assert rows.shape == (18, EMBEDDING)
     assert np.isfinite(rows).all()
 
+    later = dataclasses.replace(known[0], file="8.wav", half="b", silence_ms=300)
+    pauses.write_text("".join(lines[1:8]) + json.dumps(dataclasses.asdict(later)) + "\n")
+    assert main([*asked, *models]) == 0
+    assert read_pauses(out) == found, "turns that are there already are left out"
+    assert np.array_equal(read_embeddings(out), rows)
+
     assert main([*asked, "--models", str(tmp_path)]) == 2
     assert "halfsec models fetch smart-turn" in capsys.readouterr().err
