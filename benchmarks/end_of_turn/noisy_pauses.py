@@ -1,10 +1,10 @@
 """`python -m benchmarks.end_of_turn.noisy_pauses TURNS PAUSES OUT`: pauses again, in noise.
 
 The head of the turn model has to know how a turn ends among other voices and beside a fan; of
-`turn_data`'s turns a fifth have other voices under them, and none a fan. So each turn of PAUSES (output of `turn_pauses`) is mixed with
-noises at random levels, and the turn model hears its pauses anew, where they are known to be.
-Detector and recognizer are not asked. OUT and OUT.npy are as `turn_pauses` writes them; `channel`
-is the noise and by how many dB the voice is above it.
+`turn_data`'s turns a fifth have other voices under them, and none a fan. So each turn of PAUSES
+(output of `turn_pauses`) is mixed with noises at random levels, and the turn model hears its pauses
+anew, where they are known to be. Detector and recognizer are not asked. OUT and OUT.npy are as
+`turn_pauses` writes them; `channel` is the noise and by how many dB the voice is above it.
 
 In noise a pause is noticed later than without, so each is heard a random time later, as long as it
 lasts.
