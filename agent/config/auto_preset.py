@@ -4,7 +4,7 @@ A model keeps up when the first clause of a reply is ready within the wait for t
 caller's turn, so that it costs the caller nothing, and when the words of all calls come faster than
 they are spoken. Both follow from the time of a token, which is predicted: decoding reads every
 weight once a token, so the speed at which this machine multiplies by weights decides. That speed is
-measured once (`agent.stages.decoding_speed`) and kept beside the models.
+measured once (`llm_engine.backends.decoding_speed`) and kept beside the models.
 """
 
 import json
