@@ -15,7 +15,6 @@ from agent.calls.state_store.store import (
     Lease,
     LeaseLostError,
     StateStore,
-    StateStoreError,
     StoreUnavailableError,
 )
 from agent.config.layers import load_config
@@ -283,19 +282,33 @@ async def test_redis_goes_and_comes_back() -> None:
         await store.close()
 
 
-async def test_a_redis_that_is_no_use_is_refused_at_the_start() -> None:
+async def test_a_wrong_password_counts_as_away_and_does_not_end_the_start(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with redis_server("--requirepass", "correct horse") as server:
         store = RedisStateStore(address_of(server), SystemClock())
-        with pytest.raises(StateStoreError) as refusal:
+        with pytest.raises(StoreUnavailableError, match="refuses user or password") as refusal:
             await store.check()
         assert "correct horse" not in str(refusal.value)
+        await verify_state_store(store)
+        assert "refuses user or password" in capsys.readouterr().err
+        assert store.problem == "the Redis refuses user or password"
         await store.close()
+
+
+async def test_a_redis_that_refuses_a_command_has_no_problem_for_the_others() -> None:
     with redis_server("--rename-command", "GETDEL", "") as server:
         store = RedisStateStore(address_of(server), SystemClock())
         with pytest.raises(ForeignDataError, match="GETDEL") as unknown:
             await store.take("secret-token")
         assert "secret-token" not in str(unknown.value)
+        assert store.problem is None
+        assert await store.get("name") is None
         await store.close()
+    with redis_server("--rename-command", "PING", "") as server:
+        store = RedisStateStore(address_of(server), SystemClock())
+        with pytest.raises(ConfigError, match="PING"):
+            await verify_state_store(store)
 
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.14", "2.8.9"])
