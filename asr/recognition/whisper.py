@@ -46,6 +46,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asr.audio.conversion import finite
+from asr.audio.one_blas_thread import use_one_blas_thread
 from asr.audio.samples import RATE_HZ, Pcm, quietest_sample
 from asr.audio.without_pyav import without_pyav
 from asr.errors import ModelError
@@ -234,6 +235,7 @@ class WhisperTranscriber:
         except ValueError as error:
             raise ModelError(f"{model_dir}: Whisper does not know language {language!r}") from error
         filters = FeatureExtractor.get_mel_filters(RATE_HZ, FEATURE_WINDOW, model.n_mels)
+        use_one_blas_thread()
         return cls(model, tokenizer, LogMel(filters), window=window, foreign_beam=foreign_beam)
 
     def transcribe(

@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asr.audio.conversion import finite
+from asr.audio.one_blas_thread import use_one_blas_thread
 from asr.audio.samples import RATE_HZ, Pcm
 from asr.audio.without_pyav import without_pyav
 from asr.errors import ModelError, first_line
@@ -110,6 +111,7 @@ class TurnModel:
             raise ModelError(
                 f"a head of the end-of-turn model takes {EMBEDDING} numbers, this one {head.size}"
             )
+        use_one_blas_thread()
         return cls(session, FeatureExtractor(feature_size=NUM_MELS), head)
 
     def log_odds(self, pcm: Pcm) -> float:
