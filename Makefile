@@ -38,6 +38,8 @@ MINUTES ?= 30
 CALLERS ?= 3
 LOAD ?= 0.6
 TIER = -m "not slow and not browser"
+# More processes than cores, whose threads would wait for each other: a tenth of the time of torch's.
+ONE_THREAD = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 export PORT
 ifdef PRESET
 export HALFSEC_AGENT__PRESET := $(PRESET)
@@ -64,7 +66,7 @@ setup:
 test:
 	@$(BOOTSTRAP) $(DEV)
 	@HALFSEC_AGENT__PRESET=embedded $(VENV)/bin/halfsec models fetch
-	HF_HUB_OFFLINE=1 $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile \
+	HF_HUB_OFFLINE=1 $(ONE_THREAD) $(VENV)/bin/python -m pytest -n $(JOBS) --dist loadfile \
 		--no-loadscope-reorder $(TIER) $(ARGS)
 
 test-all:
