@@ -41,7 +41,12 @@ they were not fitted on. Another version is refused: then words and silence alon
 
 What was tried: speaking rate (words a second) beside these: nothing for unseen speakers. Weights of
 silence that depend on the other evidence: nothing either; nor a weight of the sound of its own
-within digits and letters (of 93 unseen turns 9 were cut in on with it and without).
+within digits and letters (of 93 unseen turns 9 were cut in on with it and without). The
+recognizer's own doubts, its mean log-probability and its probability of no speech, do tell: the
+log-loss on unseen turns is 0.289 with them and 0.305 without, 0.286 with the probability of a full
+stop behind the last word as well. But around the threshold of `auto` it buys 20 ms of the mean wait
+at as many cut-ins, less than the interval of either, and every recognizer of another package would
+need regressions of its own.
 
 Pure, but for reading that file.
 """
