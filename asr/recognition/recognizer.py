@@ -74,8 +74,9 @@ class Recognizer(Transcriber, Protocol):
         ...
 
     def steps(self, pcm: Pcm, options: TranscriptionOptions = AS_LOADED) -> Iterator[Hypothesis]:
-        """`transcribe` in steps of about one decode, so that other jobs run in between. Yields the
-        best text so far, at least once; the last one counts. float32 [n], at most 28 s."""
+        """`transcribe` in steps of about one decode, so that other jobs run in between; for files,
+        for which nobody waits: it may take longer over a text that is not believed. Yields the best
+        text so far, at least once; the last one counts. float32 [n], at most 28 s."""
         ...
 
     def word_times(

@@ -77,8 +77,18 @@ def transcribed(
 ) -> tuple[str, Runtime]:
     runtime = Runtime(list(answers))
     whisper = WhisperTranscriber(runtime, runtime, runtime)
-    pcm = np.ones(round(seconds * RATE_HZ), np.float32)
-    return whisper.transcribe(pcm, fallback=fallback).text, runtime
+    return whisper.transcribe(ones(seconds), fallback=fallback).text, runtime
+
+
+def taken_from_a_file(*answers: Answer, seconds: float = 2.0) -> tuple[str, Runtime]:
+    """The same without a caller who waits."""
+    runtime = Runtime(list(answers))
+    *_, last = WhisperTranscriber(runtime, runtime, runtime).steps(ones(seconds))
+    return last.text, runtime
+
+
+def ones(seconds: float) -> npt.NDArray[np.float32]:
+    return np.ones(round(seconds * RATE_HZ), np.float32)
 
 
 GOOD = Answer([1, 2, 3])
@@ -117,7 +127,14 @@ def test_tokens_are_bounded_by_the_time_there_is() -> None:
 @pytest.mark.parametrize("bad", [LOOP, UNLIKELY, Answer(list(range(100, 130)))])
 def test_a_bad_text_is_decoded_again_with_wider_windows(bad: Answer) -> None:
     assert transcribed(bad, GOOD)[0] == "w1 w2 w3"
-    assert transcribed(bad, bad, GOOD)[1].windows_s == [10, 15, 30]
+    text, runtime = taken_from_a_file(bad, bad, GOOD)
+    assert (text, runtime.windows_s) == ("w1 w2 w3", [10, 15, 30])
+
+
+@pytest.mark.parametrize("bad", [LOOP, UNLIKELY])
+def test_a_caller_waits_for_one_wider_window(bad: Answer) -> None:
+    assert transcribed(bad, bad)[1].windows_s == [10, 15]
+    assert transcribed(bad, bad, seconds=16)[1].windows_s == [19, 30]
 
 
 def test_audio_beyond_the_first_retry_goes_straight_to_the_full_window() -> None:
@@ -125,8 +142,9 @@ def test_audio_beyond_the_first_retry_goes_straight_to_the_full_window() -> None
 
 
 def test_of_bad_texts_an_unlikely_one_is_better_than_a_loop() -> None:
-    assert transcribed(LOOP, UNLIKELY, LOOP)[0] == "w4 w5"
-    assert transcribed(LOOP, LOOP, LOOP)[0] == "w7"
+    assert transcribed(LOOP, UNLIKELY)[0] == "w4 w5"
+    assert transcribed(LOOP, LOOP)[0] == "w7"
+    assert taken_from_a_file(LOOP, UNLIKELY, LOOP)[0] == "w4 w5"
 
 
 def test_a_partial_is_not_worth_a_second_try() -> None:
@@ -142,15 +160,18 @@ def test_an_answer_to_noise_is_dropped() -> None:
 
 def test_the_last_try_at_a_loop_is_made_without_the_prompt() -> None:
     """It may be what the text loops on."""
-    runtime = Runtime([LOOP, LOOP, GOOD])
-    tokenizer = PromptTokenizer()
-    whisper = WhisperTranscriber(runtime, tokenizer, runtime)
-    pcm = np.ones(2 * RATE_HZ, np.float32)
-    found = whisper.transcribe(pcm, options=TranscriptionOptions(prompt="one three"))
-    assert found.text == "w1 w2 w3"
+    tokenizer, options = PromptTokenizer(), TranscriptionOptions(prompt="one three")
     prompted = [9, 103, 105, 1, 2, 3]
+    runtime = Runtime([LOOP, LOOP, GOOD])
+    *_, found = WhisperTranscriber(runtime, tokenizer, runtime).steps(ones(2), options)
+    assert found.text == "w1 w2 w3"
     assert runtime.prompts == [prompted, prompted, [1, 2, 3]]
-    unsure = Runtime([UNLIKELY] * 3)
-    again = WhisperTranscriber(unsure, tokenizer, unsure)
-    again.transcribe(pcm, options=TranscriptionOptions(prompt="one three"))
-    assert unsure.prompts == [prompted] * 3, "a style that is unlikely stays asked for"
+    waited_for = Runtime([LOOP, GOOD])
+    found = WhisperTranscriber(waited_for, tokenizer, waited_for).transcribe(
+        ones(2), options=options
+    )
+    assert found.text == "w1 w2 w3"
+    assert waited_for.prompts == [prompted, [1, 2, 3]]
+    unsure = Runtime([UNLIKELY] * 2)
+    WhisperTranscriber(unsure, tokenizer, unsure).transcribe(ones(2), options=options)
+    assert unsure.prompts == [prompted] * 2, "a style that is unlikely stays asked for"
