@@ -22,7 +22,8 @@ from tests.support.models import model_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.models]
 
-NUM_POSITIONS = 500
+NUM_POSITIONS = 260
+"""More than sixteen pages of the cache, the last of which is not full."""
 NEAR_TIE = 0.6
 """In logits, which reach from -28 to 29: where float32's two likeliest are closer than this, 8 bits
 may prefer the second. Which ties go the other way depends on the last bits of the rotary tables:
