@@ -12,6 +12,7 @@ from benchmarks.llm import __main__ as command
 from benchmarks.llm import speculation as bench
 from benchmarks.llm.contestant import Arrivals
 from tests.support.fakes.llm_models import save_tiny_model
+from tests.support.llm.local_contestant import LocalContestant
 
 FIRST_MS = 50.0
 PROMPTS: dict[str, list[Sequence[int]]] = {"talk": [(1, 2)], bench.REPEATS: [(3,), (4,)]}
@@ -166,6 +167,7 @@ def test_every_draft_has_the_length_that_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    monkeypatch.setattr(bench, "Remote", LocalContestant)  # processes have the test above
     model, out = tmp_path / "tiny", tmp_path / "result.json"
     save_tiny_model(model, "llama", max_position_embeddings=1024)
     options = ["--model", str(model), "--rounds", "1", "--prompts", "1", "--tokens", "12"]
