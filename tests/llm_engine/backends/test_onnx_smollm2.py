@@ -1,6 +1,7 @@
 """ONNX backend on the embedded model."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -100,7 +101,8 @@ def assert_equal_in_pieces(
 
 
 def test_it_stays_near_float32(checkpoint: Checkpoint, backend: OnnxBackend) -> None:
-    """Within 8 % of the logits' norm, and the likeliest token is another one only at near ties."""
+    """Within 8 % of the logits' norm and 1 % of the perplexity, and the likeliest token is another
+    one only at near ties."""
     text = checkpoint.tokenizer.encode(LICENCE.read_text(encoding="utf-8"))[:NUM_COMPARED]
     reference = CpuBackend(checkpoint, EngineConfig(), 1024)
     pages = [PageId(number) for number in range(64)]
@@ -118,6 +120,13 @@ def test_it_stays_near_float32(checkpoint: Checkpoint, backend: OnnxBackend) -> 
     assert errors.mean() < 0.08
     assert not (differs & ~is_near_tie).any()
     assert differs.double().mean() < 0.07
+    following = torch.tensor(text[1:])
+    nats, exact_nats = (
+        float(torch.nn.functional.cross_entropy(values[:-1].double(), following))
+        for values in (rounded, exact)
+    )
+    print(f"ratio of perplexities {math.exp(nats - exact_nats):.4f}")
+    assert abs(math.exp(nats - exact_nats) - 1) < 0.01
 
 
 @pytest.mark.parametrize(
