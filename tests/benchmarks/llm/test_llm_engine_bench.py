@@ -114,7 +114,9 @@ def test_a_contestant_that_fails_says_so_and_one_that_dies_too() -> None:
     remote.close()
 
 
-def remote_or_local(name: str, make: Callable[..., Any], **options: Any) -> Remote | LocalContestant:
+def remote_or_local(
+    name: str, make: Callable[..., Any], **options: Any
+) -> Remote | LocalContestant:
     """In place of `Remote`: the other engine is in a process of its own. That ours may be shows the
     speculation bench."""
     if name == bench.CTRANSLATE2:
