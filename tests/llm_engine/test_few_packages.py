@@ -85,12 +85,12 @@ def test_the_gpu_s_tests_need_nothing_but_pytest(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HALFSEC_GPU_TESTS", "rehearse")
     options = ["-c", "tests/gpu/pytest.ini", "--rootdir", ".", "-p", "no:cacheprovider", "-q"]
     code = "import pytest\nassert pytest.main({!r}) == 0"
+    code += "\nimport tests.gpu.sanitize"
     found = run_without(NO_PLUGINS, code.format([*options, "--collect-only", "tests/gpu"]))
     files = {line.partition("::")[0] for line in found.splitlines() if "::" in line}
     assert files == {f"tests/gpu/{path.name}" for path in (HERE / "gpu").glob("test_*.py")}
     done = run_without(NO_PLUGINS, code.format([*options, "tests/gpu/test_gpu_service.py"]))
     assert "2 passed" in done
-    run_without(NO_PLUGINS, "import tests.gpu.sanitize")
 
 
 @pytest.mark.slow
@@ -98,7 +98,7 @@ def test_the_gpu_s_tests_need_nothing_but_pytest(monkeypatch: pytest.MonkeyPatch
 def test_the_bench_of_a_gpu_runs_to_its_end_with_little(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     options = [
-        *("--device", "cuda", "--rehearse", "--steps", "40", "--repeats", "2"),
+        *("--device", "cuda", "--rehearse", "--steps", "10", "--repeats", "1"),
         *("--precision", "fp8", "--acceptance", "0.5", "--drafts", "3", "--heads", "2"),
         *("--json", str(out)),
     ]

@@ -1,8 +1,11 @@
 """Fitting the end of turn: from pauses to what ships, and to figures beside the plain rules."""
 
+import contextlib
 import dataclasses
+import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,41 +66,71 @@ def recorded(folder: Path, seed: int = 2) -> Path:
     return path
 
 
+@dataclasses.dataclass(frozen=True)
+class Fitted:
+    """A fit's input and output, in a folder of its own."""
+
+    folder: Path
+    printed: str
+
+    @property
+    def asked(self) -> list[str]:
+        """Arguments of the fit."""
+        return [str(self.folder / "pauses.jsonl"), "--message-ends", str(self.folder / "ends.json")]
+
+    def figures(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "figures.json").read_text())
+        return found
+
+
+def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """A small grid, and models that are written to a folder and read from it."""
+    patch.setattr(fit, "HEAD_FILE", folder / "head.npz")
+    patch.setattr(fit, "SCORE_FILE", folder / "score.json")
+    patch.setattr(head_training, "LEARNING_RATE", 3e-3)  # fewer pauses than the real ones
+    patch.setattr(fit, "LOG_ODDS", (0.0, 1.0, 2.0))
+    patch.setattr(fit, "LEASTS_MS", dict.fromkeys(EAGERNESS, (256,)))
+    patch.setattr(fit, "MOSTS_MS", dict.fromkeys(EAGERNESS, (900,)))
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Fitted:
+    """One fit for all tests that look at what comes out."""
+    folder = tmp_path_factory.mktemp("fit")
+    recorded(folder)
+    printed = io.StringIO()
+    found = Fitted(folder, "")
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        shrink(patch, folder)
+        asked = [*found.asked, "--write", "--json", str(folder / "figures.json")]
+        assert fit.main(asked) == 0
+    return dataclasses.replace(found, printed=printed.getvalue())
+
+
 @pytest.fixture
-def small_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit, "HEAD_FILE", tmp_path / "head.npz")
-    monkeypatch.setattr(fit, "SCORE_FILE", tmp_path / "score.json")
-    monkeypatch.setattr(head_training, "LEARNING_RATE", 3e-3)  # fewer pauses than the real ones
-    monkeypatch.setattr(fit, "LOG_ODDS", (0.0, 1.0, 2.0))
-    monkeypatch.setattr(fit, "LEASTS_MS", dict.fromkeys(EAGERNESS, (256,)))
-    monkeypatch.setattr(fit, "MOSTS_MS", dict.fromkeys(EAGERNESS, (900,)))
+def small_grid(fitted: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch, fitted.folder)
 
 
 @pytest.mark.usefixtures("small_grid")
-def test_what_tells_is_found_and_beats_one_silence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = recorded(tmp_path)
-    saved, ends = tmp_path / "figures.json", tmp_path / "ends.json"
-    asked = [str(path), "--message-ends", str(ends), "--write", "--json", str(saved)]
-    assert fit.main(asked) == 0
-    assert "auto fitted, language model 1" in capsys.readouterr().out
+def test_what_tells_is_found_and_beats_one_silence(fitted: Fitted) -> None:
+    assert "auto fitted, language model 1" in fitted.printed
 
-    head = TurnModelHead.read(tmp_path / "head.npz")
+    head = TurnModelHead.read(fitted.folder / "head.npz")
     assert int(np.argmax(head.log_odds(np.eye(EMBEDDING, dtype=np.float32)))) == 7
-    score = TurnScore.load(tmp_path / "score.json")
+    score = TurnScore.load(fitted.folder / "score.json")
     waits = [score.wait_ms(Evidence("Yes.", sound), "auto") for sound in (4.0, -4.0)]
     assert waits[0] < waits[1]
     waits = [score.wait_ms(Evidence("Yes.", 0.0, message_end=end), "auto") for end in (-0.5, -6.0)]
     assert waits[0] < waits[1]
 
-    result = json.loads(saved.read_text())
+    result = fitted.figures()
     held_back, price_ms = result["held_back"], fit.PRICE_MS["auto"]
-    fitted = fit.cost_ms(held_back["auto fitted, language model 1"], price_ms)
+    cost_ms = fit.cost_ms(held_back["auto fitted, language model 1"], price_ms)
     without = fit.cost_ms(held_back["auto fitted, sound only"], price_ms)
     plain = [fit.cost_ms(each, price_ms) for each in result["curves"]["one silence"].values()]
-    assert fitted < min(plain)
-    assert fitted < without
+    assert cost_ms < min(plain)
+    assert cost_ms < without
     assert held_back["auto fitted, language model 1"]["halting"]["turns"] == 40
     counts = {name: one["count"] for name, one in result["calibration"]["300"].items()}
     assert counts["all"] == sum(counts[kind] for kind in fit.KINDS) > 200
@@ -108,27 +141,14 @@ def test_what_tells_is_found_and_beats_one_silence(
 
 @pytest.mark.usefixtures("small_grid")
 def test_what_is_shipped_is_judged_as_the_fit_judged_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fitted: Fitted,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path, saved = recorded(tmp_path), tmp_path / "figures.json"
-    asked = [str(path), "--message-ends", str(tmp_path / "ends.json"), "--json", str(saved)]
-    assert fit.main([*asked, "--write"]) == 0
-    fitted = json.loads(saved.read_text())
-    shipped_at = (fit.SCORE_FILE.read_bytes(), (tmp_path / "head.npz").read_bytes())
-    assert fit.main([*asked, "--shipped", "--write"]) == 0
-    shipped = json.loads(saved.read_text())
-    assert (fit.SCORE_FILE.read_bytes(), (tmp_path / "head.npz").read_bytes()) == shipped_at
-    assert [fitted["models"], shipped["models"]] == ["fitted in this run", "shipped"]
-    for part in ("held_back", "calibration", "areas", "curves"):
-        assert shipped[part] == fitted[part]
-    fit.SCORE_FILE.write_text('{"version": 1}')
-    assert fit.main([*asked, "--shipped"]) == 2
-    assert "has version 1, this needs 2" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("small_grid")
-def test_version_1_is_judged_beside_it(tmp_path: Path) -> None:
-    path = recorded(tmp_path)
+    """And version 1 is judged beside it."""
+    files = (fitted.folder / "score.json", fitted.folder / "head.npz")
+    shipped_at = [path.read_bytes() for path in files]
     line = {"base_ms": 400, "slope_ms": 100, "least_ms": 256, "most_ms": 1000}
     old = {"with_sound": {"sound": 1.0}, "words_alone": {}, "waits": dict.fromkeys(EAGERNESS, line)}
     (tmp_path / "line.json").write_text(json.dumps(old))
@@ -136,17 +156,31 @@ def test_version_1_is_judged_beside_it(tmp_path: Path) -> None:
     (tmp_path / "line_head.json").write_text(json.dumps(head))
     saved = tmp_path / "figures.json"
     beside = ["--line-score", str(tmp_path / "line.json"), "--line-head"]
-    asked = [str(path), "--message-ends", str(tmp_path / "ends.json")]
-    asked += [*beside, str(tmp_path / "line_head.json"), "--json", str(saved)]
-    assert fit.main(asked) == 0
-    result = json.loads(saved.read_text())
-    assert result["areas"]["sound, version 1"]["halting"] == 0.5, "a head that knows nothing"
-    equal = result["equal_cut_ins"]
+    asked = [*fitted.asked, *beside, str(tmp_path / "line_head.json"), "--json", str(saved)]
+    assert fit.main([*asked, "--shipped", "--write"]) == 0
+    shipped, before = json.loads(saved.read_text()), fitted.figures()
+    assert [path.read_bytes() for path in files] == shipped_at
+    assert [before["models"], shipped["models"]] == ["fitted in this run", "shipped"]
+    assert shipped["calibration"] == before["calibration"]
+    for part in ("held_back", "areas", "curves"):
+        for name, found in before[part].items():
+            assert shipped[part][name] == found or name == "version 1"
+    assert shipped["areas"]["sound, version 1"]["halting"] == 0.5, "a head that knows nothing"
+    assert shipped["curves"]["version 1"]
+    assert not before["curves"]["version 1"]
+    equal = shipped["equal_cut_ins"]
     assert equal["cut_in_rate"] <= equal["other_cut_in_rate"]
+    capsys.readouterr()
     (tmp_path / "line_head.json").write_text('{"bias": 0, "weights": 1}')
-    assert fit.main(asked) == 2
+    assert fit.main([*asked, "--shipped"]) == 2
+    assert "line_head.json" in capsys.readouterr().err
     (tmp_path / "line.json").write_text("{}")
-    assert fit.main(asked) == 2
+    assert fit.main([*asked, "--shipped"]) == 2
+    assert "line.json" in capsys.readouterr().err
+    monkeypatch.setattr(fit, "SCORE_FILE", tmp_path / "score.json")
+    fit.SCORE_FILE.write_text('{"version": 1}')
+    assert fit.main([*fitted.asked, "--shipped"]) == 2
+    assert "has version 1, this needs 2" in capsys.readouterr().err
 
 
 def test_a_line_of_the_sound_is_what_version_1_had(tmp_path: Path) -> None:
@@ -287,7 +321,10 @@ def test_rates_stand_with_their_interval() -> None:
     assert found["cut_in_wilson"][1] > 0.3
 
 
-def test_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_training, "EPOCHS", 1)  # heads are trained before words are missed
     path, ends = recorded(tmp_path), tmp_path / "ends.json"
     with_ends = ["--message-ends", str(ends)]
     assert fit.main([str(tmp_path / "none.jsonl"), *with_ends]) == 2

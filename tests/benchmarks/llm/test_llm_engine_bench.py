@@ -11,11 +11,11 @@ import pytest
 from benchmarks.llm import __main__ as command
 from benchmarks.llm import comparison as bench
 from benchmarks.llm import report, rounds
-from benchmarks.llm.contestant import CallerMessage, Remote, _start
-from benchmarks.llm.engine_under_test import OwnEngine
+from benchmarks.llm.contestant import CallerMessage, Remote
 from llm_engine.config import ModelConfig
 from llm_engine.errors import EngineError
 from tests.support.fakes.llm_models import save_tiny_gguf, save_tiny_model
+from tests.support.llm.local_contestant import LocalContestant
 
 pytestmark = pytest.mark.slow
 
@@ -114,28 +114,18 @@ def test_a_contestant_that_fails_says_so_and_one_that_dies_too() -> None:
     remote.close()
 
 
-class Local:
-    """Our engine in this process: a process of its own has five seconds of imports."""
-
-    def __init__(self, name: str, make: Callable[..., OwnEngine], **options: Any) -> None:
-        self.name = name
-        self._contestant = make(**options)
-
-    def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        if method == "start":
-            return _start(self._contestant)
-        return getattr(self._contestant, method)(*arguments, **options)
-
-    def close(self) -> None:
-        if self._contestant._engine is not None:
-            self._contestant._engine.close()
-
-
-def remote_or_local(name: str, make: Callable[..., Any], **options: Any) -> Remote | Local:
-    """In place of `Remote`: one engine of each kind is in a process of its own."""
-    if name in (bench.PLAIN, bench.CTRANSLATE2):
+def remote_or_local(
+    name: str, make: Callable[..., Any], **options: Any
+) -> Remote | LocalContestant:
+    """In place of `Remote`: the other engine is in a process of its own. That ours may be shows the
+    speculation bench."""
+    if name == bench.CTRANSLATE2:
         return Remote(name, make, **options)
-    return Local(name, make, **options)
+    return LocalContestant(name, make, **options)
+
+
+SHORTER = {"REPLY_TOKENS": 9, "TURN_TOKENS": 4, "TOGETHER_TOKENS": 6, "TALK_TOKENS": 8}
+"""Tokens of the replies: figures of more would say no more of random weights."""
 
 
 def test_a_small_model_is_measured_beside_another_engine(
@@ -154,6 +144,8 @@ def test_a_small_model_is_measured_beside_another_engine(
 
     monkeypatch.setattr("importlib.util.find_spec", without_llama_cpp)
     monkeypatch.setattr(bench, "Remote", remote_or_local)
+    for name, num_tokens in SHORTER.items():
+        monkeypatch.setattr(rounds, name, num_tokens)
     options = [
         "--rounds",
         "1",

@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.llm import __main__ as command
 from benchmarks.llm import speculation as bench
-from benchmarks.llm.contestant import Arrivals
+from benchmarks.llm.contestant import Arrivals, Remote
 from tests.support.fakes.llm_models import save_tiny_model
+from tests.support.llm.local_contestant import LocalContestant
 
 FIRST_MS = 50.0
 PROMPTS: dict[str, list[Sequence[int]]] = {"talk": [(1, 2)], bench.REPEATS: [(3,), (4,)]}
@@ -147,9 +148,16 @@ def test_a_model_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str
     assert "no-such-model: neither a path nor a fetched model" in error
 
 
+def one_remote(name: str, make: Callable[..., Any], **options: Any) -> Remote | LocalContestant:
+    """In place of `Remote`: one engine is in a process of its own."""
+    kind = Remote if name == "no drafts" else LocalContestant
+    return kind(name, make, **options)
+
+
 @pytest.mark.slow
 def test_a_small_model_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    monkeypatch.setattr(bench, "Remote", one_remote)
     model, out = tmp_path / "tiny", tmp_path / "result.json"
     save_tiny_model(model, "llama", max_position_embeddings=1024)
     options = ["--model", str(model), "--rounds", "1", "--prompts", "1", "--tokens", "12"]
@@ -166,6 +174,7 @@ def test_every_draft_has_the_length_that_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
+    monkeypatch.setattr(bench, "Remote", LocalContestant)  # processes have the test above
     model, out = tmp_path / "tiny", tmp_path / "result.json"
     save_tiny_model(model, "llama", max_position_embeddings=1024)
     options = ["--model", str(model), "--rounds", "1", "--prompts", "1", "--tokens", "12"]

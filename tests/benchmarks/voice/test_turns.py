@@ -124,24 +124,24 @@ def test_options_that_exclude_each_other() -> None:
 
 
 @pytest.mark.models
-def test_two_recordings_in_two_ways(
+def test_a_recording_in_two_ways(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With servers of its own, by telephone, after a third that is not counted."""
+    """With servers of its own, by telephone, after another that is not counted."""
     for name in ("whisper-tiny.en", "smollm2-135m-instruct", "silero-vad"):
         model_path(name)
     monkeypatch.chdir(Path(__file__).resolve().parents[3])
     out = tmp_path / "out.json"
-    names = ("conf-locked", "vm-savefolder", "vm-changeto")
+    names = ("conf-locked", "vm-changeto")
     arguments = [str(RECORDINGS / f"{name}.wav") for name in names]
-    arguments += ["--turns", "2", "--warm-up", "1", "--naive", "--telephony"]
+    arguments += ["--turns", "1", "--warm-up", "1", "--naive", "--telephony"]
     status = turns.main([*arguments, "--json", str(out), "--gate-cut-ins", "100"])
     result = json.loads(out.read_text())
     assert (status, result["errors"]) == (0, [])
-    assert result["summary"]["turns"] == 2
-    assert result["compared"]["naive"]["summary"]["turns"] == 2
+    assert result["summary"]["turns"] == 1
+    assert result["compared"]["naive"]["summary"]["turns"] == 1
     assert result["compared"]["naive"]["speculation"]["guesses"] == 0
-    assert len(result["turns"]) == 2
+    assert len(result["turns"]) == 1
     assert result["missed"] == 0
     assert result["turns"][0]["reply_s"] > 0
     assert result["server"]["ready_s"] > 0
@@ -157,20 +157,22 @@ def test_a_conversation_with_barge_ins(
     monkeypatch.chdir(Path(__file__).resolve().parents[3])
     out = tmp_path / "out.json"
     behaviour = ["--barge-in", "--backchannels", "--stereo", str(tmp_path / "calls")]
-    conversations.main([str(RECORDINGS), "--turns", "4", *behaviour, "--json", str(out)])
+    # With the usual seed, words are said over the answers to the second and third turn, and the
+    # first is interrupted.
+    conversations.main([str(RECORDINGS), "--turns", "3", *behaviour, "--json", str(out)])
     result = json.loads(out.read_text())
     assert result["backchannel_source"] == "synthesized (hibari)"
     for client, found in result["backchannels"].items():
         assert client == "ducks"
         assert found["said"] == found["kept"] + found["stopped"] + found["answers"]
     assert result["errors"] == []
-    assert result["summary"]["turns"] == 4
-    assert result["barge_ins"]["replies_checked"] >= 3
+    assert result["summary"]["turns"] == 3
+    assert result["barge_ins"]["replies_checked"] >= 2
     assert result["barge_ins"]["mismatches"] == []
     heard = result["stereo"]
     assert heard["calls"] == [path.name for path in sorted((tmp_path / "calls").iterdir())]
     # On a busy machine a pause may be taken for the end, and then it is not known what to compare.
-    assert heard["compared"] + len(heard["not_compared"]) >= 4
+    assert heard["compared"] + len(heard["not_compared"]) >= 3
     assert all(row["why"] for row in heard["not_compared"])
     assert {row["call"] for row in heard["turns"]} <= set(heard["calls"])
     print(capsys.readouterr().out)

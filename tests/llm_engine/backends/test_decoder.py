@@ -135,7 +135,7 @@ def test_smollm2_equals_transformers() -> None:
         prompt = checkpoint.tokenizer.encode_template(
             f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
         )
-        answer = greedy(checkpoint, prompt, 64)
+        answer = greedy(checkpoint, prompt, 32)
         # One forward pass over the whole answer: the likeliest token after each prefix is the next.
         with torch.inference_mode():
             logits = oracle(torch.tensor([prompt + answer])).logits[0]

@@ -39,8 +39,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 """The last ones in 4 bits: stored ones of both kinds of kernels, with and without pairs of rows."""
 SAMPLINGS = {
     "greedy": SamplingParams(),
-    "seeded": SamplingParams(temperature=0.9, top_p=0.9, seed=11),
-    "penalized": SamplingParams(temperature=0.7, top_k=40, repetition_penalty=1.2, seed=3),
+    "seeded": SamplingParams(temperature=0.9, top_k=40, top_p=0.9, repetition_penalty=1.2, seed=3),
 }
 NUM_TOKENS = 24
 

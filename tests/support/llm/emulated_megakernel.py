@@ -19,7 +19,8 @@ def library(folder: Path, head_dim: int, bits: int) -> ctypes.CDLL:
     (folder / "table_fields.h").write_text(_fields())
     subprocess.run(
         [
-            *("g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I", str(_KERNEL)),
+            *("g++", "-std=c++20", "-O2", "-shared", "-fPIC", "-I", str(_KERNEL)),
+            "-U_FORTIFY_SOURCE",  # its longjmp stays on one stack
             *("-I", str(folder), f"-DTABLES_THREADS={THREADS}", "-o", str(built)),
             *definitions(head_dim=head_dim, weight_bits=bits),
             str(_HERE / "megakernel_emulation.cpp"),

@@ -17,6 +17,13 @@ void run_fiber() {
   emulation::yield();
 }
 
+void resume(emulation::Fiber& fiber) {
+  if (_setjmp(emulation::scheduler)) return;
+  if (fiber.has_begun) _longjmp(fiber.place, 1);
+  fiber.has_begun = true;
+  setcontext(&fiber.start);
+}
+
 }  // namespace
 
 // Of the fields that the tables name: see emulated_megakernel.py, which writes the header.
@@ -44,7 +51,8 @@ extern "C" int emulate(const void* step, int size_of_step, int num_blocks, int s
   blocks.clear();
   copies.clear();
   fibers = std::vector<Fiber>((size_t)num_blocks * emulation::THREADS);
-  std::vector<unsigned char> stacks(fibers.size() * STACK);
+  // Not set to zero: of 100 MB some pages are used.
+  std::unique_ptr<unsigned char[]> stacks(new unsigned char[fibers.size() * STACK]);
   for (int b = 0; b < num_blocks; ++b) {
     blocks.push_back(std::make_unique<Block>());
     blocks.back()->memory.assign(shared_bytes, 0xff);  // NaN in every type
@@ -53,11 +61,11 @@ extern "C" int emulate(const void* step, int size_of_step, int num_blocks, int s
     Fiber& fiber = fibers[i];
     fiber.block = (int)i / emulation::THREADS;
     fiber.thread = (int)i % emulation::THREADS;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = stacks.data() + i * STACK;
-    fiber.context.uc_stack.ss_size = STACK;
-    fiber.context.uc_link = &scheduler;
-    makecontext(&fiber.context, run_fiber, 0);
+    getcontext(&fiber.start);
+    fiber.start.uc_stack.ss_sp = stacks.get() + i * STACK;
+    fiber.start.uc_stack.ss_size = STACK;
+    fiber.start.uc_link = nullptr;
+    makecontext(&fiber.start, run_fiber, 0);
   }
   int idle = 0;
   while (true) {
@@ -69,12 +77,14 @@ extern "C" int emulate(const void* step, int size_of_step, int num_blocks, int s
         Fiber& fiber = fibers[(size_t)((first + b) % num_blocks) * emulation::THREADS + t];
         if (fiber.is_done) continue;
         is_any_left = true;
+        if (fiber.is_due != nullptr && !fiber.is_due(fiber.condition)) continue;
         current = &fiber;
-        swapcontext(&scheduler, &fiber.context);
+        resume(fiber);
       }
     if (!is_any_left) break;
-    for (size_t n = copies.size() / 2 + (copies.empty() ? 0 : 1); n > 0; --n) arrive_late();
-    idle = has_moved ? 0 : idle + 1;
+    // Memory is slower than the threads: a read that does not wait finds what was there before.
+    if (!copies.empty() && draw() % 2 == 0) arrive_late();
+    idle = has_moved || !copies.empty() ? 0 : idle + 1;
     if (idle > 10) return 1;
   }
   return 0;

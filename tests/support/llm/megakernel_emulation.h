@@ -2,6 +2,7 @@
 // letting the others run. Bulk copies arrive late and out of order, so that a read before its
 // barrier is found. Order of memory between blocks is not tested: a CPU thread has one.
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -31,7 +32,8 @@ struct Gathering {  // of threads that wait for one another
 
 struct Warp {
   Gathering gathering;
-  unsigned int words[32][6];
+  unsigned int words[32][1];
+  float numbers[32][6][2];
 };
 
 struct Block {
@@ -48,16 +50,19 @@ struct Copy {
 };
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t start;
+  jmp_buf place;  // where it goes on; swapcontext would ask the system for its signals each time
   int block, thread;
-  bool is_done = false;
+  bool has_begun = false, is_done = false;
+  bool (*is_due)(const void*) = nullptr;  // whether what it waits for is there; null: nothing
+  const void* condition = nullptr;
 };
 
 inline std::vector<std::unique_ptr<Block>> blocks;
 inline std::vector<Fiber> fibers;
 inline std::vector<Copy> copies;
 inline Fiber* current;
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline uint64_t randomness;
 inline bool has_moved;  // since the scheduler last looked: nothing moves in a deadlock
 
@@ -67,7 +72,21 @@ inline uint32_t draw() {
 }
 inline Block& block() { return *blocks[current->block]; }
 inline Warp& warp() { return block().warps[current->thread / 32]; }
-inline void yield() { swapcontext(&current->context, &scheduler); }
+inline void yield() {
+  if (!_setjmp(current->place)) _longjmp(scheduler, 1);
+}
+
+// The scheduler looks at the condition on each turn, without a change of stacks.
+template <typename Condition>
+inline void wait_until(const Condition& condition) {
+  if (condition()) return;
+  current->condition = &condition;
+  current->is_due = [](const void* wanted) {
+    return (*static_cast<const Condition*>(wanted))();
+  };
+  yield();
+  current->is_due = nullptr;
+}
 
 inline void gather(Gathering& g, int count) {
   const unsigned mine = g.generation;
@@ -77,7 +96,7 @@ inline void gather(Gathering& g, int count) {
     ++g.generation;
     return;
   }
-  while (g.generation == mine) yield();
+  wait_until([&g, mine] { return g.generation != mine; });
 }
 
 // An mbarrier: arrivals wanted, arrivals missing, bytes missing, and the phase's parity.
@@ -138,17 +157,17 @@ inline void multiply(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2, un
   const unsigned int mine[6] = {a0, a1, a2, a3, b0, b1};
   Warp& w = warp();
   const int lane = current->thread % 32, g = lane / 4, t = lane % 4;
-  std::memcpy(w.words[lane], mine, sizeof mine);
+  for (int i = 0; i < 6; ++i)
+    for (int odd = 0; odd < 2; ++odd)
+      w.numbers[lane][i][odd] = convert((unsigned short)(mine[i] >> 16 * odd));
   gather(w.gathering, 32);
   for (int i = 0; i < 4; ++i) {
     const int row = g + (i / 2) * 8, column = 2 * t + i % 2;
     double sum = 0;
     for (int k = 0; k < 16; ++k) {
       const int other = k % 8 / 2, upper = k / 8, odd = k % 2;
-      const unsigned a = w.words[row % 8 * 4 + other][row / 8 + 2 * upper];
-      const unsigned b = w.words[column * 4 + other][4 + upper];
-      sum += (double)convert((unsigned short)(a >> 16 * odd)) *
-             convert((unsigned short)(b >> 16 * odd));
+      sum += (double)w.numbers[row % 8 * 4 + other][row / 8 + 2 * upper][odd] *
+             w.numbers[column * 4 + other][4 + upper][odd];
     }
     sums[i] = (float)(sums[i] + sum);
   }
@@ -212,7 +231,7 @@ inline bool has_passed(unsigned long long* barrier, int parity) {
   return emulation::read(barrier).parity != parity;
 }
 inline void wait_barrier(unsigned long long* barrier, int parity) {
-  while (!has_passed(barrier, parity)) emulation::yield();
+  emulation::wait_until([=] { return has_passed(barrier, parity); });
 }
 struct Deadline {
   void check() { emulation::yield(); }
@@ -229,7 +248,7 @@ inline void copy_bulk(unsigned char* to, const unsigned char* from, int bytes,
 inline void prefetch(const void*) {}
 inline void prefetch_bulk(const unsigned char*, int) {}
 inline void wait_for_count(const unsigned int* counter, unsigned int count) {
-  while (*(volatile const unsigned int*)counter < count) emulation::yield();
+  emulation::wait_until([=] { return *(volatile const unsigned int*)counter >= count; });
 }
 inline void release_add(unsigned int* counter, unsigned int number) {
   *counter += number;

@@ -32,7 +32,16 @@ async def hesitant(on: EngineCall) -> None:
     await on.answered()
 
 
-@pytest.mark.parametrize("modality", ["text", "audio"])
+@pytest.mark.parametrize(
+    ("engine", "modality"),
+    [
+        ("tiny", "text"),
+        ("tiny", "audio"),
+        # In text nothing is interrupted and cut that is not in audio.
+        pytest.param("smollm2", "audio", marks=pytest.mark.models),
+    ],
+    indirect=["engine"],
+)
 async def test_a_call_with_guesses_is_the_call_without_token_for_token(
     engine: Engine, modality: Modality, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,6 +57,7 @@ async def test_a_call_with_guesses_is_the_call_without_token_for_token(
     assert await after(hesitant) == await after(plain)
 
 
+@pytest.mark.parametrize("engine", ["tiny"], indirect=True)  # pages are counted, not read
 async def test_a_call_that_ends_in_a_guess_gives_its_pages_back(engine: Engine) -> None:
     async with call_on(engine, "audio") as on:
         on.call.ears.say("Hello.")

@@ -71,7 +71,16 @@ async def in_halves_with_guesses(on: EngineCall) -> None:
     await over(on, 3)
 
 
-@pytest.mark.parametrize("story", [in_halves, in_halves_with_guesses])
+@pytest.mark.parametrize(
+    ("engine", "story"),
+    [
+        ("tiny", in_halves),
+        ("tiny", in_halves_with_guesses),
+        # Its guesses are in test_guess_engine.py.
+        pytest.param("smollm2", in_halves, marks=pytest.mark.models),
+    ],
+    indirect=["engine"],
+)
 async def test_reopened_turn_leaves_the_same_context_as_an_unpaused_one(
     engine: Engine,
     story: Callable[[EngineCall], Awaitable[None]],

@@ -27,8 +27,9 @@ NEAR = 0.1
 """Of bfloat16 sums in another order, in logits that reach from -10 to 10."""
 
 
-@pytest.mark.parametrize("precision", [Precision.BFLOAT16, Precision.FP8])
-@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("family", "precision"), [("qwen2", Precision.BFLOAT16), ("qwen3", Precision.FP8)]
+)
 def test_a_reply_token_by_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, precision: Precision
 ) -> None:
@@ -47,7 +48,7 @@ def test_a_reply_in_4_bits(
 def assert_replies(
     path: Path, monkeypatch: pytest.MonkeyPatch, weight_format: WeightFormat
 ) -> None:
-    """A prompt in a part and a rest, a draft, lone tokens; every choice as the oracle's, unless
+    """A prompt in a part and a rest, a draft, a lone token; every choice as the oracle's, unless
     its two best are nearer to one another than the arithmetic."""
     monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.BATCH_SIZES", (1,))
     monkeypatch.setattr("llm_engine.cuda.steps.graph_runner.DRAFT_SIZES", (1, 4, 8))
@@ -66,7 +67,7 @@ def assert_replies(
 
     kernels, oracle = backend(TritonOps(torch.device("cpu"))), backend(ReferenceOps())
     tokens, num_cached = [3 + index * index % 290 for index in range(22)], 0
-    for num_new in (16, 6, 4, 1, 1, 1):
+    for num_new in (16, 6, 4, 1):
         rows = SequenceRows(
             slot=oracle.open_slot(),
             token_ids=tuple(tokens[num_cached : num_cached + num_new]),

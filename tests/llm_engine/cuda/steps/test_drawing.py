@@ -72,7 +72,7 @@ def assert_all_draw_the_host_s(
     assert not any(bool(each.any()) for each in (*ops._counts, *ops._masses, *ops._counters))
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lanes=st.lists(st.tuples(PARAMS, SEEDS), min_size=1, max_size=4),
     num_queries=st.integers(1, 2),

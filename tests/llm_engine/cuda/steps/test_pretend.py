@@ -87,7 +87,7 @@ def test_whatever_is_asked_for_is_what_a_cpu_says(
     backend = on_device(cuda, checkpoint)
     expected = on_cpu(checkpoint, context_length=CONTEXT, num_pages=NUM_PAGES)
     num_made = cuda.num_made
-    for seed in range(12):
+    for seed in range(8):
         schedule = Schedule(random.Random(seed), checkpoint.config.vocab_size)
         for number in range(12):
             plan, drafts = schedule.plan()
