@@ -180,8 +180,8 @@ def test_sequences_that_share_passes_get_what_each_gets_alone(
     for slot, length in zip(slots, lengths, strict=True):
         if length:
             feed(backend, slot, text[:length], 0, 0)
-    for _ in range(30):
-        counts = [11, 1, 1]
+    counts = [11, 1, 1]
+    for _ in range((NUM_POSITIONS - 1) // max(counts)):
         work = [
             SequenceRows(slot, tuple(text[start : start + count]), start, 1, SamplingParams(), 0)
             for slot, start, count in zip(slots, lengths, counts, strict=True)
