@@ -954,7 +954,9 @@ class Session:
             case cmd.CutReply(turn, reason):
                 if reason == "turn_detected":
                     self._script.restore()
-                    self._again, self._unheard = self._unheard, None
+                    # One that has called the client does not begin anew: the client asks.
+                    self._again = None if self._responses.awaits_client else self._unheard
+                    self._unheard = None
                     if self._has_no_words(turn):
                         self._background.unheard(turn)
                 else:

@@ -31,7 +31,8 @@ Both see every event that concerns them. The coupling, in the order in which it 
    known whether there are words. See `barge_in.py`.
 5. *Noise.* If the utterance that cut a reply turns out to hold no words, and nothing of that reply
    counts as heard, the reply begins anew: otherwise a cough would leave the line dead. One that the
-   client had asked for does not where the client cancels it meanwhile.
+   client had asked for does not where the client cancels it meanwhile. Nor does one that has called
+   a function of the client, which asks for the next with the result: anew, it would call once more.
 6. *Preemptive generation.* Words that may or may not end the turn get a response in advance
    (`GuessReply`): model and voice work while the silence grows. The end of the turn only releases
    it; a caller who continues discards it (`DropGuess`). See `preemptive.py`.

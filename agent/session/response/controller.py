@@ -107,7 +107,7 @@ class ResponseController:
             own_audio=self._first_audio.own_audio_ready,
             audio_sent=self._audio_sent,
             message_begins=items.begin_message,
-            client_call=items.add_call,
+            client_call=self._client_called,
             event=emit,
             hand_off=hand_off,
             start_background=start_background,
@@ -368,6 +368,10 @@ class ResponseController:
             self._log.mark(reply.turn, name, at_ns)
         else:
             self._log.mark_next_turn(name, at_ns)
+
+    def _client_called(self, reply: Reply, call: ModelCall) -> None:
+        self._items.add_call(reply, call)
+        self._emit(ev.ReplyCalled(reply.turn))
 
     def _audio_sent(self, playback: Playback, frame: Outgoing) -> None:
         self._stages.ears.played(frame.pcm, playback.rate_hz, frame.at_ns)
