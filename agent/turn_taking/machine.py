@@ -141,6 +141,11 @@ class TurnTaking:
         return s.agent is Agent.IDLE and (is_open or bool(s.awaited))
 
     @property
+    def awaits_transcript(self) -> bool:
+        """True while an utterance was committed whose transcript is outstanding."""
+        return bool(self._state.awaited)
+
+    @property
     def checks_words(self) -> bool:
         """True if partial transcripts (WordsHeard) matter: an overlap is open."""
         return self._state.overlap is not None
