@@ -105,6 +105,10 @@ class EchoChat:
 
     def set_truncation(self, truncation: Truncation) -> None: ...
 
+    @property
+    def num_left_out(self) -> int:
+        return self._num_left_out
+
     def context_use(self) -> ContextUse | None:
         return ContextUse(1000, 0, self._num_words, 10)
 
