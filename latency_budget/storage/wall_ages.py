@@ -23,8 +23,8 @@ from typing import Final
 from latency_budget.account.clock import NS_PER_S
 
 MIN_STEP_NS: Final = 60 * NS_PER_S
-"""Least difference between the two clocks that counts as a step. Lower: a clock that is only steered
-makes steps. Higher: ages, which are limited in hours, are wrong by that."""
+"""Least difference between the two clocks that counts as a step. Lower: a clock that is only
+steered makes steps. Higher: ages, which are limited in hours, are wrong by that."""
 
 MAX_STEPS: Final = 8
 """Most steps that are remembered. A clock that is put right is so once."""
