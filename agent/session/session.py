@@ -355,7 +355,8 @@ class Session:
         """True while a response waits whose words are the model's, behind another one or for the
         client, and nothing that it answers is missing."""
         is_scripted = self._script.announces or self._script.next is not None
-        waits = self._machine.is_asked and not is_scripted
+        hands_off = self._machine.agent is not Agent.IDLE and self._responses.hands_off
+        waits = (self._machine.is_asked and not is_scripted) or hands_off
         return (waits or self._displaced is not None) and not self._machine.awaits_transcript
 
     def _has_question(self, *, is_due: bool) -> bool:

@@ -447,11 +447,18 @@ class ResponseController:
             if not reply.has_called:  # else the client asks, with the result of its tool
                 self._follow_up()
 
+    @property
+    def hands_off(self) -> bool:
+        """True if the agent that took over in the current response has yet to be asked for its
+        first one, and nobody else asks."""
+        run = self.current
+        return run is not None and run.reply.hands_off and not run.reply.has_called
+
     def takes_handoff(self) -> bool:
         """True, once, if the agent that took over in the response in progress has yet to be asked
         for its first response: nobody else asks where this one is cut."""
         run = self.current
-        if run is None or not run.reply.hands_off or run.reply.has_called:
+        if run is None or not self.hands_off:
             return False
         run.reply.hands_off = False
         return True
