@@ -25,7 +25,6 @@ from agent.session.ports.stage_ports import (
     NO_RESULT,
     ChatMessage,
     ReplyToken,
-    SpeakablePiece,
     Speech,
     Tools,
 )
@@ -35,6 +34,7 @@ from tests.support.fakes.stages import Calling, FakeVoice
 from tests.support.session.overlap_call import agent_of, listen, over
 from tests.support.session.session_call import Call, call_with
 from tests.support.session.tool_call import CALL, CLOCK, NOON, answer, equip, items, problems, until
+from tts.text_chunker import SpeakablePiece
 
 pytestmark = pytest.mark.virtual_time
 
