@@ -91,6 +91,7 @@ class _Session:
     answer_due: bool
     answers_caller: bool
     apart: tuple[str, ...] = ()
+    response_waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,7 @@ class CallStateEncoder:
                     session.answer_due,
                     session.answers_caller,
                     session.apart,
+                    session.response_waits,
                 )
             ),
             "order": self._order[1],
@@ -234,6 +236,7 @@ def read_state(fields: Mapping[str, bytes]) -> CallState:
             background,
             earlier,
             known.apart,
+            known.response_waits,
         )
     except KeyError as error:
         raise UnreadableStateError(f"its record lacks {str(error)[:80]}") from None

@@ -11,6 +11,9 @@ endpoint that hangs delays its own messages only.
 - Every other answer and every error is a failed attempt, redirects too, which are not followed. The
   message is tried again after pauses that grow from FIRST_PAUSE_S to MAX_PAUSE_S, until it is older
   than `max_age_h`. It is given up at once where the endpoint answers 410 (Gone).
+- A wall clock that is put right while the process runs makes no message older or younger
+  (`latency_budget/storage/wall_ages.py`). One of a time ahead of the clock, as where it was put
+  back before, is as old as the pauses between its attempts.
 - An endpoint may get a message twice: where its answer was lost, or the server was killed before it
   noted it. `webhook-id` is the same then.
 - Only the head of an answer is read. An attempt ends after ATTEMPT_S, however slowly bytes come.
@@ -56,6 +59,7 @@ from latency_budget.storage.call_documents import (
 from latency_budget.storage.database import Place, StoreConnection
 from latency_budget.storage.open_database import database_at
 from latency_budget.storage.store_schema import MigrationError, NewerStoreError, statements_from
+from latency_budget.storage.wall_ages import WallAges
 
 LOOK_EVERY_S: Final = 1.0
 """Interval in s between looks for due messages: some 50 us of a SQLite file each."""
@@ -271,6 +275,7 @@ class _Endpoint:
         self._connected_ns = 0
         self._clock = clock
         self._wall_ns = wall_ns
+        self._ages = WallAges(clock.now_ns(), wall_ns())
         self._resolve = resolve
         self._tls: ssl.SSLContext | None = None
         self.writer: Final = BackgroundWriter(
@@ -290,6 +295,7 @@ class _Endpoint:
 
     def _pass(self, is_closing: bool) -> float | None:
         """Send what is due, until an attempt fails. Returns the pause before the next pass."""
+        self._ages.look(self._clock.now_ns(), self._wall_ns())
         num_unstored = len(self._unstored)
         try:
             num_stored, pause_s = self._send_due(self._connected(), num_unstored, is_closing)
@@ -344,7 +350,9 @@ class _Endpoint:
         self._report()
         self.num_failures += 1
         now_ns = self._wall_ns()
-        age_h = (now_ns - message.created_unix_ns) / (3600 * _NS)
+        self._ages.look(self._clock.now_ns(), now_ns)
+        age_ns = self._ages.age_ns(message.created_unix_ns)
+        age_h = (paused_ns(message.num_attempts) if age_ns is None else age_ns) / (3600 * _NS)
         if is_final or age_h >= self._settings.max_age_h:
             remove(connection, message.row)
             self.num_given_up += 1
@@ -423,6 +431,11 @@ class _Endpoint:
 def pause_before(attempt: int) -> float:
     """Pause in s before an attempt, from the second on."""
     return float(min(MAX_PAUSE_S, FIRST_PAUSE_S * 4 ** min(attempt - 2, 10)))
+
+
+def paused_ns(num_attempts: int) -> int:
+    """Pauses between so many attempts, in ns."""
+    return int(sum(pause_before(each) for each in range(2, num_attempts + 1)) * _NS)
 
 
 class CallWebhooks:

@@ -319,6 +319,7 @@ class Session:
             self._background.state(is_unheard=self._is_unheard),
             self._items.earlier_states(),
             tuple(sorted(self._context.apart)),
+            self._response_waits,
         )
 
     def restore(self, state: SessionState) -> None:
@@ -346,7 +347,17 @@ class Session:
         self._background.restore(state.background)
         is_due = state.answer_due or (state.answers_caller and not is_heard)
         is_due = is_due and self._has_question(is_due=state.answer_due)
+        is_due = is_due or state.response_waits
         self._taken_over = ev.CallTakenOver(is_due, self._caller_has_spoken())
+
+    @property
+    def _response_waits(self) -> bool:
+        """True while a response waits whose words are the model's, behind another one or for the
+        client, and nothing that it answers is missing."""
+        is_scripted = self._script.announces or self._script.next is not None
+        hands_off = self._machine.agent is not Agent.IDLE and self._responses.hands_off
+        waits = (self._machine.is_asked and not is_scripted) or hands_off
+        return (waits or self._displaced is not None) and not self._machine.awaits_transcript
 
     def _has_question(self, *, is_due: bool) -> bool:
         """True if the conversation ends with something to answer, but for items without words and
@@ -954,7 +965,9 @@ class Session:
             case cmd.CutReply(turn, reason):
                 if reason == "turn_detected":
                     self._script.restore()
-                    self._again, self._unheard = self._unheard, None
+                    # One that has called the client does not begin anew: the client asks.
+                    self._again = None if self._responses.awaits_client else self._unheard
+                    self._unheard = None
                     if self._has_no_words(turn):
                         self._background.unheard(turn)
                 else:

@@ -325,6 +325,12 @@ class EngineChat:
             with as_stage_errors():
                 await first_of(conversation.warm(text), hung)
 
+    @property
+    def num_left_out(self) -> int:
+        conversation = self._conversation
+        now = 0 if conversation is None else conversation.num_left_out
+        return self._num_left_out + now
+
     def context_use(self) -> ContextUse | None:
         if self._condensing == "off" or self._conversation is None:
             return None

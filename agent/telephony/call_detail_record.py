@@ -17,15 +17,21 @@ GONE: Final = ("caller_hung_up", "lost")
 _log = logging.getLogger(__name__)
 
 
-async def record_of(
+async def settle(phone: PhoneCall) -> None:
+    """Wait for the result of a transfer in progress: the carrier may take the call off the stream
+    before it confirms."""
+    if phone.cause in GONE:
+        await phone.call_transfer.settle()
+
+
+def record_of(
     call: ActiveCall, phone: PhoneCall, started: StreamStarted, clock: Clock, *, whole_numbers: bool
 ) -> CallRecord:
-    """Record of a call that has just ended. Waits for the result of a transfer in progress: the
-    carrier may take the call off the stream before it confirms."""
+    """Record of a call that has just ended, once `settle` has waited for its transfer."""
     lasted_ns = clock.now_ns() - call.began.now_ns
     recording = call.recording
     cause = phone.cause or "failed"
-    if cause in GONE and await phone.call_transfer.is_done():
+    if cause in GONE and phone.call_transfer.is_done:
         cause = "transferred"
     return CallRecord(
         session=call.session_id,

@@ -41,7 +41,7 @@ from agent.telephony.outbound.transfer import (
 from agent.tools.server_tool import one_line
 from latency_budget.account.clock import Clock
 
-from .call_detail_record import log_call, record_of
+from .call_detail_record import log_call, record_of, settle
 from .call_plan import planned
 from .media_session import HungUp, PhoneLine
 from .pending_streams import PendingStreams
@@ -259,14 +259,15 @@ class PhoneSocket:
             resources.close()
             record = None
             try:
-                record = await record_of(
-                    held.call, phone, started, self._clock, whole_numbers=whole
-                )
-                log_call(record)
-                if self._calls.store is not None:
-                    self._calls.store.add(record)
-            finally:
-                self._calls.report_end(held.call, record)
+                await settle(phone)
+            finally:  # also where the web server ends, and waits no longer
+                try:
+                    record = record_of(held.call, phone, started, self._clock, whole_numbers=whole)
+                    log_call(record)
+                    if self._calls.store is not None:
+                        self._calls.store.add(record)
+                finally:
+                    self._calls.report_end(held.call, record)
 
     def _transfer_of(self, line: PhoneLine, held: AdmittedCall) -> TransferFunction | None:
         """Means to transfer the call by its carrier; None: there is none. It refuses where the call

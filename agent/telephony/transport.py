@@ -37,7 +37,7 @@ from latency_budget.account.clock import Clock
 
 from .announcements import conduct
 from .call_plan import PLAIN, CallPlan, Cause
-from .call_tools import phone_tools
+from .call_tools import CARRIER_S, phone_tools
 from .dtmf_input import PhoneKeys
 from .media_session import HungUp, PhoneLine
 
@@ -142,15 +142,11 @@ class PhoneCall:
         frame, SlowReader if the carrier does not read, IdleClientError if it sends nothing."""
         self._session = session
         keys = PhoneKeys(session, self._clock)
-        async with asyncio.TaskGroup() as group:
-            beside = [
-                group.create_task(keys.keep_time()),
-                group.create_task(self._end_after_reply()),
-                group.create_task(conduct(session, self, keys, self._plan)),
-            ]
-            ended = await self._link.carry(lambda frame: self._take(session, keys, frame))
-            for task in beside:
-                task.cancel()
+        try:
+            ended = await self._carry(session, keys)
+        except asyncio.CancelledError:
+            await self._leave_to_carrier()
+            raise
         if self._over is not None:
             raise self._over
         if ended is SocketEnd.TOO_SLOW:
@@ -162,6 +158,27 @@ class PhoneCall:
         is_lost = ended is SocketEnd.BROKE or self._line.says_stop
         self.cause = self.cause or ("lost" if is_lost else "caller_hung_up")
         raise CallOver(BROKEN_OFF if ended is SocketEnd.BROKE else STREAM_CLOSED)
+
+    async def _carry(self, session: Session, keys: PhoneKeys) -> SocketEnd:
+        async with asyncio.TaskGroup() as group:
+            beside = [
+                group.create_task(keys.keep_time()),
+                group.create_task(self._end_after_reply()),
+                group.create_task(conduct(session, self, keys, self._plan)),
+            ]
+            ended = await self._link.carry(lambda frame: self._take(session, keys, frame))
+            for task in beside:
+                task.cancel()
+        return ended
+
+    async def _leave_to_carrier(self) -> None:
+        """Keep the stream of a call that ends here amid a transfer until the carrier has taken the
+        call off it: the end of the stream would end the call."""
+        if self.cause is None and self.call_transfer.is_begun:
+            await self.call_transfer.settle()
+            if self.call_transfer.is_done:
+                self.cause = "transferred"
+                await asyncio.sleep(CARRIER_S)
 
     async def end(self, code: int, reason: str, *last: Notice) -> None:
         """Hang up."""

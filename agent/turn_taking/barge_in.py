@@ -109,7 +109,7 @@ def stop(s: TurnState, reason: cmd.CutReason = "turn_detected") -> list[Command]
         return out + _unduck(over)
     if s.agent is not Agent.IDLE:
         # Another response may have begun meanwhile: the client stops playing that one as well.
-        s.unheard_cut = s.agent in (Agent.PREPARING, Agent.OPENING)
+        s.unheard_cut = s.agent in (Agent.PREPARING, Agent.OPENING) and not s.has_called
         out += cut(s, reason)
     return out
 

@@ -122,6 +122,14 @@ class ReplyContinued:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyCalled:
+    """The reply has called a function of the client, which asks for the next one with the
+    result."""
+
+    turn: TurnId
+
+
+@dataclass(frozen=True, slots=True)
 class ReplySent:
     """The last of the reply has been handed to the transport."""
 
@@ -221,6 +229,7 @@ Event = (
     | OpenerAudible
     | ReplyAudible
     | ReplyContinued
+    | ReplyCalled
     | ReplySent
     | ReplyPlayed
     | ReplyFailed

@@ -31,7 +31,8 @@ Both see every event that concerns them. The coupling, in the order in which it 
    known whether there are words. See `barge_in.py`.
 5. *Noise.* If the utterance that cut a reply turns out to hold no words, and nothing of that reply
    counts as heard, the reply begins anew: otherwise a cough would leave the line dead. One that the
-   client had asked for does not where the client cancels it meanwhile.
+   client had asked for does not where the client cancels it meanwhile. Nor does one that has called
+   a function of the client, which asks for the next with the result: anew, it would call once more.
 6. *Preemptive generation.* Words that may or may not end the turn get a response in advance
    (`GuessReply`): model and voice work while the silence grows. The end of the turn only releases
    it; a caller who continues discards it (`DropGuess`). See `preemptive.py`.
@@ -138,6 +139,11 @@ class TurnTaking:
         s = self._state
         is_open = s.caller is Caller.PAUSING and s.text is None
         return s.agent is Agent.IDLE and (is_open or bool(s.awaited))
+
+    @property
+    def awaits_transcript(self) -> bool:
+        """True while an utterance was committed whose transcript is outstanding."""
+        return bool(self._state.awaited)
 
     @property
     def checks_words(self) -> bool:

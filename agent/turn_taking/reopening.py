@@ -32,11 +32,12 @@ def reopens(s: TurnState, now_ns: int) -> bool:
 
 
 def reopen(s: TurnState) -> list[Command]:
-    """Stop the answer; the current utterance continues its message. Noise restarts the answer."""
+    """Stop the answer; the current utterance continues its message. Noise restarts the answer,
+    unless that has called a function of the client."""
     s.question = after_a_part(s.question_before)  # the reply never was, the first half is not seen
     s.move_agent(Signal.CUT)
     s.reply_deadline_ns = None
-    s.unheard_cut = True
+    s.unheard_cut = not s.has_called
     return [cmd.ReopenTurn(s.turn, s.utterance)]
 
 

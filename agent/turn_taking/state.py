@@ -88,8 +88,11 @@ class TurnState:
     """The caller's last words are or will be answered because the turn was over."""
     audible_ns: int | None = None
     """Time of the current response's first audio, ns; None: not audible, or held meanwhile."""
+    has_called: bool = False
+    """The current response has called a function of the client, which asks for the next one."""
     unheard_cut: bool = False
-    """The current utterance cut a response of which nothing counts as heard."""
+    """The current utterance cut a response of which nothing counts as heard, and which begins anew
+    if there are no words."""
     overlap: Overlap | None = None
     """Unsettled overlap of the current utterance with the current response."""
     apologized: bool = False

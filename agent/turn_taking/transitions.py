@@ -110,7 +110,7 @@ def _begin(s: TurnState, now_ns: int, answer_after_ms: int = 0) -> list[Command]
     s.move_agent(Signal.BEGUN)
     s.turn = TurnId(s.turn + 1)
     s.apologized = False
-    s.unheard_cut = False
+    s.unheard_cut = s.has_called = False
     s.audible_ns = None
     s.question_before = s.question
     s.reply_deadline_ns = now_ns + PREPARING_DEADLINE_NS

@@ -33,7 +33,7 @@ def _on_speech_started(s: TurnState, event: ev.SpeechStarted, now_ns: int) -> li
     if s.rules.interrupts and s.agent is not Agent.IDLE:
         unheard = s.agent in (Agent.PREPARING, Agent.OPENING)
         out += cut(s, "turn_detected")
-        s.unheard_cut = unheard
+        s.unheard_cut = unheard and not s.has_called
     return out
 
 

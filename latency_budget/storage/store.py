@@ -46,6 +46,7 @@ from .database import Place, StoreConnection
 from .open_database import database_at
 from .retention import NS_PER_DAY, oldest_kept_ns
 from .store_schema import MigrationError, NewerStoreError, StoredTurn, insert
+from .wall_ages import WallAges
 
 WRITE_EVERY_S: Final = 0.5
 """Pause between two writes: the most that a killed process loses, besides a write under way."""
@@ -118,6 +119,7 @@ class TurnStore:
         self._wall_ns = wall_ns
         self._clock = clock or SystemClock()
         self._began_ns = self._clock.now_ns()
+        self._wall_ages = WallAges(self._began_ns, wall_ns())
         self._pass_began_ns: int | None = None
         self._num_unstorable = 0
         self._num_refused = 0
@@ -197,6 +199,7 @@ class TurnStore:
     def _pass(self, is_closing: bool) -> float | None:
         """Write what waits. After an error the turns stay, and `problem` has the reason."""
         self._pass_began_ns = self._clock.now_ns()
+        self._wall_ages.look(self._pass_began_ns, self._wall_ns())
         try:
             connection = self._connected()
             self._settle(connection)
@@ -352,11 +355,15 @@ class TurnStore:
                 f" WHERE {column} < ? OR id <= ({beyond}) LIMIT ?)",
                 (oldest_ns, max_rows, MAX_FORGOTTEN),
             )
-        oldest_ns = self._wall_ns() - MAX_QUEUED_DAYS * NS_PER_DAY
+        wall_ns = self._wall_ns()
+        self._wall_ages.look(self._clock.now_ns(), wall_ns)
+        max_age_ns = MAX_QUEUED_DAYS * NS_PER_DAY
+        spans = self._wall_ages.younger_than(max_age_ns)
+        kept = "".join(" AND NOT created_unix_ns BETWEEN ? AND ?" for _ in spans)
         connection.execute(
             "DELETE FROM webhook_messages WHERE id IN (SELECT id FROM webhook_messages"
-            " WHERE created_unix_ns < ? LIMIT ?)",
-            (oldest_ns, MAX_FORGOTTEN),
+            f" WHERE created_unix_ns < ?{kept} LIMIT ?)",
+            (wall_ns - max_age_ns, *(each for span in spans for each in span), MAX_FORGOTTEN),
         )
         connection.execute(
             "DELETE FROM sessions"

@@ -26,7 +26,7 @@ from latency_budget.account.marks import Mark, MarkName
 from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.account.turn_record import TurnRecord
 from latency_budget.storage import call_documents, sqlite_database, store_schema
-from latency_budget.storage.call_documents import EndedCall, WebhookMessage
+from latency_budget.storage.call_documents import MAX_QUEUED_DAYS, EndedCall, WebhookMessage
 from latency_budget.storage.database import Place, StoreConnection, StoreError
 from latency_budget.storage.history import TurnEntry
 from latency_budget.storage.open_database import database_at
@@ -192,6 +192,31 @@ def test_old_turns_are_forgotten_where_nobody_calls(place: Place) -> None:
         assert store.flush()
     store.close()
     assert not read_turns(place)
+
+
+@pytest.mark.parametrize("step_days", [-30, 30])
+def test_messages_are_deleted_by_their_age_where_the_clock_is_put_right(
+    tmp_path: Path, step_days: int
+) -> None:
+    path, clock, now_ns = tmp_path / "turns.sqlite", ManualClock(), NOW_NS
+    store = TurnStore(path, wall_ns=lambda: now_ns, clock=clock)
+    store.start()
+    messages = (WebhookMessage("crm", "msg_1", "{}"),)
+    store.add(EndedCall("s1", now_ns, "{}", messages))
+    assert store.flush()
+    now_ns += step_days * NS_PER_DAY
+    for _ in range(MAX_QUEUED_DAYS * 24 - 1):
+        clock.advance_ms(3_600_000)
+        now_ns += 3600 * 10**9
+        assert store.flush()
+    assert rows(path, "SELECT message_id FROM webhook_messages") == [("msg_1",)]
+    if step_days > 0:  # else it stays until its endpoint gives it up
+        for _ in range(2):
+            clock.advance_ms(3_600_000)
+            now_ns += 3600 * 10**9
+            assert store.flush()
+        assert rows(path, "SELECT message_id FROM webhook_messages") == []
+    store.close()
 
 
 def test_a_killed_process_loses_only_the_newest(place: Place) -> None:

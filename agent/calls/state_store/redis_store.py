@@ -236,21 +236,22 @@ class RedisStateStore:
     async def _run(self, operation: Callable[[], Awaitable[Result]]) -> Result:
         """Run one operation of the client, unless the Redis hung a moment ago. Raises
         StateStoreError."""
-        began_ns = self._clock.now_ns()
-        if not self._breaker.admits(began_ns):
-            raise StoreUnavailableError(f"{self._problem}; it is tried again in a moment")
+        admitted = self._breaker.admit(self._clock.now_ns())
+        if admitted is None:
+            problem = self._problem or "the Redis did not answer in time"
+            raise StoreUnavailableError(f"{problem}; it is tried again in a moment")
         try:
             result = await self._tried(operation)
         except StoreUnavailableError:
-            self._breaker.failed(began_ns, self._clock.now_ns())
+            self._breaker.failed(admitted, self._clock.now_ns())
             raise
         except ForeignDataError:
-            self._breaker.answered()
+            self._breaker.answered(admitted)
             raise
         except BaseException:
-            self._breaker.abandoned()
+            self._breaker.abandoned(admitted)
             raise
-        self._breaker.answered()
+        self._breaker.answered(admitted)
         return result
 
     async def _tried(self, operation: Callable[[], Awaitable[Result]]) -> Result:

@@ -101,6 +101,9 @@ class SessionState:
     """Replies in front of the newest one that the client still plays, the oldest first."""
     apart: tuple[str, ...] = ()
     """Ids of calls that the summary covers without their results."""
+    response_waits: bool = False
+    """A response of the model waits behind another one, such as an announcement, and not for a
+    transcript: it is due whatever the conversation ends with."""
 
     @property
     def is_playing(self) -> bool:

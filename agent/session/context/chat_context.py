@@ -17,7 +17,9 @@ meanwhile. Where nothing more is said, or something else comes first, the half i
 The oldest messages may be condensed to a summary. Which of the conversation's they are is known
 here (`_covered`): when the model takes the conversation anew, it gets the summary and the others,
 and where one of those that it covers was changed or deleted, it gets all of them and no summary.
-The result of a call that is among them comes later: it stands in its own place (`apart`).
+The result of a call that is among them comes later: it stands in its own place (`apart`). So does a
+late one where the model has dropped its oldest messages without a summary: with the call, which
+would be dropped once more, the model would not get the result at all.
 
 `settle` may be cancelled anywhere: a change is forgotten when the model has it, and not before. The
 instructions are no change but a state, compared with what the model has; so those of a single
@@ -120,6 +122,13 @@ class ChatContext:
         covers them, or they were dropped before there was one."""
         self.apart: frozenset[str] = frozenset()
         """Calls that the summary covers without their results: see `told`."""
+        self._dropped: frozenset[str] = frozenset()
+        """Of these calls, those that were dropped without a summary, or may be."""
+        self._has_dropped = False
+        """The model has dropped messages since the last summary: of a conversation that it takes
+        anew it drops as many."""
+        self._num_summarized = 0
+        """Messages that it had left out when the last summary was made, since the last `reset`."""
         self._num_withheld = 0
         """Of these, those that the model did not get when it last took the conversation anew."""
         self._num_deleted = 0
@@ -211,6 +220,10 @@ class ChatContext:
         """Add an item that was appended to the conversation. A tool's call or result may belong in
         front of what the model has already."""
         if isinstance(item, FunctionCall | FunctionOutput) and not self.is_next(item):
+            self._look_for_dropped()
+            if isinstance(item, FunctionOutput) and self._has_dropped:
+                self._dropped |= {item.call_id}
+                self.apart |= {item.call_id}
             self.edited()
             return
         self.withdraw()
@@ -292,6 +305,10 @@ class ChatContext:
             else:
                 await self._carry_out(self._pending[0])
 
+    def _look_for_dropped(self) -> None:
+        if self.chat.num_left_out > self._num_summarized:
+            self._has_dropped = True
+
     def _told(self) -> list[tuple[ItemId, ChatMessage]]:
         return told(self.conversation, self.apart)
 
@@ -340,10 +357,12 @@ class ChatContext:
         replaced = [message.role for _, message in messages[max(0, first) : end]]
         self.summary, self._covered = done.summary, messages[:end]
         if self._misses or not _same_speakers(replaced, done.roles[max(0, -first) :]):
-            self.summary, self._covered, self.apart = (), [], frozenset()
+            self.summary, self._covered, self.apart = (), [], self._dropped
             self.edited()
             raise StageError("llm", "it is not known what the summary covers")
         self.apart |= open_calls_among(self.conversation, self._covered)
+        self._has_dropped = False
+        self._num_summarized = done.num_left_out + len(done.roles)
         return done
 
     @property
@@ -357,6 +376,7 @@ class ChatContext:
         """The conversation is another server's, with this summary of its oldest messages: the model
         takes it anew."""
         self.apart = frozenset(apart)
+        self._dropped = frozenset() if summary else self.apart
         self.summary, self._covered = summary, self._told()[:num_covered]
         self.edited()
 
@@ -403,12 +423,13 @@ class ChatContext:
         messages = self._told()
         num_covered = len(self._covered)
         if not self.summary or messages[:num_covered] != self._covered:
-            self.summary, self._covered, self.apart, num_covered = (), [], frozenset(), 0
+            self.summary, self._covered, self.apart, num_covered = (), [], self._dropped, 0
             messages = self._told()
         if messages and messages[-1][0] == self.open_item:
             self.open_text = messages.pop()[1].text
         else:
             self.open_item, self.open_text = None, ""
+        self._look_for_dropped()
         self._num_withheld, self._num_deleted = num_covered, 0
         rest = [message for _, message in messages[num_covered:]]
         try:
@@ -419,6 +440,7 @@ class ChatContext:
                 self.edited()
             raise
         self._misses = False
+        self._num_summarized = 0
         self._max_cut = -1
 
     async def _carry_out(self, change: _Change) -> None:

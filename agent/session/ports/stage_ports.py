@@ -300,6 +300,12 @@ class ChatPort(Protocol):
         priority. The message may continue in any way. Returns when that is done."""
         ...
 
+    @property
+    def num_left_out(self) -> int:
+        """Messages that the model has lost since the last `reset`, its own included, and those that
+        a summary took the place of."""
+        ...
+
     def context_use(self) -> ContextUse | None:
         """Tokens of the context; None where that is not known, or nothing is to be condensed."""
         ...

@@ -107,7 +107,7 @@ class ResponseController:
             own_audio=self._first_audio.own_audio_ready,
             audio_sent=self._audio_sent,
             message_begins=items.begin_message,
-            client_call=items.add_call,
+            client_call=self._client_called,
             event=emit,
             hand_off=hand_off,
             start_background=start_background,
@@ -369,6 +369,10 @@ class ResponseController:
         else:
             self._log.mark_next_turn(name, at_ns)
 
+    def _client_called(self, reply: Reply, call: ModelCall) -> None:
+        self._items.add_call(reply, call)
+        self._emit(ev.ReplyCalled(reply.turn))
+
     def _audio_sent(self, playback: Playback, frame: Outgoing) -> None:
         self._stages.ears.played(frame.pcm, playback.rate_hz, frame.at_ns)
         self._outputs.recording.agent(playback, frame)
@@ -443,11 +447,18 @@ class ResponseController:
             if not reply.has_called:  # else the client asks, with the result of its tool
                 self._follow_up()
 
+    @property
+    def hands_off(self) -> bool:
+        """True if the agent that took over in the current response has yet to be asked for its
+        first one, and nobody else asks."""
+        run = self.current
+        return run is not None and run.reply.hands_off and not run.reply.has_called
+
     def takes_handoff(self) -> bool:
         """True, once, if the agent that took over in the response in progress has yet to be asked
         for its first response: nobody else asks where this one is cut."""
         run = self.current
-        if run is None or not run.reply.hands_off or run.reply.has_called:
+        if run is None or not self.hands_off:
             return False
         run.reply.hands_off = False
         return True

@@ -250,6 +250,10 @@ class RemoteChat:
         took_s = (self._clock.now_ns() - began_ns) / 1e9
         await asyncio.sleep(max(0.0, PREVIEW_EVERY_S - took_s))
 
+    @property
+    def num_left_out(self) -> int:
+        return self._history.num_left_out
+
     def context_use(self) -> ContextUse | None:
         if self._condensing == "off":
             return None

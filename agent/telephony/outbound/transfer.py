@@ -83,12 +83,25 @@ class CallTransfer:
         await asyncio.wait({self._running})
         self._running.result()
 
-    async def is_done(self) -> bool:
-        """True if the carrier has taken the transfer. It may end the stream before it confirms."""
-        if self._running is None:
+    async def settle(self) -> None:
+        """Wait for the carrier's answer to a transfer in progress, for some time: it may end the
+        stream before it confirms."""
+        if self._running is not None:
+            await asyncio.wait({self._running}, timeout=2 * REST_S)
+
+    @property
+    def is_begun(self) -> bool:
+        """True while a transfer is in progress, and once the carrier has taken it."""
+        return self._running is not None and (not self._running.done() or self.is_done)
+
+    @property
+    def is_done(self) -> bool:
+        """True if the carrier has taken the transfer. Nobody asks it any more where the process
+        ends before it was asked."""
+        running = self._running
+        if running is None or not running.done() or running.cancelled():
             return False
-        await asyncio.wait({self._running}, timeout=2 * REST_S)
-        return self._running.done() and self._running.exception() is None
+        return running.exception() is None
 
 
 class TwilioTransfer:

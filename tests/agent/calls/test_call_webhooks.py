@@ -169,6 +169,77 @@ def test_a_message_that_is_too_old_is_given_up(tmp_path: Path, receiver: Webhook
     assert waiting(place) == 1
 
 
+@contextlib.contextmanager
+def failing(
+    place: Place, clock: SystemClock, wall_ns: Callable[[], int]
+) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """An endpoint that nobody knows, of messages of a day at most, and what waits for two more
+    attempts: the second began after the call."""
+
+    def resolve(host: str, port: int) -> list[str]:
+        raise OSError
+
+    settings = {"crm": WebhookSettings("https://hooks.example/hook", max_age_h=24)}
+    webhooks = CallWebhooks(
+        settings, place, clock, wall_ns=wall_ns, resolve=resolve, environment=ENVIRONMENT
+    )
+    crm = webhooks.endpoints["crm"]
+
+    def two_more() -> None:
+        num_before = crm.num_failures
+        until(lambda: crm.num_failures >= num_before + 2 or crm.num_given_up)
+
+    webhooks.start()
+    try:
+        yield crm, two_more
+    finally:
+        webhooks.close(PATIENCE_S)
+
+
+@pytest.mark.parametrize("step_h", [-72, 72])
+def test_a_message_is_as_old_as_before_where_the_clock_is_put_right(
+    tmp_path: Path, step_h: int
+) -> None:
+    place, ahead_ns, passed_ns = tmp_path / "turns.sqlite", 0, 0
+
+    class Clock(SystemClock):
+        def now_ns(self) -> int:
+            return super().now_ns() + passed_ns
+
+    def wall_ns() -> int:
+        return unix_ns() + ahead_ns + passed_ns
+
+    with (
+        failing(place, Clock(), wall_ns) as (crm, two_more),
+        stored(place, ended("sess_a", "crm")),
+    ):
+        two_more()
+        ahead_ns = step_h * HOUR_NS
+        two_more()
+        passed_ns = 23 * HOUR_NS
+        two_more()
+        assert crm.num_given_up == 0
+        passed_ns = 25 * HOUR_NS
+        two_more()
+        assert crm.num_given_up == 1
+
+
+def test_a_message_from_ahead_of_the_clock_is_as_old_as_its_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock was put back before this process began."""
+    place = tmp_path / "turns.sqlite"
+    with (
+        stored(place, ended("sess_a", "crm", at_ns=unix_ns() + 72 * HOUR_NS)),
+        failing(place, SystemClock(), unix_ns) as (crm, two_more),
+    ):
+        two_more()
+        assert crm.num_given_up == 0
+        monkeypatch.setattr(call_webhooks, "pause_before", lambda attempt: 24 * 3600.0)
+        two_more()
+        assert crm.num_given_up == 1
+
+
 def test_one_endpoint_that_hangs_delays_no_other(
     tmp_path: Path, receiver: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

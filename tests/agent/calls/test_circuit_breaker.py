@@ -6,53 +6,91 @@ import pytest
 from redis.exceptions import BusyLoadingError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from agent.calls.state_store.circuit_breaker import PAUSE_NS, SLOW_NS, CircuitBreaker
+from agent.calls.state_store.circuit_breaker import (
+    PAUSE_NS,
+    SLOW_NS,
+    CircuitBreaker,
+    Operation,
+)
 from agent.calls.state_store.redis_store import TIMEOUT_S, RedisStateStore
 from agent.calls.state_store.store import StoreUnavailableError
 from agent.config.state_address import parse_state_store
 from latency_budget.account.clock import ManualClock
 
 
+def begun(breaker: CircuitBreaker, at_ns: int) -> Operation:
+    operation = breaker.admit(at_ns)
+    assert operation is not None
+    return operation
+
+
 def opened(at_ns: int) -> CircuitBreaker:
     """Open since `at_ns`."""
     breaker = CircuitBreaker()
-    assert breaker.admits(at_ns - SLOW_NS)
-    breaker.failed(at_ns - SLOW_NS, at_ns)
+    breaker.failed(begun(breaker, at_ns - SLOW_NS), at_ns)
     return breaker
 
 
 def test_a_failure_that_comes_at_once_leaves_it_closed() -> None:
     breaker = CircuitBreaker()
-    breaker.failed(0, SLOW_NS - 1)
-    assert breaker.admits(SLOW_NS)
+    breaker.failed(begun(breaker, 0), SLOW_NS - 1)
+    assert breaker.admit(SLOW_NS)
 
 
 def test_after_a_pause_one_operation_is_on_trial() -> None:
     breaker = opened(SLOW_NS)
     retry_ns = SLOW_NS + PAUSE_NS
-    assert not breaker.admits(retry_ns - 1)
-    assert breaker.admits(retry_ns)
-    assert not breaker.admits(retry_ns + SLOW_NS), "one at a time"
-    breaker.failed(retry_ns, retry_ns + SLOW_NS)
-    assert not breaker.admits(retry_ns + SLOW_NS + PAUSE_NS - 1)
-    assert breaker.admits(retry_ns + SLOW_NS + PAUSE_NS)
-    breaker.answered()
-    assert all(breaker.admits(retry_ns) for _ in range(2)), "closed"
+    assert not breaker.admit(retry_ns - 1)
+    trial = begun(breaker, retry_ns)
+    assert not breaker.admit(retry_ns + SLOW_NS), "one at a time"
+    breaker.failed(trial, retry_ns + SLOW_NS)
+    assert not breaker.admit(retry_ns + SLOW_NS + PAUSE_NS - 1)
+    breaker.answered(begun(breaker, retry_ns + SLOW_NS + PAUSE_NS))
+    assert all(breaker.admit(retry_ns) for _ in range(2)), "closed"
 
 
 def test_a_trial_that_was_cancelled_is_followed_by_another() -> None:
     breaker = opened(SLOW_NS)
-    assert breaker.admits(SLOW_NS + PAUSE_NS)
-    breaker.abandoned()
-    assert breaker.admits(SLOW_NS + PAUSE_NS)
+    breaker.abandoned(begun(breaker, SLOW_NS + PAUSE_NS))
+    assert breaker.admit(SLOW_NS + PAUSE_NS)
 
 
 def test_a_trial_that_fails_at_once_closes_it() -> None:
     breaker = opened(SLOW_NS)
     retry_ns = SLOW_NS + PAUSE_NS
-    assert breaker.admits(retry_ns)
-    breaker.failed(retry_ns, retry_ns)
-    assert breaker.admits(retry_ns)
+    breaker.failed(begun(breaker, retry_ns), retry_ns)
+    assert breaker.admit(retry_ns)
+
+
+END = {
+    "answered": lambda breaker, operation, now_ns: breaker.answered(operation),
+    "failed": lambda breaker, operation, now_ns: breaker.failed(operation, now_ns),
+    "abandoned": lambda breaker, operation, now_ns: breaker.abandoned(operation),
+}
+
+
+@pytest.mark.parametrize("end", END)
+def test_an_operation_from_before_it_opened_decides_no_trial(end: str) -> None:
+    breaker = CircuitBreaker()
+    first, late, later = (begun(breaker, at_ns) for at_ns in (0, SLOW_NS - 2, SLOW_NS - 1))
+    breaker.failed(first, SLOW_NS)
+    END[end](breaker, late, SLOW_NS + 1)
+    retry_ns = SLOW_NS + PAUSE_NS
+    assert not breaker.admit(retry_ns - 1), "open, as before"
+    trial = begun(breaker, retry_ns)
+    END[end](breaker, later, retry_ns + 1)
+    assert not breaker.admit(retry_ns + 1 + PAUSE_NS), "the trial is on its way"
+    breaker.answered(trial)
+    assert all(breaker.admit(retry_ns + 2) for _ in range(2)), "closed"
+
+
+def test_an_operation_from_before_the_trial_opens_nothing_after_it() -> None:
+    breaker = CircuitBreaker()
+    first, late = (begun(breaker, 0) for _ in range(2))
+    breaker.failed(first, SLOW_NS)
+    breaker.answered(begun(breaker, SLOW_NS + PAUSE_NS))
+    breaker.failed(late, SLOW_NS + PAUSE_NS + 1)
+    assert breaker.admit(SLOW_NS + PAUSE_NS + 2), "the store has answered since"
 
 
 class HangingRedis:

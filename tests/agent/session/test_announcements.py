@@ -38,9 +38,12 @@ def test_an_announcement_comes_before_the_agent_of_a_handoff() -> None:
             call.ears.say("My bill is wrong.")
             await until(lambda: handoffs(call) and call.of(say.ReplyAudio))
             assert agent_of(call) is Agent.SPEAKING
+            assert call.session.state().response_waits, "where another server goes on"
             call.session.say(NOTICE)
+            assert call.session.state().response_waits
             await call.until(say.ReplyEnded, 3)
             await asyncio.sleep(10)
+            assert not call.session.state().response_waits
             assert spoken(call)[1:] == [("completed", NOTICE), ("completed", "Billing here.")]
             assert problems(call) == []
 

@@ -326,6 +326,52 @@ async def test_a_result_that_comes_after_its_call_was_condensed_leaves_the_summa
     assert messages.count(("tool", "ten")) == 1
 
 
+@pytest.mark.parametrize("is_taken_over", [False, True])
+async def test_a_result_that_comes_after_its_call_was_dropped_is_read(
+    *, is_taken_over: bool
+) -> None:
+    """Behind its call, in front of all, the model would drop it with the call once more."""
+    own = Known()
+    for each in (1, 2):
+        own.items.add(FunctionCall(ItemId(f"call_{each}"), f"id_{each}", "tool", "{}"))
+        own.add("user", f"more {each}")
+        own.add("assistant", f"answer to more {each}")
+    own.context.edited()
+    await own.context.settle()
+    own.chat.num_left_out = 8
+    late = FunctionOutput(ItemId("late"), "id_1", "ten")
+    own.items.add(late)
+    own.context.added(late)
+    assert own.context.apart == {"id_1"}
+    if is_taken_over:
+        apart, own.context = own.context.apart, ChatContext(own.chat, own.items, "Be brief.")
+        own.context.restore((), 0, apart)
+    for _ in range(2):  # each time the model drops its oldest messages again
+        ((_, messages),) = await own.anew()
+        assert isinstance(messages, tuple)
+        assert messages[-2:] == (("assistant", ""), ("tool", "ten"))
+        assert messages.count(("tool", "ten")) == 1
+        own.chat.num_left_out = 8
+    assert told(own.items, own.context.apart)[-2][1].calls == (ModelCall("tool", "{}"),)
+
+
+async def test_a_result_that_comes_late_where_nothing_was_dropped_stands_behind_its_call() -> None:
+    own = Known()
+    own.items.add(FunctionCall(ItemId("call"), "id_1", "tool", "{}"), ItemId("item_1"))
+    own.context.edited()
+    await own.condense()
+    own.chat.num_left_out = len(DONE.roles)  # the summary has taken their place
+    own.items.add(FunctionCall(ItemId("call_2"), "id_2", "tool", "{}"))
+    own.add("user", "more")
+    late = FunctionOutput(ItemId("late"), "id_2", "ten")
+    own.items.add(late)
+    own.context.added(late)
+    assert "id_2" not in own.context.apart
+    messages = (await own.anew())[0][1]
+    assert isinstance(messages, tuple)
+    assert messages[-2:] == (("tool", "ten"), ("user", "more"))
+
+
 def test_a_model_may_read_results_of_tools_as_the_users_messages() -> None:
     assert _same_speakers(["user", "tool"], ("user", "user"))
     assert not _same_speakers(["user", "assistant"], ("user", "user"))

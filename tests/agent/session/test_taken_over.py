@@ -21,7 +21,7 @@ from agent.session.api.conversation import (
     ToolRound,
 )
 from agent.session.api.session_state import SessionState
-from agent.session.api.settings import ResponseOptions
+from agent.session.api.settings import ResponseOptions, ServerVad
 from agent.session.ports.stage_ports import ChatMessage
 from agent.session.response.task import LOST
 from latency_budget.account.clock import ManualClock
@@ -184,6 +184,65 @@ def test_an_unheard_answer_survives_two_servers() -> None:
     virtual_time.run(test)
     call = go_on(states[0], story, "Yes, for nine.")
     assert texts(call) == ["Is it booked?", "", "Yes, for nine."]
+
+
+ANNOUNCED = "This call may be recorded for training."
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_an_answer_behind_an_announcement_that_was_heard_in_part_is_given(*, is_away: bool) -> None:
+    """Whether the second server is lost as well or not, and the client before the first."""
+    states: list[SessionState] = []
+
+    async def announce(call: Call) -> None:
+        settings = call.session.settings.changed(turn_detection=ServerVad(interrupt_response=False))
+        await call.session.handle(ask.UpdateSession(settings))
+        await over(call, "And the window?", silence_ms=5000)
+        num_sent = len(call.of(say.ReplyAudio))
+        call.session.say(ANNOUNCED)
+        await call.until(say.ReplyAudio, num_sent + 1)
+        await asyncio.sleep(12.5 * CHAR_S)
+        if is_away:
+            call.session.client_lost()
+        states.append(recorded(call.session.state()))
+
+    async def again(clock: ManualClock) -> None:
+        async with call_with(clock=clock, restored=states[0], chat=RememberingChat()) as call:
+            states.append(recorded(call.session.state()))
+
+    async def story(call: Call) -> None:
+        await call.until(say.ReplyEnded)
+        await asyncio.sleep(60)
+
+    play(announce)
+    virtual_time.run(again)
+    for state in states:
+        call = go_on(state, story, "Yes, by the window.")
+        *_, question, heard, answered = texts(call)
+        assert question == "And the window?"
+        assert heard
+        assert ANNOUNCED.startswith(heard)
+        assert heard != ANNOUNCED
+        assert answered == "Yes, by the window."
+        assert len(call.of(say.ReplyStarted)) == 1
+
+
+def test_an_announcement_that_waits_is_no_answer() -> None:
+    """Its words are lost with the server, and nothing else was wanted."""
+    states: list[SessionState] = []
+
+    async def announce(call: Call) -> None:
+        await asyncio.sleep(len(REPLY) * CHAR_S + 2)
+        call.session.client_lost()
+        call.session.say(ANNOUNCED)
+        assert call.session.will_answer
+        states.append(recorded(call.session.state()))
+
+    async def story(call: Call) -> None:
+        await asyncio.sleep(10)
+
+    play(announce)
+    assert not go_on(states[0], story).of(say.ReplyStarted)
 
 
 def test_a_reply_that_was_played_is_not_given_again() -> None:

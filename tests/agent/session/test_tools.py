@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -21,11 +21,20 @@ from agent.session.api.conversation import (
 )
 from agent.session.api.settings import ResponseOptions
 from agent.session.context.chat_messages import messages_of
-from agent.session.ports.stage_ports import NO_RESULT, ChatMessage, ReplyToken, Tools
+from agent.session.ports.stage_ports import (
+    NO_RESULT,
+    ChatMessage,
+    ReplyToken,
+    Speech,
+    Tools,
+)
+from agent.turn_taking.tables import Agent
 from tests.support.fakes.remembering import RememberingChat
-from tests.support.fakes.stages import Calling
+from tests.support.fakes.stages import Calling, FakeVoice
+from tests.support.session.overlap_call import agent_of, listen, over
 from tests.support.session.session_call import Call, call_with
 from tests.support.session.tool_call import CALL, CLOCK, NOON, answer, equip, items, problems, until
+from tts.text_chunker import SpeakablePiece
 
 pytestmark = pytest.mark.virtual_time
 
@@ -171,6 +180,43 @@ async def test_a_call_that_was_cut_in_the_middle_is_forgotten(text: str, is_lost
         call.ears.say("Never mind.")
         await until(lambda: len(chat.asked) > 1)
     assert not any(message.calls for asked in chat.asked for message in asked)
+
+
+class SlowVoice(FakeVoice):
+    """Takes five seconds for a piece."""
+
+    async def speak(self, piece: SpeakablePiece) -> AsyncIterator[Speech]:
+        await asyncio.sleep(5)
+        async for speech in super().speak(piece):
+            yield speech
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_noise_begins_no_reply_anew_that_has_called_the_client(*, is_asked: bool) -> None:
+    """Nothing of it was heard, but the client runs the tool and asks for the next reply. Begun
+    anew, the model would call a second time."""
+    chat = RememberingChat([Calling("Let me look.", (CALL,)), NOON])
+    async with call_with(chat=chat, voice=SlowVoice()) as call:
+        listen(call)
+        await equip(call)
+        if is_asked:
+            typed = Message(ItemId("typed"), "user", "text", "What time is it?")
+            await call.session.handle(ask.CreateItem(typed))
+            await call.session.handle(ask.CreateResponse(ResponseOptions()))
+        else:
+            call.ears.say("What time is it?")
+        await call.until(say.ReplyCalled)
+        assert agent_of(call) is Agent.PREPARING
+        await over(call, "", silence_ms=2000)
+        await asyncio.sleep(10)
+        assert len(call.of(say.ReplyStarted)) == 1
+        await answer(call)
+        await call.until(say.ReplyEnded, 2)
+        last = call.of(say.ReplyEnded)[-1]
+        assert isinstance(last, say.ReplyEnded)
+        assert last.text == NOON
+        assert ("assistant", (CALL,)) in [(each.role, each.calls) for each in chat.asked[-1]]
+        assert not problems(call)
 
 
 async def test_a_guess_calls_nothing_before_it_is_a_reply() -> None:

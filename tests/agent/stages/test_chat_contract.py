@@ -105,6 +105,10 @@ class EchoChat:
 
     def set_truncation(self, truncation: Truncation) -> None: ...
 
+    @property
+    def num_left_out(self) -> int:
+        return self._num_left_out
+
     def context_use(self) -> ContextUse | None:
         return ContextUse(1000, 0, self._num_words, 10)
 
@@ -296,8 +300,10 @@ async def test_the_oldest_messages_give_way_to_a_summary(open_chat: ChatFactory)
     assert await chat.condense(CondensingGoal(10_000, 40)) is None
     use = chat.context_use()
     assert use is not None
+    assert chat.num_left_out == 0
     done = await chat.condense(CondensingGoal(use.num_turns // 2, 40))
     assert done is not None
+    assert chat.num_left_out == len(done.roles)
     assert done.summary == ("My name is Miriam.",)
     assert done.num_left_out == 0
     assert done.roles == tuple(message.role for message in history[: len(done.roles)])

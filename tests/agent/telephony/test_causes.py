@@ -106,6 +106,47 @@ async def interrupts_a_transfer(scene: TelephonyHarness, carrier: ScriptedCarrie
     carrier.say(frame("stop"))
 
 
+async def is_taken_off_a_server_that_ends(
+    scene: TelephonyHarness, carrier: ScriptedCarrier
+) -> None:
+    """The carrier has not said that it has the call when the web server waits no longer."""
+    move = scene.sockets._transfers["Twilio"]
+    assert isinstance(move, Move)
+    scene.ears.say("Sales, please.")
+    await move.is_done.wait()
+    carrier.say(frame("stop"))
+    await asyncio.sleep(0.3)
+    assert scene.serving is not None
+    scene.serving.cancel()
+
+
+async def is_taken_off_and_forgotten(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
+    """The account is closed before the carrier was asked."""
+    move = scene.sockets._transfers["Twilio"]
+    assert isinstance(move, Move)
+    scene.ears.say("Sales, please.")
+    await move.is_done.wait()
+    carrier.say(frame("stop"))
+    await asyncio.sleep(0.3)
+    assert move.moving is not None
+    move.moving.cancel()
+
+
+async def outlasts_the_drain_amid_a_transfer(
+    scene: TelephonyHarness, carrier: ScriptedCarrier
+) -> None:
+    """The end of its stream would end the call before the carrier has taken it off."""
+    move = scene.sockets._transfers["Twilio"]
+    assert isinstance(move, Move)
+    scene.ears.say("Sales, please.")
+    await move.is_done.wait()
+    scene.calls.stopping.set()
+    await asyncio.sleep(1)
+    assert carrier.closed is None
+    assert not scene.is_empty, "the drain waits for it"
+    move.settle()
+
+
 async def is_not_moved(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     scene.ears.say("Sales, please.")
     await asyncio.sleep(20)
@@ -228,6 +269,42 @@ WAYS = [
         "caller_hung_up",
         STOP,
         asks_and_is_taken_off,
+        (MOVES,),
+        TRANSFERS,
+        with_move(Move("no way", waits=True)),
+    ),
+    Way(
+        "it is taken off a server that ends",
+        "caller_hung_up",
+        STOP,
+        is_taken_off_a_server_that_ends,
+        (MOVES,),
+        TRANSFERS,
+        with_move(Move(waits=True)),
+    ),
+    Way(
+        "it is taken off, and its transfer never begins",
+        "caller_hung_up",
+        STOP,
+        is_taken_off_and_forgotten,
+        (MOVES,),
+        TRANSFERS,
+        with_move(Move(waits=True)),
+    ),
+    Way(
+        "it outlasts the drain amid a transfer",
+        "transferred",
+        "is being stopped",
+        outlasts_the_drain_amid_a_transfer,
+        (MOVES,),
+        TRANSFERS,
+        with_move(Move(waits=True)),
+    ),
+    Way(
+        "it outlasts the drain amid one that fails",
+        "stopped",
+        "is being stopped",
+        outlasts_the_drain_amid_a_transfer,
         (MOVES,),
         TRANSFERS,
         with_move(Move("no way", waits=True)),

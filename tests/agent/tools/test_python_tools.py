@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agent.tools.api import ToolError, mark_of, tool
-from agent.tools.event_loop import ToolLoop
+from agent.tools.event_loop import MAX_RUNNING, ToolLoop
 from agent.tools.python_tools import MAX_THREADS, BadToolError, PythonTool, text_of
 
 
@@ -325,6 +325,67 @@ async def test_what_was_given_up_before_it_began_is_not_done() -> None:
         await blocking
         await made(block, loop).call("{}")  # behind it
         assert not done.is_set()
+
+
+async def test_those_count_that_have_not_begun() -> None:
+    gate, begun = threading.Event(), threading.Event()
+
+    async def block() -> str:
+        """Block."""
+        begun.set()
+        gate.wait()
+        return ""
+
+    async def quick() -> str:
+        """Answer."""
+        return "done"
+
+    async with running() as loop, asyncio.TaskGroup() as group:
+        blocking = group.create_task(made(block, loop).call("{}"))
+        assert await asyncio.to_thread(begun.wait, 30)
+        tasks = [group.create_task(made(quick, loop).call("{}")) for _ in range(MAX_RUNNING - 1)]
+        await asyncio.sleep(0)
+        with pytest.raises(ToolError, match="too many tools are running"):
+            await made(quick, loop).call("{}")
+        for task in tasks[:2]:
+            task.cancel()
+        await asyncio.wait(tasks[:2])
+        with pytest.raises(ToolError, match="too many"):  # the loop has not dropped them yet
+            await made(quick, loop).call("{}")
+        gate.set()
+        await blocking
+        assert [await task for task in tasks[2:]] == ["done"] * (MAX_RUNNING - 3)
+        assert await made(quick, loop).call("{}") == "done"
+        assert loop.num_running == 0, "cancelled ones count no more"
+
+
+async def test_one_that_ignores_its_cancellation_counts_until_it_ends() -> None:
+    begun, cancelled, end = threading.Event(), threading.Event(), asyncio.Event()
+
+    async def stay() -> str:
+        """Stay."""
+        begun.set()
+        try:
+            await end.wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            await end.wait()
+        return ""
+
+    async def finish() -> str:
+        """End the other one."""
+        end.set()
+        return ""
+
+    async with running() as loop, asyncio.TaskGroup() as group:
+        staying = group.create_task(made(stay, loop).call("{}"))
+        assert await asyncio.to_thread(begun.wait, 30)
+        staying.cancel()
+        assert await asyncio.to_thread(cancelled.wait, 30)
+        assert loop.num_running == 1
+        await made(finish, loop).call("{}")
+        await made(finish, loop).call("{}")  # behind its end
+        assert loop.num_running == 0
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, StopIteration])

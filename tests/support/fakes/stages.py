@@ -56,6 +56,7 @@ class FakeChat:
         self.calls: list[tuple[str, object]] = []
         self.hold: asyncio.Event | None = None
         """Set: generation waits for it before the first token."""
+        self.num_left_out = 0
         self.is_small = False
         self.has_small = True
         self.warming: asyncio.Event | None = None
@@ -113,6 +114,7 @@ class FakeChat:
         self.calls.append(("take back", None))
 
     async def reset(self, messages: Sequence[ChatMessage], summary: tuple[str, ...] = ()) -> None:
+        self.num_left_out = 0
         self.calls.append(("reset", tuple((each.role, each.text) for each in messages)))
         if summary:
             self.calls.append(("summary", summary))

@@ -152,23 +152,23 @@ class Move:
         self.is_done = asyncio.Event()
         self._error = error
         self._waits = waits
-        self._moving: asyncio.Future[None] | None = None
+        self.moving: asyncio.Future[None] | None = None
 
     def __call__(self, handover: TransferOrder) -> "asyncio.Future[None]":
         self.moved.append((handover.call_id, handover.number))
         self.handovers.append(handover)
-        self._moving = asyncio.get_running_loop().create_future()
+        self.moving = asyncio.get_running_loop().create_future()
         if not self._waits:
             self.settle()
         self.is_done.set()
-        return self._moving
+        return self.moving
 
     def settle(self) -> None:
-        assert self._moving is not None
+        assert self.moving is not None
         if self._error:
-            self._moving.set_exception(TransferError(self._error))
+            self.moving.set_exception(TransferError(self._error))
         else:
-            self._moving.set_result(None)
+            self.moving.set_result(None)
 
 
 def test_a_call_is_transferred_to_whom_the_settings_name(tmp_path: Path) -> None:
