@@ -19,8 +19,9 @@ The silence is digital and belongs to the *audio*. Zeros appended to the log-mel
 faster-whisper does, are not silence to the network: 0 is the level of a soft sound.
 
 Decoding is greedy, without timestamps, and may not take more tokens than the audio has time for. A
-text that repeats itself, hits that cap, or is improbable is decoded again with wider windows; of
-bad texts the least bad is kept, and what then still looks like an answer to noise is dropped.
+text that repeats itself, hits that cap, or is improbable is decoded again with a wider window, of a
+file with up to two; of bad texts the least bad is kept, and what then still looks like an answer to
+noise is dropped.
 
 Measured on 230 telephone prompts of up to 14 s, tiny.en (`benchmarks/asr/latency.py` measures it
 again): word error rate with the 30 s window 2.8 %; with 10 s and no lead 5.6 %, a third of it
