@@ -4,32 +4,42 @@ numpy's BLAS divides even a product of a millisecond among all cores, and its th
 20 to 50 ms, waiting for the next one. The features of each pass of the recognizer are such a
 product, and so are the turn model's: on two cores their spinning took a third of the time of the
 passes themselves, which the encoder then waited for.
+
+threadpoolctl does the same with any BLAS. But it looks through the process' libraries in a callback
+of the loader, which holds the loader's lock and waits for the interpreter's; models are loaded in
+several threads, and one that imports a module at that moment waits for the first and holds the
+second: the service then never gets ready.
 """
 
+import ctypes
 import functools
 from pathlib import Path
 from typing import Final
 
-_OWNER: Final = "numpy"
-"""Only numpy's own BLAS: that of torch or CTranslate2 computes models, with threads of its own."""
+import numpy as np
+
+_LIBRARIES: Final = ("numpy.libs/*openblas*", "numpy/.dylibs/*openblas*")
+"""Where numpy's wheels have their BLAS, from the folder that numpy lies in."""
+
+_SETTERS: Final = (
+    "scipy_openblas_set_num_threads64_",
+    "openblas_set_num_threads64_",
+    "openblas_set_num_threads",
+)
+"""Names of the one function, by how OpenBLAS was built."""
 
 
 @functools.cache
 def use_one_blas_thread() -> None:
     """Have numpy compute products on the thread that asks, in the whole process from now on.
 
-    Where numpy's BLAS is the system's or Apple's, it stays as it is.
+    Only numpy's own BLAS: that of torch or CTranslate2 computes models, with threads of its own.
+    Where numpy has none, but the system's or Apple's, that stays as it is.
     """
-    from threadpoolctl import ThreadpoolController  # looks through all libraries: some 10 ms
-
-    controller = ThreadpoolController()
-    ours = [
-        library["filepath"]
-        for library in controller.info()
-        if library["user_api"] == "blas" and _is_numpys(Path(library["filepath"]))
-    ]
-    controller.select(filepath=ours).limit(limits=1)
-
-
-def _is_numpys(path: Path) -> bool:
-    return any(part == _OWNER or part.startswith(f"{_OWNER}.") for part in path.parts)
+    folder = Path(np.__file__).parents[1]
+    for path in (found for pattern in _LIBRARIES for found in folder.glob(pattern)):
+        library = ctypes.CDLL(str(path))  # loaded already: numpy has it
+        setters = (getattr(library, name, None) for name in _SETTERS)
+        setter = next((each for each in setters if each is not None), None)
+        if setter is not None:
+            setter(1)

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.llm import __main__ as command
 from benchmarks.llm import speculation as bench
 from benchmarks.llm.contestant import Arrivals, Remote
+from llm_engine.speculative.draft_length import DraftLengthPolicy
 from tests.support.fakes.llm_models import save_tiny_model
 from tests.support.llm.local_contestant import LocalContestant
 
@@ -175,6 +176,8 @@ def test_every_draft_has_the_length_that_is_given(
 ) -> None:
     monkeypatch.setenv("HALFSEC_HOME", str(tmp_path))
     monkeypatch.setattr(bench, "Remote", LocalContestant)  # processes have the test above
+    for name in ("choose", "num_worth"):  # put back at the end: the bench fixes a whole process
+        monkeypatch.setattr(DraftLengthPolicy, name, getattr(DraftLengthPolicy, name))
     model, out = tmp_path / "tiny", tmp_path / "result.json"
     save_tiny_model(model, "llama", max_position_embeddings=1024)
     options = ["--model", str(model), "--rounds", "1", "--prompts", "1", "--tokens", "12"]
