@@ -80,7 +80,9 @@ def _on_reply_continued(s: TurnState, event: ev.ReplyContinued, now_ns: int) -> 
     return []
 
 
-def _on_reply_called(s: TurnState, event: ev.ReplyCalled, now_ns: int) -> list[Command]:
+def _on_reply_called_client(
+    s: TurnState, event: ev.ReplyCalledClient, now_ns: int
+) -> list[Command]:
     if event.turn != s.turn or s.agent is Agent.IDLE:
         return s.stale()
     s.has_called = True
@@ -125,7 +127,7 @@ HANDLERS: Final[Handlers] = {
     ev.OpenerAudible: _on_opener_audible,
     ev.ReplyAudible: _on_reply_audible,
     ev.ReplyContinued: _on_reply_continued,
-    ev.ReplyCalled: _on_reply_called,
+    ev.ReplyCalledClient: _on_reply_called_client,
     ev.ReplySent: _on_reply_sent,
     ev.ReplyPlayed: _on_reply_played,
     ev.ReplyFailed: _on_reply_failed,

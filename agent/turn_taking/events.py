@@ -122,7 +122,7 @@ class ReplyContinued:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyCalled:
+class ReplyCalledClient:
     """The reply has called a function of the client, which asks for the next one with the
     result."""
 
@@ -229,7 +229,7 @@ Event = (
     | OpenerAudible
     | ReplyAudible
     | ReplyContinued
-    | ReplyCalled
+    | ReplyCalledClient
     | ReplySent
     | ReplyPlayed
     | ReplyFailed

@@ -38,7 +38,10 @@ def use_one_blas_thread() -> None:
     """
     folder = Path(np.__file__).parents[1]
     for path in (found for pattern in _LIBRARIES for found in folder.glob(pattern)):
-        library = ctypes.CDLL(str(path))  # loaded already: numpy has it
+        try:
+            library = ctypes.CDLL(str(path))  # loaded already: numpy has it
+        except OSError:  # left by another version: what is only quicker must not stop a start
+            continue
         setters = (getattr(library, name, None) for name in _SETTERS)
         setter = next((each for each in setters if each is not None), None)
         if setter is not None:

@@ -371,7 +371,7 @@ class ResponseController:
 
     def _client_called(self, reply: Reply, call: ModelCall) -> None:
         self._items.add_call(reply, call)
-        self._emit(ev.ReplyCalled(reply.turn))
+        self._emit(ev.ReplyCalledClient(reply.turn))
 
     def _audio_sent(self, playback: Playback, frame: Outgoing) -> None:
         self._stages.ears.played(frame.pcm, playback.rate_hz, frame.at_ns)

@@ -96,8 +96,8 @@ class CallTransfer:
 
     @property
     def is_done(self) -> bool:
-        """True if the carrier has taken the transfer. Nobody asks it any more where the process
-        ends before it was asked."""
+        """True if the carrier has taken the transfer; False too where it was never asked, because
+        the process ended first."""
         running = self._running
         if running is None or not running.done() or running.cancelled():
             return False

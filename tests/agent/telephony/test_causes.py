@@ -81,12 +81,18 @@ async def outlasts_the_drain(scene: TelephonyHarness, carrier: ScriptedCarrier) 
     scene.calls.stopping.set()
 
 
-async def asks_and_is_taken_off(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
-    """The carrier takes the call away before it has said that it has it."""
+async def transfer_in_progress(scene: TelephonyHarness) -> Move:
+    """The transfer that the caller has asked for, which the carrier has not confirmed."""
     move = scene.sockets._transfers["Twilio"]
     assert isinstance(move, Move)
     scene.ears.say("Sales, please.")
     await move.is_done.wait()
+    return move
+
+
+async def asks_and_is_taken_off(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
+    """The carrier takes the call away before it has said that it has it."""
+    move = await transfer_in_progress(scene)
     carrier.say(frame("stop"))
     await asyncio.sleep(0.3)
     assert scene.is_empty, "the call may come back before the answer is here"
@@ -95,10 +101,7 @@ async def asks_and_is_taken_off(scene: TelephonyHarness, carrier: ScriptedCarrie
 
 async def interrupts_a_transfer(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     """Too late: the carrier has been asked."""
-    move = scene.sockets._transfers["Twilio"]
-    assert isinstance(move, Move)
-    scene.ears.say("Sales, please.")
-    await move.is_done.wait()
+    move = await transfer_in_progress(scene)
     scene.ears.say("No, wait.")
     await asyncio.sleep(2)
     move.settle()
@@ -110,10 +113,7 @@ async def is_taken_off_a_server_that_ends(
     scene: TelephonyHarness, carrier: ScriptedCarrier
 ) -> None:
     """The carrier has not said that it has the call when the web server waits no longer."""
-    move = scene.sockets._transfers["Twilio"]
-    assert isinstance(move, Move)
-    scene.ears.say("Sales, please.")
-    await move.is_done.wait()
+    await transfer_in_progress(scene)
     carrier.say(frame("stop"))
     await asyncio.sleep(0.3)
     assert scene.serving is not None
@@ -122,10 +122,7 @@ async def is_taken_off_a_server_that_ends(
 
 async def is_taken_off_and_forgotten(scene: TelephonyHarness, carrier: ScriptedCarrier) -> None:
     """The account is closed before the carrier was asked."""
-    move = scene.sockets._transfers["Twilio"]
-    assert isinstance(move, Move)
-    scene.ears.say("Sales, please.")
-    await move.is_done.wait()
+    move = await transfer_in_progress(scene)
     carrier.say(frame("stop"))
     await asyncio.sleep(0.3)
     assert move.moving is not None
@@ -136,10 +133,7 @@ async def outlasts_the_drain_amid_a_transfer(
     scene: TelephonyHarness, carrier: ScriptedCarrier
 ) -> None:
     """The end of its stream would end the call before the carrier has taken it off."""
-    move = scene.sockets._transfers["Twilio"]
-    assert isinstance(move, Move)
-    scene.ears.say("Sales, please.")
-    await move.is_done.wait()
+    move = await transfer_in_progress(scene)
     scene.calls.stopping.set()
     await asyncio.sleep(1)
     assert carrier.closed is None

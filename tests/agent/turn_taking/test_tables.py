@@ -155,7 +155,7 @@ def test_each_kind_of_event_is_known() -> None:
         ev.ReplyStands: ev.ReplyStands(ONE, "", ""),
         ev.WordsHeard: ev.WordsHeard(1, ""),
         ev.BackgroundChanged: ev.BackgroundChanged(1),
-        ev.ReplyCalled: ev.ReplyCalled(ONE),
+        ev.ReplyCalledClient: ev.ReplyCalledClient(ONE),
         ev.ClientLost: ev.ClientLost(unheard=True),
         ev.ClientBack: ev.ClientBack(),
         ev.CallTakenOver: ev.CallTakenOver(answer_due=True, caller_has_spoken=True),
