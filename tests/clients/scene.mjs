@@ -64,8 +64,11 @@ export function checkChain(events) {
 }
 
 // The first function call of a response as clients depend on it: order, ids, whole arguments. Returns
-// its item. Other calls may follow, and a client's own doings may be answered in between.
-export function checkToolCall(all) {
+// its item. Other calls may follow, a client's own doings may be answered in between, and a client
+// that asks for the next response by itself may have its beginning already.
+export function checkToolCall(received) {
+  const end = received.findIndex(({ type }) => type === 'rate_limits.updated');
+  const all = received.slice(0, end + 1);
   const begun = all.find(({ type }) => type === 'response.output_item.added').item;
   const about = ['response.created', 'response.done', 'rate_limits.updated'];
   const itemOf = (event) => event.item_id ?? event.item?.id;

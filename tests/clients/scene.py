@@ -148,8 +148,10 @@ def check_chain(events: Iterable[Event]) -> None:
 def check_tool_call(events: list[Event]) -> Event:
     """The first function call of a response as clients depend on it: order, ids, whole arguments.
 
-    Returns its item. Other calls may follow, and a client's own doings may be answered in between.
+    Returns its item. Other calls may follow, a client's own doings may be answered in between, and
+    a client that asks for the next response by itself may have its beginning already.
     """
+    events = events[: outline_index(events, "rate_limits.updated") + 1]
     begun = next(e for e in events if e["type"] == "response.output_item.added")["item"]
     about = ("response.created", "response.done", "rate_limits.updated")
     events = [e for e in events if e["type"] in about or begun["id"] == _item_of(e)]

@@ -181,8 +181,7 @@ async def tool_call(scene: Scene) -> None:
             "conversation.item.done", lambda e: e["item"]["type"] == "function_call_output"
         )
         await call.until_raw("response.created")
-        end = number + outline_index(call.raw[number:], "rate_limits.updated") + 1
-        check_tool_call(call.raw[number:end])
+        check_tool_call(call.raw[number:])
 
 
 async def cancel(scene: Scene) -> None:
