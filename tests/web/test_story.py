@@ -177,7 +177,7 @@ def test_a_broken_connection_takes_the_bar_away(
         await call.close(1011)
 
     server.script = script
-    page = open_page()
+    page = open_page(expect_errors=True)  # Chromium's own lines about the lost server
     press_talk(page, server)
     expect(page.locator(".turn.live")).to_be_visible()
     server.full = True
