@@ -590,7 +590,7 @@ class Session:
             self._found_languages.clear()
         self._detect_anew(settings, old)
         self._log.budget = budget_of(settings, self._options.budget)
-        self._notify(say.SessionUpdated(settings))
+        self._notify(say.SessionUpdated(settings, is_found=request.is_found))
         self._tell_ignored(ignored)
         if settings.voice != old.voice:
             self._tell_of_voice(settings.voice, "session")

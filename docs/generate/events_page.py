@@ -55,8 +55,8 @@ CLIENT: Final = {
 
 SERVER: Final = {
     "session.created": "The first event of a call: the whole session, with its defaults.",
-    "session.updated": "The whole session after a change, after a resumption, or after a handoff: "
-    "`model` is then the agent that took over.",
+    "session.updated": "The whole session after a change, after a resumption, when the caller's "
+    "language is found, or after a handoff: `model` is then the agent that took over.",
     "error": "What is wrong with an event of the client (`event_id`, `param`), or with the call. "
     "The session goes on.",
     "rate_limits.updated": "Always an empty list; clients expect the event.",
