@@ -433,7 +433,11 @@ class Session:
             unheard = is_silent and not run.reply.has_called  # else the client asks for the answer
         if self._is_unheard:
             self._background.unheard(self._machine.turn)
+        is_idle = self._machine.agent is Agent.IDLE
+        hands_off = not is_idle and self._responses.takes_handoff()
         self.feed(ev.ClientLost(unheard))
+        if hands_off:
+            self._answer_handoff()
         self._log.over.settle_all()
 
     def client_back(self) -> None:
