@@ -1005,11 +1005,15 @@ class Session:
                 self._complain(ClientError(REFUSALS[code], code=code), self._request_id)
 
     def _start_response(self, turn: TurnId, now_ns: int, answer_after_ms: int) -> None:
-        options, self._response_options = self._response_options, ResponseOptions()
-        script = self._script.take()
-        is_asked, self._is_asked = self._is_asked or script is not None, False
-        if self._again is not None and not is_asked and not self._machine.apologizes:
-            options, is_asked = self._again
+        options, script, is_asked = ResponseOptions(), None, False
+        if self._machine.apologizes:  # the options of a response that waits stay its own
+            self._script.next = None
+        else:
+            options, self._response_options = self._response_options, options
+            script = self._script.take()
+            is_asked, self._is_asked = self._is_asked or script is not None, False
+            if self._again is not None and not is_asked:
+                options, is_asked = self._again
         self._unheard, self._again = (options, is_asked), None
         self._log.reply_begun(turn, now_ns, greets=script is not None, asked=is_asked)
         voiced_ns = None if is_asked else self._log.so_far(turn).at.get(_VOICED)
