@@ -1005,7 +1005,8 @@ class Session:
                 self._complain(ClientError(REFUSALS[code], code=code), self._request_id)
 
     def _start_response(self, turn: TurnId, now_ns: int, answer_after_ms: int) -> None:
-        options, script, is_asked = ResponseOptions(), None, False
+        options, is_asked = ResponseOptions(), False
+        script: str | None = None
         if self._machine.apologizes:  # the options of a response that waits stay its own
             self._script.next = None
         else:
