@@ -433,7 +433,11 @@ class Session:
             unheard = is_silent and not run.reply.has_called  # else the client asks for the answer
         if self._is_unheard:
             self._background.unheard(self._machine.turn)
+        is_idle = self._machine.agent is Agent.IDLE
+        hands_off = not is_idle and self._responses.takes_handoff()
         self.feed(ev.ClientLost(unheard))
+        if hands_off:
+            self._answer_handoff()
         self._log.over.settle_all()
 
     def client_back(self) -> None:
@@ -590,7 +594,7 @@ class Session:
             self._found_languages.clear()
         self._detect_anew(settings, old)
         self._log.budget = budget_of(settings, self._options.budget)
-        self._notify(say.SessionUpdated(settings))
+        self._notify(say.SessionUpdated(settings, is_found=request.is_found))
         self._tell_ignored(ignored)
         if settings.voice != old.voice:
             self._tell_of_voice(settings.voice, "session")
@@ -1001,11 +1005,16 @@ class Session:
                 self._complain(ClientError(REFUSALS[code], code=code), self._request_id)
 
     def _start_response(self, turn: TurnId, now_ns: int, answer_after_ms: int) -> None:
-        options, self._response_options = self._response_options, ResponseOptions()
-        script = self._script.take()
-        is_asked, self._is_asked = self._is_asked or script is not None, False
-        if self._again is not None and not is_asked and not self._machine.apologizes:
-            options, is_asked = self._again
+        options, is_asked = ResponseOptions(), False
+        script: str | None = None
+        if self._machine.apologizes:  # the options of a response that waits stay its own
+            self._script.next = None
+        else:
+            options, self._response_options = self._response_options, options
+            script = self._script.take()
+            is_asked, self._is_asked = self._is_asked or script is not None, False
+            if self._again is not None and not is_asked:
+                options, is_asked = self._again
         self._unheard, self._again = (options, is_asked), None
         self._log.reply_begun(turn, now_ns, greets=script is not None, asked=is_asked)
         voiced_ns = None if is_asked else self._log.so_far(turn).at.get(_VOICED)

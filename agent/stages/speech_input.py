@@ -247,7 +247,8 @@ class SpeechInput:
         return is_taken
 
     async def commit(self) -> int:
-        """All audio since the last commit is one utterance. Returns its number.
+        """All audio since the last commit is one utterance. Returns its number; where speech is
+        detected and nobody has spoken since the last utterance ended, that one's.
 
         Raises ClientError where there is none, StageError where the detector is broken.
         """
@@ -257,9 +258,15 @@ class SpeechInput:
                 code="input_audio_buffer_commit_empty",
             )
         await self._queue.drained()
-        committed = await self._jobs.ask(self._stream.commit_buffer)
+        stream = self._stream
+        committed = await self._jobs.ask(
+            lambda: stream.commit_buffer() if stream.takes_commit else None
+        )
+        if committed is None:
+            return self.utterance
         self._jobs.committed(committed)
-        self._bounds[committed.utterance] = (int(self._committed), int(self.received))
+        first, _ = self._bounds.get(committed.utterance, (int(self._committed), 0))
+        self._bounds[committed.utterance] = (first, int(self.received))
         self._committed = self.received
         self.utterance = committed.utterance
         return committed.utterance

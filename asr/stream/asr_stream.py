@@ -243,6 +243,12 @@ class AsrStream:
         else:
             self._endpointer.end(utterance)
 
+    @property
+    def takes_commit(self) -> bool:
+        """True if a commit ends an utterance: always in push-to-talk; elsewhere while one is
+        open."""
+        return self._config.endpointing is None or self._open is not None
+
     def commit_buffer(self) -> CommittedBuffer:
         """End the utterance on the client's commit, with a final pass over all of its audio.
 

@@ -55,14 +55,15 @@ CLIENT: Final = {
 
 SERVER: Final = {
     "session.created": "The first event of a call: the whole session, with its defaults.",
-    "session.updated": "The whole session after a change, after a resumption, or after a handoff: "
-    "`model` is then the agent that took over.",
+    "session.updated": "The whole session after a change, after a resumption, when the caller's "
+    "language is found, or after a handoff: `model` is then the agent that took over.",
     "error": "What is wrong with an event of the client (`event_id`, `param`), or with the call. "
     "The session goes on.",
     "rate_limits.updated": "Always an empty list; clients expect the event.",
     "input_audio_buffer.speech_started": "The caller began to speak: stop what is playing. "
     "`audio_start_ms` counts all audio of the session.",
-    "input_audio_buffer.speech_stopped": "The turn is over, by the server's turn detection.",
+    "input_audio_buffer.speech_stopped": "The turn is over, by the server's turn detection. Where "
+    "`input_audio_buffer.committed` does not follow, there were no words in it.",
     "input_audio_buffer.committed": "The audio has become the item `item_id`.",
     "input_audio_buffer.cleared": "Audio that was not committed is forgotten.",
     "input_audio_buffer.timeout_triggered": "The caller was silent for `idle_timeout_ms`.",
@@ -81,7 +82,7 @@ SERVER: Final = {
     "response.output_item.done": "It is complete.",
     "response.content_part.added": "The text or audio of a message begins.",
     "response.content_part.done": "It is complete.",
-    "response.output_audio.delta": "Audio, base64, in the session's output format: at most 200 ms.",
+    "response.output_audio.delta": "Audio, base64, in the response's format: at most 200 ms.",
     "response.output_audio.done": "No more audio of this message.",
     "response.output_audio_transcript.delta": "Words, just before the audio that speaks them.",
     "response.output_audio_transcript.done": "All words that were spoken.",

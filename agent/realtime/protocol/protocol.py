@@ -8,8 +8,9 @@ Bad input never raises: `receive` answers it with a `Problem`, which the caller 
 
 A `session.update` counts for the frames behind it at once (audio in a new format may follow in the
 next frame), yet the session may still refuse it, for an unknown voice say. So updates wait in order
-until they are answered: by `SessionUpdated`, or by a `Problem` with the request's `event_id`. These
-requests carry an id made here, and `send` puts the client's own back into the error.
+until they are answered: by `SessionUpdated` (but for that of a handoff, or of a language that was
+found), or by a `Problem` with the request's `event_id`. These requests carry an id made here, and
+`send` puts the client's own back into the error.
 """
 
 import json
@@ -216,7 +217,7 @@ class RealtimeProtocol:
             self._expires_at_unix_s = notice.expires_at_unix_s
         elif notice.is_handoff:
             self._model = notice.settings.agent
-        elif self._pending:
+        elif self._pending and not notice.is_found:
             del self._pending[0]
         self._settings = notice.settings
         return self._session_json(kind, notice.settings)

@@ -1,7 +1,7 @@
 """Parser of `response.create`: settings of one response that differ from the session's."""
 
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from agent.errors import ClientError
 from agent.session.api.conversation import Item, ItemId, ItemReference, Modality
@@ -13,7 +13,6 @@ from .fields import MAX_ID_CHARS, Fields, invalid, wrong_type
 from .items import NewId, audio_of_parts, read_item
 from .session_update import (
     MAX_INSTRUCTIONS_CHARS,
-    MAX_OUTPUT_TOKENS,
     read_max_tokens,
     read_modality,
     read_parallel_tool_calls,
@@ -63,11 +62,9 @@ def read_options(response: Fields, new_id: NewId) -> ResponseOptions:
     return replace(options, ignored=with_ignored((), ignored)) if ignored else options
 
 
-def _read_max_tokens(response: Fields) -> int | None:
-    """An explicit "inf" must beat a limit of the session, so it is the largest number."""
-    if response.raw("max_output_tokens") == "inf":
-        return MAX_OUTPUT_TOKENS
-    return read_max_tokens(response)
+def _read_max_tokens(response: Fields) -> int | Literal["inf"] | None:
+    """An explicit "inf" must beat a limit of the session; None is that limit."""
+    return "inf" if response.raw("max_output_tokens") == "inf" else read_max_tokens(response)
 
 
 def _read_output(response: Fields) -> tuple[str | None, AudioEncoding | None]:

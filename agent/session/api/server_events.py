@@ -35,6 +35,8 @@ class SessionUpdated:
     settings: SessionSettings
     is_handoff: bool = False
     """No request of the client changed them: another agent took over."""
+    is_found: bool = False
+    """No request of the client changed them: the language that the caller speaks was found."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,8 @@ class ResponseOptions:
 
     instructions: str | None = None
     output_modality: Modality | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: int | Literal["inf"] | None = None
+    """"inf": as many as the reply takes, whatever the session's limit."""
     tools: tuple[dict[str, Any], ...] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -203,10 +204,12 @@ class ResponseOptions:
     """Fields without effect that the client set."""
 
     def applied(self, settings: SessionSettings) -> SessionSettings:
-        """The session's settings with this response's voice and encoding."""
-        if self.voice is None and self.output_encoding is None:
+        """The session's settings with this response's voice, encoding and limit of tokens."""
+        if (self.voice, self.output_encoding, self.max_output_tokens) == (None, None, None):
             return settings
+        limit = self.max_output_tokens or settings.max_output_tokens
         return settings.changed(
             voice=self.voice or settings.voice,
             output_encoding=self.output_encoding or settings.output_encoding,
+            max_output_tokens=None if limit == "inf" else limit,
         )

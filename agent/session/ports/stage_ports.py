@@ -208,7 +208,8 @@ class SpeechInputPort(Protocol):
         ...
 
     async def commit(self) -> int:
-        """All audio since the last commit is one utterance. Returns its number.
+        """All audio since the last commit is one utterance. Returns its number; where speech is
+        detected and nobody has spoken since the last utterance ended, that one's.
 
         Raises ClientError where there is none, StageError where speech input is broken.
         """

@@ -167,4 +167,4 @@ class Reply:
 
     @property
     def max_tokens(self) -> int | None:
-        return self.options.max_output_tokens or self.settings.max_output_tokens
+        return self.settings.max_output_tokens

@@ -517,7 +517,12 @@ async def _own_modality(made: Wired) -> None:
 async def _own_max_tokens(made: Wired) -> None:
     await made.answer({"max_output_tokens": 7})
     await made.answer()
-    assert made.chat.max_tokens == [7, None]
+    await made.update({"max_output_tokens": 9})
+    await made.answer({"max_output_tokens": "inf"})
+    for kind in ("response.created", "response.done"):
+        shown = [event["response"]["max_output_tokens"] for event in made.of(kind)]
+        assert shown == [7, "inf", "inf"]
+    assert made.chat.max_tokens == [7, None, None]
 
 
 async def _metadata(made: Wired) -> None:

@@ -162,6 +162,24 @@ async def test_the_other_agent_speaks_next_and_knows_what_was_said(words: str) -
     assert problems(call) == []
 
 
+async def test_a_client_that_is_lost_behind_the_switch_is_answered_by_the_other_agent() -> None:
+    agents = Agents()
+    words = "I will connect you with somebody who knows."
+    async with call_of(agents, Calling(words, (TO_BILLING,)), "Billing here.") as call:
+        listen(call)
+        call.ears.say("My bill is wrong.")
+        await until(lambda: bool(handoffs(call) and call.of(say.ReplyAudio)))
+        await asyncio.sleep(0.5)
+        call.session.client_lost()
+        assert call.session.will_answer
+        await asyncio.sleep(1)
+        call.session.client_back()
+        first, second = await replied(call, 2)
+        assert first.text
+        assert words.startswith(first.text)
+        assert second.text == "Billing here."
+
+
 @pytest.mark.parametrize("words", ["", "I will connect you."])
 async def test_a_turn_is_that_of_the_agent_that_began_to_answer_it(words: str) -> None:
     async with call_of(Agents(), Calling(words, (TO_BILLING,)), "Billing here.") as call:

@@ -1,6 +1,7 @@
 """A session's language: what follows it, at the start and when the client changes it."""
 
 import asyncio
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from agent.calls.session_start import IN_ENGLISH, SessionStart, instructions_in,
 from agent.config.layers import load_config
 from agent.errors import ClientError, StageError
 from agent.http.auth.principal import Principal
+from agent.realtime.protocol.protocol import RealtimeProtocol
 from agent.session.api import client_events as ask
 from agent.session.api import server_events as say
 from agent.session.api.settings import ResponseOptions, SessionSettings
@@ -199,6 +201,30 @@ async def test_what_is_found_is_none_of_the_clients_frames() -> None:
         gate.set()
         await call.until(say.SessionUpdated)
         assert call.session.settings.language == "de"
+
+
+async def test_what_is_found_answers_no_update_of_the_clients() -> None:
+    """An update that waits behind it would count as answered: audio would be read in the old
+    format, and a refusal would name an event that the client does not know."""
+    settings = SessionSettings(agent_language="auto")
+    protocol = RealtimeProtocol(settings, model="m")
+    async with call_with("Hallo.", settings=settings) as call:
+        gate = models_load(call)
+        call.ears.hear(SpeechResult(1, language="de"))
+        await asyncio.sleep(0.05)
+        output = {"voice": "nobody", "format": {"type": "audio/pcmu"}}
+        session = {"type": "realtime", "audio": {"output": output}}
+        frame = {"type": "session.update", "event_id": "mine", "session": session}
+        (update,) = protocol.receive(json.dumps(frame))
+        assert isinstance(update, ask.UpdateSession)
+        await call.session.handle(update)
+        gate.set()
+        (updated,) = await call.until(say.SessionUpdated)
+        protocol.send(updated)
+        assert protocol._asked is update.settings
+        (problem,) = await call.until(say.Problem)
+        (error,) = protocol.send(problem)
+        assert json.loads(error)["error"]["event_id"] == "mine"
 
 
 def test_another_server_goes_on_in_the_language_that_was_found() -> None:

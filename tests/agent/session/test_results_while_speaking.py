@@ -77,6 +77,31 @@ async def test_an_apology_has_no_options_of_a_request_that_was_cut() -> None:
     assert [bool(each.metadata) for each in begun] == [True, False]
 
 
+async def test_an_apology_leaves_a_response_that_waits_its_options() -> None:
+    """The response to a function's output was asked for while the one that called was spoken."""
+    options = ResponseOptions(output_modality="text", metadata={"kind": "x"})
+    chat = RememberingChat([Calling("Let me look at the clock for you.", (CALL,)), NOON])
+    async with call_with(chat=chat) as call:
+        listen(call)
+        await equip(call)
+        call.ears.say("What time is it?")
+        (called,) = await call.until(say.ReplyCalled)
+        assert isinstance(called, say.ReplyCalled)
+        output = FunctionOutput(ItemId("o1"), called.call.call_id, "12:00")
+        await call.session.handle(ask.CreateItem(output))
+        await call.session.handle(ask.CreateResponse(options))
+        await call.until(say.ReplyAudio)
+        number = begin(call, "Wait.", transcribes=False)
+        call.ears.hear(ev.SpeechPaused(number, 16_000))
+        await asyncio.sleep(0.1)
+        call.ears.hear(ev.TranscriptFailed(number, 1))
+        await call.until(say.ReplyEnded, 3)
+    begun = [each for each in call.notices if isinstance(each, say.ReplyStarted)]
+    assert [bool(each.metadata) for each in begun] == [False, False, True]
+    ended = [each.text for each in call.notices if isinstance(each, say.ReplyEnded)]
+    assert ended[2] == NOON
+
+
 @pytest.mark.parametrize("ducks", [False, True])
 async def test_a_backchannel_over_speech_in_front_of_a_written_response(ducks: bool) -> None:
     chat = RememberingChat([BOOKED, "{}", "Next."])

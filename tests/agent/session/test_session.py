@@ -319,7 +319,7 @@ async def test_a_commit_of_what_was_committed_already_is_answered() -> None:
     async with call_with("Fine.") as call:
         call.ears.say("Hello?")
         await call.until(say.ReplyEnded)
-        call.ears._pauses = call.ears.utterance  # as the real ears: their number is still the last
+        call.ears._pauses = call.ears.utterance  # as the real ears: the last one's number
         await call.session.handle(ask.CommitAudio(event_id="e1"))
         (problem,) = call.of(say.Problem)
         assert isinstance(problem, say.Problem)

@@ -310,6 +310,27 @@ async def test_a_recording_too_long_for_push_to_talk_is_refused_once() -> None:
         assert not any(isinstance(heard.event, ev.SpeechStarted) for heard in made.told)
 
 
+async def test_a_commit_behind_a_turn_that_was_detected_is_of_no_other_utterance() -> None:
+    """The turn-taking machine refuses it then; another number would be a message without words."""
+    async with ears() as made:
+        await made.hear(quiet(1))
+        assert await made.hearing.commit() == 0
+        await made.hear(np.concatenate([loud(1), quiet(1)]))
+        made.hearing.close(1)
+        await made.hear(quiet(0.5))
+        assert await made.hearing.commit() == 1
+        await made.hear(loud(1))
+        assert made.hearing.utterance == 2
+        assert await made.hearing.commit() == 2
+
+
+async def test_a_commit_of_detected_speech_lasts_as_long_as_that() -> None:
+    async with ears() as made:
+        await made.hear(np.concatenate([quiet(4), loud(1)]))
+        assert await made.hearing.commit() == 1
+        assert made.hearing.duration_s(1) == pytest.approx(1, abs=0.1)
+
+
 async def test_speech_in_audio_that_is_forgotten_meanwhile_has_not_begun() -> None:
     """Whoever is told that it began would wait for its end, and be told of another beginning."""
     async with ears() as made:

@@ -271,7 +271,7 @@ def test_a_response_out_of_band_with_its_own_input() -> None:
     assert answer.options == ResponseOptions(
         instructions="Be brief.",
         output_modality="text",
-        max_output_tokens=4096,
+        max_output_tokens="inf",
         tools=(),
         voice="joe",
         output_encoding="pcmu",
