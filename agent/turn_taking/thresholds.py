@@ -1,10 +1,11 @@
-"""Every number of turn-taking, each with what breaks when it is lower or higher.
+"""Numbers of turn-taking, each with what breaks when it is lower or higher.
 
 Four more are measured in audio and belong to the voice detector, below this package:
 `asr.EndpointingConfig` has the onset of speech (96 ms; over the agent's own voice 160 ms), the
 pause that starts a final pass (80 ms, setting `asr.pause_ms`) and the voice that resumes an
 utterance (64 ms). The weights of the end-of-turn model, and the silence per score, are data:
-`end_of_turn_model.json`.
+`end_of_turn_model.json`. Numbers of one rule alone stand in its module: `sound_rule.py` for other
+languages than English, `dialogue/`, `reply_outcome.py`.
 """
 
 from typing import Final
