@@ -133,7 +133,8 @@ is a hole in the response after a misheard "mm-hmm"."""
 
 SAID_AGAIN_NS: Final = 10_000_000_000
 """Time in which the same short word counts as meant, the second time: "Home." that was taken for a
-sound. Lower ignores who waits a sentence; higher stops for two "mm-hmm" that are misheard alike."""
+sound. Lower ignores a caller who says it again a sentence later; higher stops for two "mm-hmm" that
+are misheard alike."""
 
 FLOOR_AFTER_MS: Final = 480
 """Voice over the agent from which a partial transcript may stop the response, unless it begins with
