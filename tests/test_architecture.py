@@ -385,7 +385,9 @@ def test_the_architecture_page_names_what_exists() -> None:
         for each in expanded(name)
     }
     assert len(drawn) > 20
-    named |= {name if (ROOT / name).is_dir() else f"{name.removesuffix('.py')}.py" for name in drawn}
+    named |= {
+        name if (ROOT / name).is_dir() else f"{name.removesuffix('.py')}.py" for name in drawn
+    }
     assert len(named) > 80
     assert not sorted(name for name in named if not (ROOT / name).exists())
 
