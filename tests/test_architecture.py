@@ -428,7 +428,8 @@ def test_the_readmes_of_folders_name_modules_that_exist() -> None:
     the first column of a table of modules."""
     tops = (*MAY_IMPORT, "docs", "examples", "tests")
     files = {path.name for top in tops for path in (ROOT / top).rglob("*.py")}
-    missing, num_named = [], 0
+    missing: list[tuple[Path, str]] = []
+    num_named = 0
     for page in readmes():
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"`([\w{},*]+\.py)`", text):
