@@ -88,7 +88,7 @@ _MODULES = {
     "Budget": "account.budget",
     "BudgetError": "account.budget",
     "Clock": "account.clock",
-    "Deadline": "account.deadline",
+    "Deadline": "account.clock",
     "ManualClock": "account.clock",
     "Mark": "account.marks",
     "MarkName": "account.marks",

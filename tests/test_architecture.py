@@ -1,6 +1,7 @@
 """Shape of the code: which folder imports which, what pure modules avoid, sizes of folders."""
 
 import ast
+import fnmatch
 import re
 import sys
 from collections import defaultdict
@@ -369,26 +370,41 @@ def test_the_lists_above_name_what_exists() -> None:
 
 
 def test_the_architecture_page_names_what_exists() -> None:
-    """In backticks: paths of folders and modules."""
+    """In backticks and in the drawings: paths of folders and modules."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     tops = (*MAY_IMPORT, "web_demo", "docs", "examples", "tests")
+    drawings = "".join(text.split("```")[1::2])
     named = {
         name
         for name in re.findall(r"`([\w./]+)`", text)
         if name.rstrip("/").partition("/")[0] in tops
     }
-    assert len(named) > 50
+    drawn = {
+        each
+        for name in re.findall(rf"\b(?:{'|'.join(tops)})/[\w./{{}},]*[\w}}]", drawings)
+        for each in expanded(name)
+    }
+    assert len(drawn) > 20
+    named |= {
+        name if (ROOT / name).is_dir() else f"{name.removesuffix('.py')}.py" for name in drawn
+    }
+    assert len(named) > 80
     assert not sorted(name for name in named if not (ROOT / name).exists())
 
 
-def test_the_readmes_of_folders_name_what_exists() -> None:
-    """In backticks: paths from the root."""
-    pages = [
+def readmes() -> list[Path]:
+    """Those of folders."""
+    return [
         path
         for top in (*MAY_IMPORT, "web_demo", "examples", "tests")
         for path in (ROOT / top).rglob("README.md")
         if "node_modules" not in path.parts
     ]
+
+
+def test_the_readmes_of_folders_name_what_exists() -> None:
+    """In backticks: paths from the root."""
+    pages = readmes()
     assert len(pages) > 40
     tops = "|".join((*MAY_IMPORT, "web_demo", "docs", "examples", "tests"))
     missing = [
@@ -397,4 +413,34 @@ def test_the_readmes_of_folders_name_what_exists() -> None:
         for name in re.findall(rf"`((?:{tops})/[\w./]+)`", page.read_text(encoding="utf-8"))
         if not ((ROOT / name).exists() or (ROOT / f"{name}.py").exists())
     ]
+    assert not missing
+
+
+def expanded(name: str) -> list[str]:
+    """As a shell does: `a_{b,c}.py` is two names. One pair of braces at most."""
+    before, brace, rest = name.partition("{")
+    inner, _, behind = rest.partition("}")
+    return [f"{before}{each}{behind}" for each in inner.split(",")] if brace else [name]
+
+
+def test_the_readmes_of_folders_name_modules_that_exist() -> None:
+    """In backticks: files without their folder, like `test_{whisper,log_mel}.py`; and the names in
+    the first column of a table of modules."""
+    tops = (*MAY_IMPORT, "docs", "examples", "tests")
+    files = {path.name for top in tops for path in (ROOT / top).rglob("*.py")}
+    missing: list[tuple[Path, str]] = []
+    num_named = 0
+    for page in readmes():
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w{},*]+\.py)`", text):
+            num_named += 1
+            missing += [(page, each) for each in expanded(name) if not fnmatch.filter(files, each)]
+        for rows in re.findall(r"^\| modules? \|.*\n\|[-| ]+\n((?:\|.*\n)+)", text, re.MULTILINE):
+            first_cells = "".join(row.split("|")[1] for row in rows.splitlines())
+            for name in re.findall(r"`([\w/]+)`", first_cells):
+                num_named += 1
+                path = page.parent / name
+                if not (path.is_dir() or path.with_suffix(".py").exists()):
+                    missing.append((page, name))
+    assert num_named > 500
     assert not missing

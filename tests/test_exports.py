@@ -38,6 +38,13 @@ def test_public_names(package: str, name: str) -> None:
     assert name in module.__all__
 
 
+@pytest.mark.parametrize("package", [*PUBLIC, "engine_plugins", "languages", "latency_budget"])
+def test_every_name_that_a_package_lists_is_there(package: str) -> None:
+    """Most are imported on first use, so that a wrong module shows no sooner."""
+    module = importlib.import_module(package)
+    assert [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)] == []
+
+
 def test_an_earlier_name_still_works() -> None:
     from agent import client_events
 

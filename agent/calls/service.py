@@ -1,8 +1,9 @@
 """Call service: admission, session and end of every call, whatever its transport.
 
-A *transport* carries a call: WebSockets of clients
-(`agent/realtime/transport.py`), or the media stream of a telephone call
-(`agent/telephony/transport.py`)."""
+A *transport* carries a call: WebSockets of clients (`agent/realtime/transport.py`), WebRTC
+(`agent/webrtc/transport.py`), or the media stream of a telephone call
+(`agent/telephony/transport.py`).
+"""
 
 import asyncio
 import logging
@@ -278,7 +279,7 @@ class CallService:
         """Admission control: the reason why there is no line for this principal, or None. As many
         calls as needed give way among those that wait for their client; reserved telephone calls do
         not. `scope`: of the client's request; None on telephone lines, where an address stands for
-        many callers, whosever key orders or brings their calls. `may_be_due`: the call may be a
+        many callers, whatever key orders or brings their calls. `may_be_due`: the call may be a
         reserved one.
         """
         if self._stages.status != "ready":
@@ -297,7 +298,7 @@ class CallService:
             if not waiting.can_give_way():
                 return replace(CROWDED, message=f"{crowd.reason} Try again later.")
             number = 1
-        # Only now that nothing refuses: a call that gives way does so for somebody.
+        # Only now that nothing refuses: no call gives way to one that is refused after all.
         if of_key:
             give_way(principal.key_id, of_key)
         if number > of_key:

@@ -59,8 +59,9 @@ PROTOCOLS: Final = (EXTENDED_PROTOCOL, PLAIN_PROTOCOL)
 """Subprotocols of voice sockets."""
 
 BROKEN: Final = frozenset({1006, 1011, 1014, errors.CLOSE_COMES_BACK})
-"""Close codes that no client gives who hangs up: there was none; the client's keepalive got no
-answer; something between had none from it; the client gave the connection up, but not the call."""
+"""Close codes of a connection that broke, where a client that hangs up sends another: 1006, there
+was no close frame; 1011, the client's keepalive got no answer; 1014, a proxy got none from the
+client; 4408, the client gave up the connection and not the call."""
 
 Take = Callable[[str | bytes], Awaitable[Sequence[Request]]]
 """Processes one frame of the client. Returns its requests."""

@@ -7,8 +7,14 @@ clients. Everything here runs on one event loop inside one TaskGroup that ends w
 nothing outlives it.
 
 A lost connection: the axis of the caller's audio has no gap, it counts what was received. The
-agent's voice, as reference of the ears' echo detection, counts from the client's return. What the
-machine makes of the loss stands in `agent/turn_taking/connection_handlers.py`.
+agent's voice, as reference of the echo gate, counts from the client's return. What the machine
+makes of the loss stands in `agent/turn_taking/connection_handlers.py`.
+
+Which response comes next: the machine says only when one begins (`StartReply`). What it is like
+stands here, as options and whether the client asked for it: `_response_options` and `_is_asked` of
+the next one, which `_script` may give fixed words; `_unheard` of the current one, until it is
+released; `_again` of one that speech cut before that, which begins anew where the speech was noise;
+`_displaced` of one that waits behind an announcement.
 """
 
 import asyncio
@@ -193,7 +199,8 @@ class Session:
         """Options of the current response, and whether it was asked for, while nothing of it was
         heard."""
         self._again: tuple[ResponseOptions, bool] | None = None
-        """Those of a response that speech cut before that. If there are no words it begins anew."""
+        """Those of a response that speech cut before anything of it was heard. It begins anew where
+        the speech has no words."""
         self._request_id: str | None = None
         """The client's event id of the request that the machine refuses."""
         self._rearm = asyncio.Event()

@@ -12,7 +12,7 @@ from latency_budget.account.marks import MarkName
 from .api import server_events as say
 
 SAMPLES_PER_MS: Final = 16
-"""Samples per millisecond of the ears' axis: 16 kHz."""
+"""Samples per millisecond of the speech input's axis: 16 kHz."""
 
 
 class UserItems:
@@ -63,7 +63,7 @@ class UserItems:
             self._known(uncommitted)
 
     def announce_speech(self, utterance: int, at_sample: int) -> None:
-        """Send that an utterance began, at this sample of the ears' axis."""
+        """Send that an utterance began, at this sample of the speech input's axis."""
         start_ms = self.origin_ms + at_sample // SAMPLES_PER_MS
         self._notify(say.SpeechStarted(self._item_of(utterance), start_ms))
 

@@ -47,8 +47,8 @@ TAIL_AFTER_S: Final = 8.0
 short: what is left then fits the recognizer's least window."""
 
 SLOWED_EFFORT: Final = Effort(decodes_tail=True, skips_partials=True, pauses_later=True)
-"""That of a caller whose audio comes faster than beside others it is taken: few passes, and short
-ones. Whoever else waits for the recognizer does so for one of them."""
+"""Effort for a caller whose audio comes faster than it is taken beside other calls: few passes, and
+short ones, for another call waits for one of them at most."""
 
 MAX_BOUNDS: Final = 64
 """Utterances whose first and last samples are kept. Nothing asks for older ones."""

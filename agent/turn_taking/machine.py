@@ -53,7 +53,8 @@ What was tried: deciding the end of turn from wall-clock timers alone. A client 
 faster than real time, or in bursts, then gets cut in on; silence is counted in samples for that
 reason.
 
-Every number is in `thresholds.py`.
+The numbers are in `thresholds.py`, the fitted ones in `end_of_turn_model.json`. Those of one rule
+alone stand in its module: `sound_rule.py`, `dialogue/`.
 """
 
 from typing import Final

@@ -1,10 +1,11 @@
-"""Every number of turn-taking, each with what breaks when it is lower or higher.
+"""Numbers of turn-taking, each with what breaks when it is lower or higher.
 
 Four more are measured in audio and belong to the voice detector, below this package:
 `asr.EndpointingConfig` has the onset of speech (96 ms; over the agent's own voice 160 ms), the
 pause that starts a final pass (80 ms, setting `asr.pause_ms`) and the voice that resumes an
 utterance (64 ms). The weights of the end-of-turn model, and the silence per score, are data:
-`end_of_turn_model.json`.
+`end_of_turn_model.json`. Numbers of one rule alone stand in its module: `sound_rule.py` for other
+languages than English, `dialogue/`, `reply_outcome.py`.
 """
 
 from typing import Final
@@ -132,7 +133,8 @@ is a hole in the response after a misheard "mm-hmm"."""
 
 SAID_AGAIN_NS: Final = 10_000_000_000
 """Time in which the same short word counts as meant, the second time: "Home." that was taken for a
-sound. Lower ignores who waits a sentence; higher stops for two "mm-hmm" that are misheard alike."""
+sound. Lower ignores a caller who says it again a sentence later; higher stops for two "mm-hmm" that
+are misheard alike."""
 
 FLOOR_AFTER_MS: Final = 480
 """Voice over the agent from which a partial transcript may stop the response, unless it begins with

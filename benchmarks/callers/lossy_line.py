@@ -37,7 +37,6 @@ class DatagramPath:
         """Packets that arrive after one that was sent later."""
         self._line = line
         self._random = random.Random(seed)
-        self._latest_ns = 0
         self._in_flight: list[int] = []
         """Arrivals of packets that were sent, in order of sending; those that have arrived go."""
 

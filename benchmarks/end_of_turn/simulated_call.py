@@ -16,6 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 import asr
+from agent.config.schema import Config
+from agent.config.sources import read_config
+from agent.errors import BenchError
 from agent.turn_taking import commands as cmd
 from agent.turn_taking import events as ev
 from agent.turn_taking.end_of_turn import TurnRules
@@ -24,6 +27,7 @@ from agent.turn_taking.machine import TurnTaking
 from asr.recognition.transcripts import DecodeJob, FinalTranscript, Hypothesis, PartialTranscript
 from asr.speech_detection.vad import FRAME
 from asr.stream.asr_stream import Listener
+from latency_budget.account.clock import SystemClock
 
 NS_PER_SAMPLE: Final = 1_000_000_000 // asr.RATE_HZ
 
@@ -31,6 +35,24 @@ Float32 = npt.NDArray[np.float32]
 
 WaitMs = Callable[[Evidence], float]
 """Decision: from the evidence about a pause to the silence in ms after which the turn is over."""
+
+SpeechModels = tuple[asr.VoiceDetector, asr.Transcriber, asr.EndOfTurnModel]
+"""Models that hear a caller: detector, recognizer and end-of-turn model."""
+
+
+def load_models(config: Config | None = None) -> SpeechModels:
+    """Load the models of these settings; of those that are in force, without any. Raises
+    BenchError."""
+    from agent.stages.load_progress import Conversion
+    from agent.stages.loading import Loading  # imports the stages: takes seconds
+    from agent.stages.model_store.catalogue import ModelStore
+
+    config, clock = config or read_config(), SystemClock()
+    load = Loading(config, ModelStore(), clock, Conversion(config.llm_engine.model, clock))
+    try:
+        return load.detector(), load.recognizer(), load.turn_model()
+    except asr.ModelError as error:
+        raise BenchError(str(error)) from None
 
 
 class PauseEvidence:

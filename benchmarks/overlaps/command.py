@@ -16,15 +16,13 @@ from typing import Any, Final
 
 import asr
 from agent.client.simulated_caller.summary import percentiles_ms
-from agent.errors import BenchError
 from asr.recognition.transcripts import Hypothesis
-from benchmarks.end_of_turn.simulated_call import Float32
+from benchmarks.end_of_turn.simulated_call import Float32, SpeechModels, load_models
 from benchmarks.statistics import wilson_interval
 from benchmarks.voice.report import heading, save
-from latency_budget.account.clock import SystemClock
 
 from .clips import Clip, read_clips
-from .overlap_call import Client, Models, OverlapCall, Overlapped
+from .overlap_call import Client, OverlapCall, Overlapped
 
 CLIENTS: Final[tuple[Client, ...]] = ("stock", "ducks")
 
@@ -49,7 +47,7 @@ class Remembering:
 
 
 def measure(
-    clips: Sequence[Clip], models: Models, seed: int, *, words_only: bool = False
+    clips: Sequence[Clip], models: SpeechModels, seed: int, *, words_only: bool = False
 ) -> list[Overlapped]:
     """Say each clip over a reply of each kind of client, and each backchannel over a question."""
     detector, recognizer, judge = models
@@ -177,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     clips = read_clips(options.folder)
     if options.voices:
         clips = [each for each in clips if each.voice in options.voices]
-    calls = measure(clips, _models(), options.seed, words_only=options.words_only)
+    calls = measure(clips, load_models(), options.seed, words_only=options.words_only)
     result = {
         **heading("overlaps", vars(options)),
         "calls": len(calls),
@@ -197,20 +195,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     print("".join(f"{line}\n" for line in missed), end="")
     return int(bool(missed))
-
-
-def _models() -> Models:
-    from agent.config.sources import read_config
-    from agent.stages.load_progress import Conversion
-    from agent.stages.loading import Loading  # imports the stages: takes seconds
-    from agent.stages.model_store.catalogue import ModelStore
-
-    config, clock = read_config(), SystemClock()
-    load = Loading(config, ModelStore(), clock, Conversion(config.llm_engine.model, clock))
-    try:
-        return load.detector(), load.recognizer(), load.turn_model()
-    except asr.ModelError as error:
-        raise BenchError(str(error)) from None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,14 +25,17 @@ from agent.turn_taking.tables import Caller
 from asr.recognition.transcripts import DecodeJob, Hypothesis, PartialTranscript
 from asr.speech_detection.vad import FRAME
 from asr.stream.asr_stream import Listener
-from benchmarks.end_of_turn.simulated_call import NS_PER_SAMPLE, Float32, VirtualCall
+from benchmarks.end_of_turn.simulated_call import (
+    NS_PER_SAMPLE,
+    Float32,
+    SpeechModels,
+    VirtualCall,
+)
 from latency_budget.account.turn import TurnId
 
 from .clips import Clip
 
 Client = Literal["stock", "ducks"]
-Models = tuple[asr.VoiceDetector, asr.Transcriber, asr.EndOfTurnModel]
-
 PASS_MS: Final = 150.0
 """Duration in ms of a pass over a short utterance, beside a reply that is being made."""
 
@@ -104,7 +107,7 @@ class OverlapCall:
         self,
         clip: Clip,
         client: Client,
-        models: Models,
+        models: SpeechModels,
         rng: random.Random,
         *,
         is_answer: bool = False,

@@ -59,10 +59,15 @@ from asr.audio.samples import frame_rms, last_voiced_sample
 from asr.recognition.transcripts import DecodeJob, Hypothesis
 from asr.speech_detection.vad import FRAME
 from asr.stream.asr_stream import Listener
-from benchmarks.end_of_turn.simulated_call import NS_PER_SAMPLE, Float32, VirtualCall
+from benchmarks.end_of_turn.simulated_call import (
+    NS_PER_SAMPLE,
+    Float32,
+    SpeechModels,
+    VirtualCall,
+    load_models,
+)
 from benchmarks.end_of_turn.simulation import NEVER_MS, Timing
 from benchmarks.signals.recordings import SUFFIXES
-from latency_budget.account.clock import SystemClock
 from latency_budget.account.marks import MarkName
 from latency_budget.account.turn import SessionId, TurnId
 from latency_budget.account.turn_record import Outcome
@@ -331,7 +336,7 @@ class AccountedCall:
         kind: Kind,
         sentence: Sentence,
         over: Float32,
-        models: tuple[asr.VoiceDetector, asr.Transcriber, asr.EndOfTurnModel],
+        models: SpeechModels,
         rng: random.Random,
         *,
         ducks: bool,
@@ -558,7 +563,7 @@ class _Followed(VirtualCall):
 def measure(
     said: Material,
     num_calls: int,
-    models: tuple[asr.VoiceDetector, asr.Transcriber, asr.EndOfTurnModel],
+    models: SpeechModels,
     seed: int,
 ) -> list[Heard]:
     """Hold so many calls."""
@@ -652,7 +657,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     half = "b" if options.fit else "a"
     said = material(options.folders, half, options.calls, installed_voices(), options.seed)
-    heard = measure(said, options.calls, _models(), options.seed)
+    heard = measure(said, options.calls, load_models(), options.seed)
     wrong = [
         {
             "kind": each.kind,
@@ -683,20 +688,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     print("".join(f"{line}\n" for line in missed), end="")
     return int(bool(missed))
-
-
-def _models() -> tuple[asr.VoiceDetector, asr.Transcriber, asr.EndOfTurnModel]:
-    from agent.config.sources import read_config
-    from agent.stages.load_progress import Conversion
-    from agent.stages.loading import Loading  # imports the stages: takes seconds
-    from agent.stages.model_store.catalogue import ModelStore
-
-    config, clock = read_config(), SystemClock()
-    load = Loading(config, ModelStore(), clock, Conversion(config.llm_engine.model, clock))
-    try:
-        return load.detector(), load.recognizer(), load.turn_model()
-    except asr.ModelError as error:
-        raise BenchError(str(error)) from None
 
 
 def _parser() -> argparse.ArgumentParser:

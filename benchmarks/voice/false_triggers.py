@@ -21,7 +21,6 @@ import numpy as np
 
 import asr
 from agent.client.simulated_caller.microphone import RecordingError, load_recording
-from agent.config.schema import Config
 from agent.config.sources import read_config
 from agent.errors import BenchError
 from agent.turn_taking import commands as cmd
@@ -31,11 +30,11 @@ from asr.recognition.transcripts import DecodeJob, Hypothesis, PartialTranscript
 from asr.speech_detection.vad import FRAME
 from asr.stream.asr_stream import Listener
 from benchmarks.callers.telephone_channel import LINE_RATE_HZ, over_telephone
-from benchmarks.end_of_turn.simulated_call import Float32, VirtualCall
+from benchmarks.end_of_turn.simulated_call import Float32, VirtualCall, load_models
 from benchmarks.end_of_turn.simulation import TAIL_S, Timing
 from benchmarks.signals.noise import SOUNDS, make_sound
 from benchmarks.signals.recordings import SUFFIXES
-from latency_budget.account.clock import SystemClock, unix_ns
+from latency_budget.account.clock import unix_ns
 from latency_budget.account.turn import TurnId
 from latency_budget.host import machine
 
@@ -231,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for folder in (path for path in options.recordings if path.is_dir()):
         files += sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     config = read_config()
-    detector, recognizer, judge = _models(config)
+    detector, recognizer, judge = load_models(config)
     listening = asr.ListenerConfig(endpointing=asr.EndpointingConfig(pause_ms=config.asr.pause_ms))
     result = report(
         measure(sounds(files, options), detector, recognizer, judge, listening), options
@@ -243,19 +242,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     print(f"GATE MISSED: {result['answers']} answers > {gate}")
     return 1
-
-
-def _models(config: Config) -> tuple[asr.VoiceDetector, asr.Transcriber, asr.EndOfTurnModel]:
-    from agent.stages.load_progress import Conversion
-    from agent.stages.loading import Loading  # imports the stages: takes seconds
-    from agent.stages.model_store.catalogue import ModelStore
-
-    clock = SystemClock()
-    load = Loading(config, ModelStore(), clock, Conversion(config.llm_engine.model, clock))
-    try:
-        return load.detector(), load.recognizer(), load.turn_model()
-    except asr.ModelError as error:
-        raise BenchError(str(error)) from None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -36,6 +36,7 @@ from benchmarks.end_of_turn.noisy_call import (
     SpokenSpan,
     lengthened,
 )
+from benchmarks.end_of_turn.simulated_call import load_models
 from benchmarks.end_of_turn.simulation import NEVER_MS
 from benchmarks.end_of_turn.turn_data import (
     LabelledTurn,
@@ -58,7 +59,6 @@ from benchmarks.signals.noise_suppressors import (
     MakeSuppressor,
 )
 from benchmarks.statistics import wilson_interval
-from latency_budget.account.clock import SystemClock
 
 from .options import positive
 from .report import heading, save
@@ -259,20 +259,12 @@ def default_conditions(noises: Mapping[str, MakeNoise], *, is_room: bool) -> lis
 
 
 def _models() -> CallModels:
-    from agent.stages.load_progress import Conversion
-    from agent.stages.loading import Loading  # imports the stages: takes seconds
-    from agent.stages.model_store.catalogue import ModelStore
-
-    config, clock = read_config(), SystemClock()
-    load = Loading(config, ModelStore(), clock, Conversion(config.llm_engine.model, clock))
+    config = read_config()
     listening = asr.ListenerConfig(
         endpointing=asr.EndpointingConfig(pause_ms=config.asr.pause_ms),
         early_ms=config.asr.early_ms,
     )
-    try:
-        return CallModels(load.detector(), load.recognizer(), load.turn_model(), listening)
-    except asr.ModelError as error:
-        raise BenchError(str(error)) from None
+    return CallModels(*load_models(config), listening)
 
 
 _HEAD: Final = (

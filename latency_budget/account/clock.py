@@ -24,13 +24,6 @@ class Deadline:
     def after_ms(cls, ms: float, *, now_ns: int) -> "Deadline":
         return cls(now_ns + round(ms * 1_000_000))
 
-    def remaining_ns(self, now_ns: int) -> int:
-        """Time left in ns; negative once the deadline has passed."""
-        return self.at_ns - now_ns
-
-    def passed(self, now_ns: int) -> bool:
-        return now_ns >= self.at_ns
-
 
 class Clock(Protocol):
     """Source of monotonic time. Any thread may call it."""

@@ -34,8 +34,8 @@ put in front of it: that stage's stretch ends there.
 
 An early opener (`early_opener`) is spoken at a lower certainty than the answer needs: such a turn
 has the end-to-end time of the opener, which is the first audible sample, and `answer_audible` says
-when the answer came. Without that nothing was answered, whoever stopped it: the turn is not counted
-as answered, nor as cut in, and has no end-to-end time.
+when the answer came. Without that nothing was answered, whatever stopped it: the turn is not
+counted as answered, nor as cut in, and has no end-to-end time.
 
 A turn is cut in where the reply was audible before the last voiced frame of the utterance, or where
 `cut_in` says that speech of the same turn went on afterwards; it has no end-to-end time. Whether it

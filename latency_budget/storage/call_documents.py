@@ -27,8 +27,8 @@ most: a shorter time would try those too soon, a longer one holds messages when 
 back."""
 
 MAX_QUEUED_DAYS: Final = 8
-"""Days after which a message is deleted whoever it was for: endpoints give up after a week at most,
-and one that was taken out of the settings never asks for its messages."""
+"""Days after which a message is deleted, for whatever endpoint: endpoints give up after a week at
+most, and one that was taken out of the settings never asks for its messages."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ Theory of operation
 wrong time server) would delete a month too much, for good. So age is counted along what was stored,
 from now back, and a time without anything counts for `MAX_GAP_NS` at most: a step costs no more
 than a week. That holds for `CONFIRM_NS`, counted in the same way: a gap that what was stored since
-has left days behind was a holiday, or somebody would have put the clock right, and counts in full.
+has left days behind was a holiday, because a wrong clock would have been put right by then, and
+counts in full.
 
 Time in which this process has run, by its monotonic clock, counts in full whatever was stored: so a
 service to which nobody speaks forgets as well. The rule needs no memory of its own, and holds

@@ -103,7 +103,7 @@ class TurnStore:
         clock: Clock | None = None,
     ) -> None:
         """Nothing is opened before `start`. `replica`: name of this server in its rows. `max_turns`
-        limits calls as well, and both limits are those of the database, whoever stored its rows.
+        limits calls as well, and both limits are those of the database, not of one server's rows.
         `on_unstored`: called on the store's thread with a call whose webhook messages find tables
         of a newer program; without it they are dropped and counted. `wall_ns`: the time in ns since
         1970; `clock`: how long the process has run. Raises ValueError for limits below 1, and

@@ -7,10 +7,10 @@ four kinds of entries, and nothing else:
 
 - *values*: bytes that expire. `take` reads and deletes in one step, so that a token works once on
   all servers together; `put_if_absent` writes unless there is one, so that one of two servers wins.
-- *records*: named fields under the *lease* of one holder. A record is written by whoever holds its
-  lease, and by nobody else: each write compares the lease in the same step. `take_over` gives the
-  record to another holder, and the old one gets `LeaseLostError` with its next write. The lease has
-  no time of its own: it expires with the record, which its holder keeps alive.
+- *records*: named fields under the *lease* of one holder. Only the holder of its lease writes a
+  record: each write compares the lease in the same step. `take_over` gives the record to another
+  holder, and the old one gets `LeaseLostError` with its next write. The lease has no time of its
+  own: it expires with the record, which its holder keeps alive.
 - *slots*: places of which a name has a limited number, each held by a member until it expires.
 - *sets*: members that are added and never removed.
 
@@ -133,7 +133,7 @@ class StateStore(Protocol):
     async def take_slot(
         self, name: str, member: str, holder: str, limit: int, ttl_s: float, *, renews: bool = False
     ) -> bool:
-        """Hold one of `limit` slots for `ttl_s`: the member's own, whoever holds it, or a free one.
+        """Hold one of `limit` slots for `ttl_s`: the member's own, of any holder, or a free one.
         Returns False where all are other members'. `renews`: the member's slot is left to the
         holder that has taken it since. Neither id has a blank."""
         ...

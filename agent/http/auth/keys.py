@@ -41,7 +41,7 @@ class KeyFileError(HalfsecError):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key, without what opens the door."""
+    """One key, with the digest of its secret in place of the secret."""
 
     token_id: str
     name: str

@@ -176,7 +176,7 @@ class AuthMiddleware:
         return with_headers
 
     async def _unknown(self, scope: Scope, credential: str | None) -> HttpRefusal:
-        """The answer to who has no key, or a wrong one."""
+        """The answer to a client without a key, or with a wrong one."""
         if credential is None:
             return _no_key(scope)
         address = str((scope.get("client") or ("unknown", 0))[0])

@@ -10,8 +10,8 @@ the loopback, the address bound, `agent.allowed_hosts`. Where every address is b
 is ours: a name can be pointed somewhere else, an address can't.
 
 *Origin*. Any page may open a WebSocket to anywhere. Our own page comes from the host it calls;
-others are in `agent.allowed_origins`. The door (`middleware.py`) asks this of every WebSocket, and
-of every request that may change something.
+others are in `agent.allowed_origins`. The middleware (`middleware.py`) checks this for every
+WebSocket, and for every request that may change something.
 """
 
 import ipaddress

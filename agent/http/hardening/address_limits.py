@@ -1,14 +1,14 @@
 """Limits per address: connections, requests a second, calls.
 
 Theory of operation: connections and requests are judged by the address of the TCP peer, before a
-byte of theirs is read, so that turning one away costs a tenth of a millisecond. Who is turned away
-for coming too fast is not counted: others behind the same address come in as soon as there is
-room. Proxies that the operator trusts speak for many, so they are not judged here; calls are, by
-the address that such a proxy gives.
+byte of theirs is read, so that turning one away costs a tenth of a millisecond. A client that is
+turned away for coming too fast is not counted: others behind the same address come in as soon as
+there is room. Proxies that the operator trusts speak for many, so they are not judged here; calls
+are, by the address that such a proxy gives.
 
 Memory: counts exist while something is counted, and there are only so many connections. The paces
-of the latest `MAX_ADDRESSES` addresses are kept; who has more of those is held by the number of
-connections in all.
+of the latest `MAX_ADDRESSES` addresses are kept; a client that has more of those is limited by the
+number of connections in all.
 """
 
 from collections import Counter, OrderedDict

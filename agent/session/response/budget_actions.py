@@ -63,11 +63,11 @@ class BudgetActions:
         ears: SpeechInputPort,
         chat: ChatPort,
         detection: TurnDetection | None,
-        warming: IdlePrefill,
+        prefill: IdlePrefill,
     ) -> None:
         """`detection`: the client's turn detection."""
         self._detection = detection
-        self._warming = warming
+        self._prefill = prefill
         self._policy = policy
         self._clock = clock
         self._log = log
@@ -150,7 +150,7 @@ class BudgetActions:
     def _use_small_model(self, *, small: bool) -> None:
         before, self._is_small = self._is_small, self._chat.use_small_model(small=small)
         if self._is_small is not before:
-            self._warming.changed()  # it has the whole history to read, and now there is time
+            self._prefill.changed()  # it has the whole history to read, and now there is time
 
     def _progress(self, turn: TurnId) -> Progress | None:
         return progress_of(self._log.so_far(turn).at, self._clock.now_ns())

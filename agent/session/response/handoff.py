@@ -16,8 +16,8 @@ from agent.session.api.settings import SessionSettings
 from agent.session.ports.stage_ports import ToolsPort
 
 MAX_HANDOFFS: Final = 3
-"""Most handoffs after the caller's last words. Fewer keep a front desk from handing on to whom its
-colleague would; more are agents that hand a caller round in a circle."""
+"""Most handoffs after the caller's last words. Fewer stop chains that make sense (front desk,
+billing, refunds); more are agents that hand a caller round in a circle."""
 
 TOO_MANY: Final = (
     "Error: this caller has been handed on often enough. Don't hand them on; answer them yourself."

@@ -99,5 +99,5 @@ async def test_a_call_goes_on_as_a_fresh_one_with_the_same_context(
         await on.answered()
         assert on.messages() == tail_of(on)
         assert "Miriam" in " ".join(on.summary())
-    assert await on.num_pages() >= 0
+    await on.num_pages()  # which checks the cache
     assert not engine._core.has_work

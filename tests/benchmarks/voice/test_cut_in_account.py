@@ -142,7 +142,7 @@ def test_a_missed_gate_fails(
     models = Loudness(), ByLevel({}), Sure()
     monkeypatch.setattr(bench, "material", lambda *_: said)
     monkeypatch.setattr(bench, "installed_voices", list)
-    monkeypatch.setattr(bench, "_models", lambda: models)
+    monkeypatch.setattr(bench, "load_models", lambda: models)
     out = tmp_path / "found.json"
     assert bench.main(["--calls", "2", gate, "0.9", "--json", str(out)]) == 1
     assert "GATE MISSED" in capsys.readouterr().out

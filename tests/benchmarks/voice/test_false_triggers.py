@@ -12,6 +12,7 @@ import asr
 from agent.config.sources import read_config
 from agent.errors import BenchError
 from asr.recognition.transcripts import Hypothesis
+from benchmarks.end_of_turn.simulated_call import load_models
 from benchmarks.signals.noise import SOUNDS, make_sound
 from benchmarks.voice import false_triggers
 from benchmarks.voice.false_triggers import BLOCK_S, Tally, measure, report, sounds
@@ -101,7 +102,7 @@ def test_music_on_hold_is_no_words_and_who_comes_back_is_heard() -> None:
     """Through a telephone's line. The agent is not made to talk to the music."""
     for name in ("whisper-tiny.en", "silero-vad", "smart-turn"):
         model_path(name)
-    models = false_triggers._models(read_config())
+    models = load_models(read_config())
     music = false_triggers._on_the_line(make_sound("music", 1, 40.0), True)
     words = recording("vm-nobodyavail", asr.RATE_HZ).astype(np.float32) / np.float32(32768)
     back = false_triggers._on_the_line(words, True)
