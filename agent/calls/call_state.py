@@ -92,6 +92,7 @@ class _Session:
     answers_caller: bool
     apart: tuple[str, ...] = ()
     response_waits: bool = False
+    has_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,7 @@ class CallStateEncoder:
                     session.answers_caller,
                     session.apart,
                     session.response_waits,
+                    session.has_dropped,
                 )
             ),
             "order": self._order[1],
@@ -237,6 +239,7 @@ def read_state(fields: Mapping[str, bytes]) -> CallState:
             earlier,
             known.apart,
             known.response_waits,
+            known.has_dropped,
         )
     except KeyError as error:
         raise UnreadableStateError(f"its record lacks {str(error)[:80]}") from None

@@ -280,7 +280,7 @@ class CallRegistry:
         if self.exporter is not None:
             offset_ns = call.began.unix_ns - call.began.now_ns
             model = shown_model(self._config.llm_engine.model)
-            self.exporter.add(FinishedTurn(kept, model, offset_ns))
+            self.exporter.add(FinishedTurn(kept, model, offset_ns, call.file_stem))
         return entry
 
     def leave(self, call: ActiveCall) -> None:
@@ -345,6 +345,7 @@ class CallRegistry:
                 end_unix_ns,
                 call.num_turns,
                 call.p50_ms,
+                call.file_stem,
             )
         )
 

@@ -390,7 +390,7 @@ class CallService:
         finally:
             if may_go_elsewhere and code != errors.CLOSE_DRAINING:
                 code = errors.CLOSE_OVERLOADED  # its record is kept, for another try
-            if code != errors.CLOSE_TAKEN_OVER:
+            if code != errors.CLOSE_TAKEN_OVER and not may_go_elsewhere:
                 self._report_end(call, code, reason)
             held.reservation.leave()
             _log_end(call, code, reason)

@@ -298,7 +298,7 @@ class FleetCalls:
     async def _leave_to(self, session_id: str) -> None:
         """End what this server still has of the call, from before it was resumed elsewhere. Raises
         StoreUnavailableError where that takes too long."""
-        if (stale := self._writers.pop(session_id, None)) is not None:
+        if (stale := self._writers.get(session_id)) is not None:
             stale.lose()
             try:
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):

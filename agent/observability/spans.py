@@ -6,7 +6,8 @@ longer than 500 ms would find every call. The call is one more span, sent at its
 turn has a link; `session.id` and `gen_ai.conversation.id` relate them in every backend.
 
 Ids are computed from session and turn: no id is stored during a call, and a batch that is sent
-twice, because the response was lost, is the same trace twice and not two traces.
+twice, because the response was lost, is the same trace twice and not two traces. A server that
+takes a call over counts its turns anew, so there the name of its part stands for the session.
 
 Times: a call's monotonic clock is mapped to the wall clock once, when the call begins. All its
 spans then have the precision of the ledger, even if the wall clock is set meanwhile.
@@ -77,6 +78,8 @@ class FinishedTurn:
     """Name of the language model."""
     unix_offset_ns: int
     """Offset in ns from the monotonic clock to Unix time."""
+    part: str = ""
+    """Name of the part of the call that this server has; empty where it began here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class FinishedCall:
     num_turns: int
     p50_ms: float | None
     """Median of the turns' latency in ms; None where none was measured."""
+    part: str = ""
+    """As of its turns."""
 
 
 Finished = FinishedTurn | FinishedCall
@@ -106,12 +111,12 @@ def spans_of(finished: Finished) -> tuple[SpanData, ...]:
     return (turn, *_stage_spans(finished, turn))
 
 
-def call_id(session: SessionId) -> SpanId:
-    return _id(session)
+def call_id(session: SessionId, part: str = "") -> SpanId:
+    return _id(part or session)
 
 
-def turn_id(session: SessionId, turn: TurnId) -> SpanId:
-    return _id(session, turn)
+def turn_id(session: SessionId, turn: TurnId, part: str = "") -> SpanId:
+    return _id(part or session, turn)
 
 
 def _id(*parts: object) -> SpanId:
@@ -121,7 +126,7 @@ def _id(*parts: object) -> SpanId:
 
 def _call_span(call: FinishedCall) -> SpanData:
     return SpanData(
-        call_id(call.session),
+        call_id(call.session, call.part),
         "call",
         call.start_unix_ns,
         max(call.start_unix_ns, call.end_unix_ns),
@@ -136,7 +141,7 @@ def _call_span(call: FinishedCall) -> SpanData:
 def _turn_span(finished: FinishedTurn, start_unix_ns: int) -> SpanData:
     entry = finished.entry
     return SpanData(
-        turn_id(entry.session, entry.record.turn),
+        turn_id(entry.session, entry.record.turn, finished.part),
         "turn",
         start_unix_ns,
         start_unix_ns + _length_ns(entry.record),
@@ -150,7 +155,7 @@ def _turn_span(finished: FinishedTurn, start_unix_ns: int) -> SpanData:
             **_words(entry),
         },
         events=tuple(_events(entry.record, start_unix_ns)),
-        links=(call_id(entry.session),),
+        links=(call_id(entry.session, finished.part),),
     )
 
 

@@ -327,6 +327,7 @@ class Session:
             self._items.earlier_states(),
             tuple(sorted(self._context.apart)),
             self._response_waits,
+            self._context.has_dropped,
         )
 
     def restore(self, state: SessionState) -> None:
@@ -350,7 +351,9 @@ class Session:
         for item in tuple(self.conversation):
             if isinstance(item, Message) and (item.text is None or item.status == "in_progress"):
                 self.conversation.set_text(item.id, item.text or "", "incomplete", item.rounds)
-        self._context.restore(state.summary, state.num_covered, state.apart)
+        self._context.restore(
+            state.summary, state.num_covered, state.apart, has_dropped=state.has_dropped
+        )
         self._background.restore(state.background)
         is_due = state.answer_due or (state.answers_caller and not is_heard)
         is_due = is_due and self._has_question(is_due=state.answer_due)

@@ -191,7 +191,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
             raise NewerStoreError(version)
         _apply(connection, version)
     except BaseException as error:
-        connection.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.Error):  # a disk that fails has had it rolled back
+            connection.execute("ROLLBACK")
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
             _check_migrations()
         raise

@@ -476,6 +476,43 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
     assert [each.entry.record.turn for each in read_turns(place)] == [1]
 
 
+def test_a_disk_that_fails_during_a_migration_leaves_the_file_in_its_place(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an error makes SQLite roll the transaction back by itself."""
+    store = TurnStore(path, wall_ns=lambda: NOW_NS)
+    store.start()
+    store.add(stored(1))
+    store.close()
+    more = (*MIGRATIONS, ("CREATE TABLE later (id INTEGER)",))
+    monkeypatch.setattr(store_schema, "MIGRATIONS", more)
+    connect, fails = sqlite3.connect, True
+
+    class Failing(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if statement.startswith("CREATE TABLE later") and fails:
+                self.set_progress_handler(lambda: 1, 1)
+            try:
+                return super().execute(statement, *values)
+            finally:
+                self.set_progress_handler(None, 0)
+
+    def failing(*args: Any, **options: Any) -> sqlite3.Connection:
+        return connect(*args, factory=Failing, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", failing)
+    again = TurnStore(path, wall_ns=lambda: NOW_NS)
+    again.start()
+    again.add(stored(2))
+    assert not again.flush()
+    assert "interrupted" in (again.problem or "")
+    assert again.num_set_aside == 0
+    fails = False
+    assert again.flush()
+    again.close()
+    assert [each.entry.record.turn for each in read_turns(path)] == [1, 2]
+
+
 def test_a_file_of_a_newer_program_is_left_alone(path: Path) -> None:
     path.parent.mkdir()
     with sqlite3.connect(path) as connection:

@@ -19,6 +19,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
+    ClusterDownError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -105,8 +106,13 @@ return 1
 """A slot is the member and its holder, with a blank between. Older servers wrote the
 member alone."""
 
-_NOT_NOW: Final = (BusyLoadingError, ReadOnlyError, OutOfMemoryError)
-"""Refusals that pass: it loads its file, a replica is not promoted yet, memory is full."""
+_NOT_NOW: Final = (BusyLoadingError, ReadOnlyError, OutOfMemoryError, ClusterDownError)
+"""Refusals that pass: it loads its file, a replica is not promoted yet or has lost its master,
+memory is full."""
+
+_NOT_NOW_CODES: Final = ("MISCONF ", "NOREPLICAS ", "MASTERDOWN ", "BUSY ")
+"""Codes of others, for which redis-py has no class, or had none: its disk is full, its replicas or
+its master are away, a script runs for too long."""
 
 _log = logging.getLogger(__name__)
 
@@ -135,41 +141,57 @@ class RedisStateStore:
             retry=Retry(NoBackoff(), 1),
         )
         self._client: Redis = Redis.from_pool(pool)
-        self._scripts = {text: self._client.register_script(text) for text in _SCRIPTS}
+        self._scripts = {
+            method: self._client.register_script(text) for method, text in _SCRIPTS.items()
+        }
         self._problem: str | None = None
+        """Why the last operation failed, without an answer."""
+        self._refused: set[str] = set()
+        """Operations that the Redis refuses, each on one kind of names, until it does one such."""
 
     @property
     def problem(self) -> str | None:
+        if self._problem is None and self._refused:
+            return f"the Redis refuses {', '.join(sorted(self._refused))}; the log says why"
         return self._problem
 
     async def check(self) -> None:
-        await self._run(lambda: _awaitable(self._client.ping()))
+        await self._run("PING", lambda: _awaitable(self._client.ping()))
         try:
-            info = await self._run(lambda: self._client.info("server"))
+            info = await self._tried(lambda: self._client.info("server"))
         except ForeignDataError:
             return  # this user may not ask
         check_version(str(info.get("redis_version", "")), self._shown)
 
     async def get(self, name: str) -> bytes | None:
-        return _bytes(await self._run(lambda: self._client.get(self._key(name))))
+        return _bytes(
+            await self._run(_what("get", name), lambda: self._client.get(self._key(name)))
+        )
 
     async def put(self, name: str, value: bytes, ttl_s: float) -> None:
-        await self._run(lambda: self._client.set(self._key(name), value, px=_ms(ttl_s)))
+        await self._run(
+            _what("put", name), lambda: self._client.set(self._key(name), value, px=_ms(ttl_s))
+        )
 
     async def put_if_absent(self, name: str, value: bytes, ttl_s: float) -> bool:
         is_set = await self._run(
-            lambda: self._client.set(self._key(name), value, px=_ms(ttl_s), nx=True)
+            _what("put_if_absent", name),
+            lambda: self._client.set(self._key(name), value, px=_ms(ttl_s), nx=True),
         )
         return bool(is_set)
 
     async def take(self, name: str) -> bytes | None:
-        return _bytes(await self._run(lambda: self._client.getdel(self._key(name))))
+        return _bytes(
+            await self._run(_what("take", name), lambda: self._client.getdel(self._key(name)))
+        )
 
     async def delete(self, name: str) -> None:
-        await self._run(lambda: self._client.delete(self._key(name)))
+        await self._run(_what("delete", name), lambda: self._client.delete(self._key(name)))
 
     async def read_record(self, name: str) -> Record | None:
-        found = await self._run(lambda: _awaitable(self._client.hgetall(self._key(name))))
+        found = await self._run(
+            _what("read_record", name), lambda: _awaitable(self._client.hgetall(self._key(name)))
+        )
         if not found:
             return None
         fields = {key.decode("utf-8", "replace"): value for key, value in found.items()}
@@ -191,7 +213,7 @@ class RedisStateStore:
         arguments: list[_Argument] = [lease.token, _ms(ttl_s), int(whole), len(values)]
         for name, value in values:
             arguments += [name, value]
-        done = await self._script(_WRITE, lease.record, [*arguments, *gone])
+        done = await self._script("write_record", lease.record, [*arguments, *gone])
         if done == -1:
             raise LeaseLostError
         if done == -2:
@@ -200,25 +222,33 @@ class RedisStateStore:
 
     async def take_over(self, lease: Lease, from_token: str, ttl_s: float) -> bool:
         arguments: list[_Argument] = [lease.token, from_token, _ms(ttl_s)]
-        return await self._script(_TAKE_OVER, lease.record, arguments) == 1
+        return await self._script("take_over", lease.record, arguments) == 1
 
     async def end_record(self, lease: Lease, keep_s: float) -> None:
-        await self._script(_END, lease.record, [lease.token, _ms(keep_s)])
+        await self._script("end_record", lease.record, [lease.token, _ms(keep_s)])
 
     async def take_slot(
         self, name: str, member: str, holder: str, limit: int, ttl_s: float, *, renews: bool = False
     ) -> bool:
         arguments: list[_Argument] = [member, holder, limit, _ms(ttl_s), int(renews)]
-        return await self._script(_TAKE_SLOT, name, arguments) == 1
+        return await self._script("take_slot", name, arguments) == 1
 
     async def release_slot(self, name: str, member: str, holder: str) -> None:
-        await self._run(lambda: self._client.zrem(self._key(name), f"{member} {holder}"))
+        await self._run(
+            _what("release_slot", name),
+            lambda: self._client.zrem(self._key(name), f"{member} {holder}"),
+        )
 
     async def add_member(self, name: str, member: str) -> None:
-        await self._run(lambda: _awaitable(self._client.sadd(self._key(name), member)))
+        await self._run(
+            _what("add_member", name),
+            lambda: _awaitable(self._client.sadd(self._key(name), member)),
+        )
 
     async def members(self, name: str) -> Set[str]:
-        found = await self._run(lambda: _awaitable(self._client.smembers(self._key(name))))
+        found = await self._run(
+            _what("members", name), lambda: _awaitable(self._client.smembers(self._key(name)))
+        )
         return frozenset(each.decode("utf-8", "replace") for each in found)
 
     async def close(self) -> None:
@@ -229,13 +259,16 @@ class RedisStateStore:
     def _key(self, name: str) -> str:
         return f"{self._prefix}{name}"
 
-    async def _script(self, text: str, name: str, arguments: Sequence[_Argument]) -> int:
-        run = self._scripts[text]
-        return int(await self._run(lambda: run(keys=[self._key(name)], args=arguments)))
+    async def _script(self, method: str, name: str, arguments: Sequence[_Argument]) -> int:
+        run = self._scripts[method]
+        done = await self._run(
+            _what(method, name), lambda: run(keys=[self._key(name)], args=arguments)
+        )
+        return int(done)
 
-    async def _run(self, operation: Callable[[], Awaitable[Result]]) -> Result:
-        """Run one operation of the client, unless the Redis hung a moment ago. Raises
-        StateStoreError."""
+    async def _run(self, what: str, operation: Callable[[], Awaitable[Result]]) -> Result:
+        """Run one operation of the client, unless the Redis hung a moment ago. `what`: as for
+        `problem`. Raises StateStoreError."""
         admitted = self._breaker.admit(self._clock.now_ns())
         if admitted is None:
             problem = self._problem or "the Redis did not answer in time"
@@ -245,13 +278,17 @@ class RedisStateStore:
         except StoreUnavailableError:
             self._breaker.failed(admitted, self._clock.now_ns())
             raise
-        except ForeignDataError:
+        except ForeignDataError as error:
             self._breaker.answered(admitted)
+            if what not in self._refused:
+                self._refused.add(what)
+                _log.warning("%s: %s", what, error)
             raise
         except BaseException:
             self._breaker.abandoned(admitted)
             raise
         self._breaker.answered(admitted)
+        self._refused.discard(what)
         return result
 
     async def _tried(self, operation: Callable[[], Awaitable[Result]]) -> Result:
@@ -266,6 +303,8 @@ class RedisStateStore:
         except (RedisConnectionError, RedisTimeoutError, OSError) as error:
             raise self._failed("can't be reached", error) from None
         except ResponseError as error:
+            if str(error).startswith(_NOT_NOW_CODES):
+                raise self._failed(f"can't now: {_line(error)}") from None
             raise ForeignDataError(f"the Redis at {self._shown} refuses: {_line(error)}") from None
         except (RedisError, RuntimeError) as error:  # an answer that is none, a closed transport
             raise self._failed("fails", error) from None
@@ -285,7 +324,13 @@ class RedisStateStore:
         return StoreUnavailableError(reason)
 
 
-_SCRIPTS: Final = (_WRITE, _TAKE_OVER, _END, _TAKE_SLOT)
+_SCRIPTS: Final = {
+    "write_record": _WRITE,
+    "take_over": _TAKE_OVER,
+    "end_record": _END,
+    "take_slot": _TAKE_SLOT,
+}
+"""Scripts by the methods that run them."""
 
 
 def check_version(version: str, shown: str) -> None:
@@ -295,6 +340,11 @@ def check_version(version: str, shown: str) -> None:
     if is_known and tuple(map(int, numbers)) < MIN_VERSION:
         least = ".".join(map(str, MIN_VERSION))
         raise ForeignDataError(f"the Redis at {shown} is {version}; at least {least} is needed")
+
+
+def _what(method: str, name: str) -> str:
+    """A method of the store, and the kind of the name that it is for."""
+    return f"{method} of {name.partition(':')[0]}"
 
 
 def _ms(seconds: float) -> int:

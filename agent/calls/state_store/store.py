@@ -81,7 +81,8 @@ class StateStore(Protocol):
 
     @property
     def problem(self) -> str | None:
-        """Why the last operation failed, without an address; None where it did not."""
+        """Why the last operation failed, or which ones the store refuses, without an address; None
+        where it is as it should be."""
         ...
 
     async def check(self) -> None:

@@ -104,6 +104,8 @@ class SessionState:
     response_waits: bool = False
     """A response of the model waits behind another one, such as an announcement, and not for a
     transcript: it is due whatever the conversation ends with."""
+    has_dropped: bool = False
+    """The model has dropped messages since the last summary, and would drop them again."""
 
     @property
     def is_playing(self) -> bool:

@@ -125,8 +125,8 @@ class ChatContext:
         self._dropped: frozenset[str] = frozenset()
         """Of these calls, those that were dropped without a summary, or may be."""
         self._has_dropped = False
-        """The model has dropped messages since the last summary: of a conversation that it takes
-        anew it drops as many."""
+        """It had done so when the model last took the conversation anew, or at another server: it
+        drops as many again."""
         self._num_summarized = 0
         """Messages that it had left out when the last summary was made, since the last `reset`."""
         self._num_withheld = 0
@@ -220,8 +220,7 @@ class ChatContext:
         """Add an item that was appended to the conversation. A tool's call or result may belong in
         front of what the model has already."""
         if isinstance(item, FunctionCall | FunctionOutput) and not self.is_next(item):
-            self._look_for_dropped()
-            if isinstance(item, FunctionOutput) and self._has_dropped:
+            if isinstance(item, FunctionOutput) and self.has_dropped:
                 self._dropped |= {item.call_id}
                 self.apart |= {item.call_id}
             self.edited()
@@ -305,10 +304,6 @@ class ChatContext:
             else:
                 await self._carry_out(self._pending[0])
 
-    def _look_for_dropped(self) -> None:
-        if self.chat.num_left_out > self._num_summarized:
-            self._has_dropped = True
-
     def _told(self) -> list[tuple[ItemId, ChatMessage]]:
         return told(self.conversation, self.apart)
 
@@ -342,6 +337,12 @@ class ChatContext:
         """True if the model takes the whole conversation anew when the context is settled."""
         return self._edited
 
+    @property
+    def has_dropped(self) -> bool:
+        """True if the model has dropped messages since the last summary: a result that comes late
+        stands in its own place."""
+        return self._has_dropped or self.chat.num_left_out > self._num_summarized
+
     async def condense(self, goal: CondensingGoal) -> Condensed | None:
         """Condense the oldest messages as `ChatPort.condense` does.
 
@@ -371,10 +372,16 @@ class ChatContext:
         return len(self._covered) if self.summary else 0
 
     def restore(
-        self, summary: tuple[str, ...], num_covered: int, apart: Collection[str] = ()
+        self,
+        summary: tuple[str, ...],
+        num_covered: int,
+        apart: Collection[str] = (),
+        *,
+        has_dropped: bool = False,
     ) -> None:
         """The conversation is another server's, with this summary of its oldest messages: the model
-        takes it anew."""
+        takes it anew. `has_dropped`: the model there had dropped messages."""
+        self._has_dropped = has_dropped
         self.apart = frozenset(apart)
         self._dropped = frozenset() if summary else self.apart
         self.summary, self._covered = summary, self._told()[:num_covered]
@@ -429,7 +436,7 @@ class ChatContext:
             self.open_text = messages.pop()[1].text
         else:
             self.open_item, self.open_text = None, ""
-        self._look_for_dropped()
+        self._has_dropped = self.has_dropped
         self._num_withheld, self._num_deleted = num_covered, 0
         rest = [message for _, message in messages[num_covered:]]
         try:

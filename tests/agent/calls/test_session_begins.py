@@ -132,17 +132,22 @@ async def test_a_call_that_can_not_be_taken_over_is_left_to_other_servers(
     tmp_path: Path, prepare: Callable[[TelephonyHarness], tuple[Message, ...]]
 ) -> None:
     made, carrier = TelephonyHarness(ManualClock(), tmp_path), EndedCarrier()
-    await made.call_service.hold(taken_over(made, *prepare(made)), carrier)
+    held = taken_over(made, *prepare(made))
+    await made.call_service.hold(held, carrier)
     ((code, reason, _),) = carrier.ended
     assert (code, reason) == (CLOSE_OVERLOADED, CANT_BEGIN), "with which its record is kept"
     assert made.is_empty
+    made.calls.report_end(held.call)
+    assert made.calls.document(held.call.session_id) is None, "it is not over"
 
 
 async def test_a_mistake_of_ours_leaves_a_call_to_other_servers(tmp_path: Path) -> None:
     made, carrier = TelephonyHarness(ManualClock(), tmp_path), EndedCarrier()
     made.stages.fault = LookupError("a mistake of ours")
+    held = taken_over(made)
     with pytest.raises(LookupError):
-        await made.call_service.hold(taken_over(made), carrier)
+        await made.call_service.hold(held, carrier)
     ((code, _, _),) = carrier.ended
     assert code == CLOSE_OVERLOADED
     assert made.is_empty
+    assert held.call.end is None, "it is not over"

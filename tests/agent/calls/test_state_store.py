@@ -296,19 +296,76 @@ async def test_a_wrong_password_counts_as_away_and_does_not_end_the_start(
         await store.close()
 
 
-async def test_a_redis_that_refuses_a_command_has_no_problem_for_the_others() -> None:
+async def test_a_redis_that_lacks_a_command_is_a_problem_to_the_end() -> None:
     with redis_server("--rename-command", "GETDEL", "") as server:
         store = RedisStateStore(address_of(server), SystemClock())
         with pytest.raises(ForeignDataError, match="GETDEL") as unknown:
-            await store.take("secret-token")
+            await store.take("stream:secret-token")
         assert "secret-token" not in str(unknown.value)
-        assert store.problem is None
-        assert await store.get("name") is None
+        assert await store.get("name") is None, "the others go on"
+        assert store.problem is not None
+        assert "secret-token" not in store.problem
         await store.close()
     with redis_server("--rename-command", "PING", "") as server:
         store = RedisStateStore(address_of(server), SystemClock())
         with pytest.raises(ConfigError, match="PING"):
             await verify_state_store(store)
+
+
+async def test_what_an_acl_refuses_is_a_problem_until_it_is_allowed() -> None:
+    """What it allows goes on meanwhile, and says nothing of the rest."""
+    with redis_server() as server:
+        assert b"OK" in server.command("ACL", "SETUSER", "default", "-hset", "-sadd")
+        store = RedisStateStore(address_of(server), SystemClock())
+        await store.check()
+        assert store.problem is None
+        for operation in (
+            lambda: store.write_record(FIRST, {"a": b"1"}, LONG_S, whole=True),
+            lambda: store.add_member("revoked", "key:1"),
+        ):
+            with pytest.raises(ForeignDataError):
+                await operation()
+            await store.put("call:2", b"", LONG_S)
+            assert store.problem is not None
+        server.command("ACL", "SETUSER", "default", "+hset")
+        await store.write_record(FIRST, {"a": b"1"}, LONG_S, whole=True)
+        assert store.problem is not None
+        assert "revoked" in store.problem
+        server.command("ACL", "SETUSER", "default", "+sadd")
+        await store.add_member("revoked", "key:1")
+        assert store.problem is None
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "MISCONF Redis is configured to save RDB snapshots, but it can't",
+        "NOREPLICAS Not enough good replicas to write.",
+        "BUSY Redis is busy running a script.",
+        "MASTERDOWN Link with MASTER is down.",
+    ],
+)
+async def test_a_refusal_that_passes_does_not_end_the_start(
+    answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk, a replica that is away: `PING` is refused with the rest."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while found := await reader.read(1 << 16):
+            writer.write(f"-{answer}\r\n".encode() * found.count(b"*"))
+        writer.close()
+
+    listener = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with listener:
+        port = listener.sockets[0].getsockname()[1]
+        address = parse_state_store(f"redis://127.0.0.1:{port}/0?prefix=test:")
+        assert address is not None
+        store = RedisStateStore(address, SystemClock())
+        await verify_state_store(store)
+        assert "can't now" in capsys.readouterr().err
+        assert store.problem is not None
+        await store.close()
 
 
 @pytest.mark.parametrize("version", ["6.0.16", "5.0.14", "2.8.9"])

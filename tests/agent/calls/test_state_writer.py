@@ -301,3 +301,29 @@ def test_a_record_that_can_not_be_read_stays() -> None:
         assert after.lease_token == record.lease_token
 
     play(story)
+
+
+def test_a_part_that_does_not_end_here_is_waited_for_with_each_try() -> None:
+    """Otherwise the call would be here twice, and its end would free the line of the other."""
+
+    async def story(clock: ManualClock, store: WatchedStore) -> None:
+        talk, here, there = Talk(), FleetCalls(store, RESUME_S), FleetCalls(store, RESUME_S)
+        writer = begin(here)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(writer.run(talk.snapshot))
+            await asyncio.sleep(1)
+            await stop(running)
+        elsewhere = await there.find(talk.tokens[0].text, "key:1")
+        assert elsewhere is not None
+        assert await there.take_over(elsewhere) is not None
+        for _ in range(2):
+            found = await here.find(talk.tokens[0].text, "key:1")
+            assert found is not None
+            with pytest.raises(StoreUnavailableError, match="still ends its part"):
+                await here.take_over(found)
+        await writer.close(keeps=False)
+        found = await here.find(talk.tokens[0].text, "key:1")
+        assert found is not None
+        assert await here.take_over(found) is not None
+
+    play(story)

@@ -35,7 +35,12 @@ from agent.session.context.condensing import (
     goal_of,
 )
 from agent.session.context.condensing_scheduler import IdleCondensing
-from agent.session.ports.stage_ports import Condensed, CondensingGoal, ContextUse
+from agent.session.ports.stage_ports import (
+    ChatMessage,
+    Condensed,
+    CondensingGoal,
+    ContextUse,
+)
 from latency_budget.account.clock import ManualClock
 from latency_budget.account.marks import MarkName
 from latency_budget.reporting.trace import read_trace
@@ -353,6 +358,32 @@ async def test_a_result_that_comes_after_its_call_was_dropped_is_read(
         assert messages.count(("tool", "ten")) == 1
         own.chat.num_left_out = 8
     assert told(own.items, own.context.apart)[-2][1].calls == (ModelCall("tool", "{}"),)
+
+
+async def test_a_result_that_comes_to_another_server_before_its_first_prompt_is_read() -> None:
+    """The model there has dropped nothing yet. It will, as at the first server."""
+    own = Known()
+    own.items.add(FunctionCall(ItemId("call"), "id_1", "tool", "{}"))
+    own.add("user", "more")
+    own.add("assistant", "answer to more")
+    own.context.edited()
+    await own.context.settle()
+    assert not own.context.has_dropped
+    own.chat.num_left_out = 4
+    assert own.context.has_dropped
+    for _ in range(2):  # the second server may be lost as well, before it has read anything
+        has_dropped = own.context.has_dropped
+        own.chat, own.context = FakeChat(), ChatContext(own.chat, own.items, "Be brief.")
+        own.context.restore((), 0, (), has_dropped=has_dropped)
+    late = FunctionOutput(ItemId("late"), "id_1", "ten")
+    own.items.add(late)
+    own.context.added(late)
+    assert own.context.apart == {"id_1"}
+    messages = told(own.items, own.context.apart)
+    assert [text for _, text in messages[-2:]] == [
+        ChatMessage("assistant", "", (ModelCall("tool", "{}"),)),
+        ChatMessage("tool", "ten"),
+    ]
 
 
 async def test_a_result_that_comes_late_where_nothing_was_dropped_stands_behind_its_call() -> None:

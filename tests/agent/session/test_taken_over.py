@@ -383,6 +383,31 @@ def test_a_pending_call_of_the_clients_tool_is_answered() -> None:
     assert not any(isinstance(each, say.Problem) for each in call.notices)
 
 
+def test_a_late_result_is_read_where_the_first_model_had_dropped_its_call() -> None:
+    """It comes before the second server's model has read anything."""
+    made = FunctionCall(ItemId("made"), "id_made", "clock", "{}")
+    states: list[SessionState] = []
+
+    async def drop(call: Call) -> None:
+        assert isinstance(call.chat, RememberingChat)
+        call.chat.num_left_out = 2
+        states.append(recorded(call.session.state()))
+
+    play(drop)
+    state = replace(states[0], items=(made, *states[0].items))
+
+    async def story(call: Call) -> None:
+        output = FunctionOutput(ItemId("mine"), made.call_id, "ten")
+        await call.session.handle(ask.CreateItem(output))
+        await answer(call)
+
+    call = go_on(state, story)
+    assert isinstance(call.chat, RememberingChat)
+    called, result, _ = call.chat.history[-3:]
+    assert called.calls == (ModelCall("clock", "{}"),)
+    assert (result.role, result.text) == ("tool", "ten")
+
+
 QUESTION = Message(ItemId("asked"), "user", "audio", "Rain, and the time?")
 RAIN, CLOCK = (FunctionCall(ItemId(name), f"id_{name}", name, "{}") for name in ("rain", "clock"))
 RAINS = FunctionOutput(ItemId("rains"), RAIN.call_id, "no")
