@@ -314,7 +314,9 @@ class Conversation:
         """
         _require_open(self.is_closed)
         self._stop()
-        shown = self._tool_prompts.dialect.shown(messages)
+        # One by one, as `commit` has them: else results in a row would become one message.
+        dialect = self._tool_prompts.dialect
+        shown = [each for message in messages for each in dialect.shown([message])]
         if shown and shown[0].role == "system":
             shown[0] = self._message(shown[0].text, "system")
         present = set(self._history.messages())

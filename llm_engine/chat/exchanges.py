@@ -10,6 +10,8 @@ from itertools import accumulate
 from operator import is_
 from typing import Final, Protocol
 
+from .tool_calls import has_results
+
 KEPT_SHARE: Final = 0.75
 """Share of the context that is filled after exchanges were dropped. Higher: they are dropped, and
 the history computed anew, more often. Lower: the model forgets more than it must."""
@@ -19,17 +21,28 @@ MIN_KEPT_EXCHANGES: Final = 2
 taken back."""
 
 
-class HasRole(Protocol):
-    """A message."""
+class Message(Protocol):
+    """A message of a history."""
 
     @property
     def role(self) -> str: ...
 
+    @property
+    def text(self) -> str | None:
+        """None where only its ids are known, which is so of replies alone."""
+        ...
 
-def ends_of_exchanges(messages: Sequence[HasRole], *, is_last_over: bool) -> list[int]:
+
+def begins_exchange(message: Message) -> bool:
+    """True for words of the user. A tool's result is none, though a chat template without tools has
+    it in a message of the user."""
+    return message.role == "user" and not has_results(message.text or "")
+
+
+def ends_of_exchanges(messages: Sequence[Message], *, is_last_over: bool) -> list[int]:
     """Number of messages up to the end of each exchange that may be dropped: all but the last,
     which asks for a reply, unless it is complete (`is_last_over`)."""
-    ends = [index for index, message in enumerate(messages) if index and message.role == "user"]
+    ends = [index for index, message in enumerate(messages) if index and begins_exchange(message)]
     return [*ends, len(messages)] if is_last_over and messages else ends
 
 
@@ -40,7 +53,7 @@ def end_beyond(ends: Sequence[int], sizes: Iterable[int], num_tokens: int) -> in
     return next((end for end in ends if before[end] >= num_tokens), ends[-1])
 
 
-def num_condensed(messages: Sequence[HasRole], sizes: Sequence[int], max_kept_tokens: int) -> int:
+def num_condensed(messages: Sequence[Message], sizes: Sequence[int], max_kept_tokens: int) -> int:
     """Number of messages in the whole exchanges from the beginning whose removal leaves at most so
     many tokens; fewer where the newest `MIN_KEPT_EXCHANGES` alone have more."""
     ends = ends_of_exchanges(messages, is_last_over=False)[: -(MIN_KEPT_EXCHANGES - 1)]

@@ -42,7 +42,15 @@ from .spoken_values.number_words import MAX_NUMBER
 from .spoken_values.values import SpokenValues
 from .spoken_values.words import WEEKDAYS
 from .template import ChatMessage
-from .tool_calls import CallingMessage, LackingTool, Tool, ToolUse, spoken_words
+from .tool_calls import (
+    CallingMessage,
+    LackingTool,
+    Tool,
+    ToolUse,
+    has_results,
+    results_in,
+    spoken_words,
+)
 
 MAX_UNCLEAR: Final = 2
 """Newest messages of the caller whose words that are not understood leave an argument to the model.
@@ -165,9 +173,11 @@ class Ground:
         replies: list[str] = []
         for message in (*messages[:1], *messages[1:][-MAX_MESSAGES:]):
             role = message.role if isinstance(message, ChatMessage) else "assistant"
-            if role == "user" and not message.text.startswith("<tool_response>"):
+            if role == "user" and has_results(message.text):
+                results += results_in(message.text)
+            elif role == "user":
                 said.append(message.text)
-            elif role in ("user", "tool"):
+            elif role == "tool":
                 results.append(message.text)
             elif role == "system":
                 given.append(message.text)
@@ -614,7 +624,7 @@ def _all_scalars(texts: Sequence[str]) -> list[str]:
 
 def _scalars(text: str) -> Iterable[str]:
     """Strings and numbers of a tool's result, each as text."""
-    text = re.sub(r"</?tool_response>", "", text).strip()
+    text = text.strip()
     if len(text) > MAX_RESULT_CHARS:
         return [text]
     try:

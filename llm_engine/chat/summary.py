@@ -27,6 +27,7 @@ from typing import Final
 from languages.profile import word_set
 
 from .template import ChatMessage
+from .tool_calls import has_results, results_in
 
 SHORT_WORDS: Final = 4
 """Words up to which an answer is kept with the question that it answers: "Miriam." alone says
@@ -104,13 +105,14 @@ def statements(summary: Iterable[str], messages: Iterable[ChatMessage]) -> list[
     asked = ""
     for message in messages:
         match message.role:
+            case "user" if has_results(message.text):
+                found += map(_of_result, results_in(message.text))
             case "user":
                 found += _of_caller(message.text, asked)
             case "assistant" if "{" not in message.text:  # no call
                 asked = _last_question(message.text)
             case "tool":
-                result = " ".join(message.text.split())[:MAX_RESULT_CHARS]
-                found.append(_statement(f"A tool answered: {result}", 0))
+                found.append(_of_result(message.text))
             case _:
                 pass
     return list(
@@ -192,6 +194,10 @@ def _of_caller(text: str, asked: str) -> list[Statement]:
     return [
         _statement(each, _QUESTION_POINTS if each.endswith("?") else 0) for each in sentences(text)
     ]
+
+
+def _of_result(text: str) -> Statement:
+    return _statement(f"A tool answered: {' '.join(text.split())[:MAX_RESULT_CHARS]}", 0)
 
 
 def _last_question(text: str) -> str:

@@ -21,7 +21,14 @@ from typing import Final
 from llm_engine.checkpoints.tokenizer import char_starts
 from llm_engine.errors import RequestError
 
-from .exchanges import KEPT_SHARE, begins_with, end_beyond, ends_of_exchanges, num_condensed
+from .exchanges import (
+    KEPT_SHARE,
+    begins_exchange,
+    begins_with,
+    end_beyond,
+    ends_of_exchanges,
+    num_condensed,
+)
 from .message_encoder import EncodedMessage, MessageEncoder, PromptLayout
 from .summary import KEPT, NOTES, TOLD, listed
 from .template import ChatMessage, ChatTemplate, Gap
@@ -214,7 +221,7 @@ class TokenHistory:
     def uncommit(self) -> None:
         """Remove the last user message and everything after it."""
         for index in reversed(range(len(self._turns))):
-            if self._turns[index].role == "user":
+            if begins_exchange(self._turns[index]):
                 del self._turns[index:]
                 break
         self._last_reply = _last_reply(self._turns)
@@ -334,9 +341,9 @@ class TokenHistory:
         """
         more = [] if opened is None else [self._encoder.written("user", opened)]
         messages = [*self._turns, *more]
-        if not messages or messages[-1].role != "user" or messages[-1].text is None:
+        text = messages[-1].text if messages and begins_exchange(messages[-1]) else None
+        if text is None:
             return None
-        text = messages[-1].text
         words = without_end_marks(text)
         layout = self._layout(more)
         gap, content = layout.last

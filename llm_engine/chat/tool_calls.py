@@ -325,6 +325,22 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
+_RESULT_OPENING: Final = "<tool_response>"
+_RESULT_CLOSING: Final = "</tool_response>"
+_RESULT_TAG: Final = re.compile(f"{_RESULT_OPENING}|{_RESULT_CLOSING}")
+
+
+def has_results(text: str) -> bool:
+    """True for a message of the user that holds results of tools, as `Dialect.shown` writes them
+    for a chat template without tools."""
+    return text.startswith(_RESULT_OPENING)
+
+
+def results_in(text: str) -> list[str]:
+    """The results in such a message."""
+    return [result for part in _RESULT_TAG.split(text) if (result := part.strip())]
+
+
 def _results_as_user_messages(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
     """Tool results as user messages, for templates without them; results in a row are one
     message."""
@@ -333,7 +349,7 @@ def _results_as_user_messages(messages: Iterable[ChatMessage]) -> list[ChatMessa
     for message in messages:
         is_result = message.role == "tool"
         if is_result:
-            text = f"<tool_response>\n{message.text}\n</tool_response>"
+            text = f"{_RESULT_OPENING}\n{message.text}\n{_RESULT_CLOSING}"
             if follows:
                 text = f"{shown.pop().text}\n{text}"
             message = ChatMessage("user", text)

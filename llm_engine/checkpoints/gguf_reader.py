@@ -158,7 +158,7 @@ class GgufFile:
         cursor: "_Cursor", name: str, shape: tuple[int, ...], kind: GGMLQuantizationType
     ) -> int:
         block_elements, block_bytes = GGML_QUANT_SIZES[kind]
-        if not shape or shape[-1] % block_elements:
+        if not shape or not all(shape) or shape[-1] % block_elements:
             raise cursor.corrupt(f"tensor {name!r} of shape {shape} does not fit {kind.name}")
         return int(math.prod(shape) // block_elements * block_bytes)
 

@@ -29,7 +29,9 @@ def load_tokenizer(path: Path, model_config: dict[str, Any]) -> Tokenizer:
     ) as error:  # the Rust library raises bare Exception, and panics are not even
         raise ModelError(f"{file}: not a usable tokenizer: {error}") from None
     settings = _optional_json(path / "tokenizer_config.json")
-    added = {entry["id"]: bool(entry["special"]) for entry in description.get("added_tokens", [])}
+    # The file says ids, too, which the library does not always give them.
+    decoder = full.get_added_tokens_decoder()
+    added = {token_id: bool(token.special) for token_id, token in decoder.items()}
     by_text = full.get_vocab(with_added_tokens=True)
     largest_id = max(by_text.values(), default=-1)
     if largest_id >= MAX_DIMENSION:

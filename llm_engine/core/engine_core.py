@@ -399,6 +399,9 @@ class EngineCore:
                     for each in work
                 ]
                 return [output for outputs in alone for output in outputs]
+            if copies:  # perhaps not made: the pages may hold another sequence's keys
+                for each in work:
+                    self.cache.forget(each.active.sequence)
             return [_failed(each.active, error) for each in work]
         if len(work) == 1 and not is_retry:
             self._note_cost(work[0])

@@ -286,9 +286,12 @@ async def _ask(
                 file.write(json.dumps([index, prompt, tokens]) + "\n")
                 file.flush()
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(_TOGETHER):
-                group.create_task(work())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_TOGETHER):
+                    group.create_task(work())
+        except ExceptionGroup as group_error:
+            raise group_error.exceptions[0] from None
     return done
 
 

@@ -113,20 +113,22 @@ async def test_a_conversation_that_moves_to_another_engine_keeps_its_calls(
     other.close()
 
 
-async def test_a_client_tells_of_a_call_that_was_made_elsewhere(engine: Engine) -> None:
+async def test_a_client_tells_of_calls_that_were_made_elsewhere(engine: Engine) -> None:
     tools = use()
     told, reset = [await engine.open_conversation("Be brief.", sampling=SAMPLING) for _ in range(2)]
-    call = ToolCall("clock", '{"zone": "UTC"}')
+    calls = ToolCall("clock", '{"zone": "UTC"}'), ToolCall("cat", "{}")
     for talk in (told, reset):
         await talk.set_tools(tools.shown)
     await told.commit("What time is it?")
-    await told.commit("", "assistant", [call])
+    await told.commit("", "assistant", calls)
     await told.commit("noon", "tool")
+    await told.commit("on the mat", "tool")
     await reset.reset(
         [
             ChatMessage("user", "What time is it?"),
-            CallingMessage("", (call,)),
+            CallingMessage("", calls),
             ChatMessage("tool", "noon"),
+            ChatMessage("tool", "on the mat"),
         ]
     )
     assert told.messages == reset.messages

@@ -1,6 +1,7 @@
 """Arguments of tool calls are narrowed to what the conversation grounds."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -431,3 +432,9 @@ def test_any_words_and_any_result_are_read(words: list[str], result: Any) -> Non
         for name, schema in json.loads(tool.parameters.text)["properties"].items():
             for value in schema.get("enum", ()):
                 jsonschema.validate(value, properties[name])
+
+
+def test_every_result_of_a_round_grounds_for_a_template_without_tools() -> None:
+    results = [ChatMessage("tool", '{"booking": "Brook"}'), ChatMessage("tool", '{"seat": "C12"}')]
+    (shown,) = replace(HERMES, in_template=False).shown(results)
+    assert Ground.of([shown], "").results == Ground.of(results, "").results == ("Brook", "C12")

@@ -1,5 +1,7 @@
 """What is kept of old turns: facts of the caller, bounded, and only what was said."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from llm_engine.chat.summary import (
     statements,
 )
 from llm_engine.chat.template import ChatMessage
+from llm_engine.chat.tool_calls import HERMES
 
 USER, AGENT = "user", "assistant"
 
@@ -76,6 +79,19 @@ def test_results_of_tools_are_kept_short_and_calls_are_not() -> None:
     (kept,) = statements((), messages)
     assert kept.text.startswith('A tool answered: {"booking": "B7", "note"')
     assert len(kept.text) == len("A tool answered: ") + MAX_RESULT_CHARS
+
+
+def test_results_in_messages_of_the_user_are_no_words_of_the_caller() -> None:
+    """So a chat template without tools has them."""
+    results = [ChatMessage("tool", '{"balance":\n 250}'), ChatMessage("tool", "Table B7.\nAt 3.")]
+    dialect = replace(HERMES, in_template=False)
+    (shown,) = dialect.shown(results)
+    assert shown.role == "user"
+    assert statements((), [shown]) == statements((), results)
+    assert texts(statements((), [shown])) == [
+        'A tool answered: {"balance": 250}',
+        "A tool answered: Table B7. At 3.",
+    ]
 
 
 def test_a_summary_stays_in_the_next_one_and_stands_first() -> None:

@@ -191,6 +191,47 @@ def test_uncommit_takes_the_last_exchange_back() -> None:
     assert talk.messages() == []
 
 
+RESULT: Final = "<tool_response>\n18 degrees\n</tool_response>"
+"""A tool's result for a chat template without tools."""
+
+
+def test_an_uncommit_takes_a_call_and_its_result_back_with_the_question() -> None:
+    talk = dialogue()
+    talk.append("user", "one")
+    reply(talk, "first")
+    talk.append("user", "How warm is it?")
+    reply(talk, "<tool_call>")
+    talk.append("user", RESULT)
+    reply(talk, "18 degrees.")
+    talk.uncommit()
+    assert [m.text for m in talk.messages()] == ["one", "first"]
+
+
+def test_no_result_is_left_without_its_call() -> None:
+    talk = dialogue(context=1000)
+    for index in range(20):
+        talk.append("user", f"question {index}")
+        reply(talk, f"<tool_call> {index}")
+        talk.append("user", RESULT)
+        talk.prompt(50)
+        assert talk.messages()[0].text.startswith("question")
+        reply(talk, "18 degrees.")
+    assert talk.num_left_out > 0
+    oldest = talk.oldest(0)
+    assert len(oldest) % 4 == 0
+    assert len(talk.messages()) - len(oldest) == 8, "two exchanges are left"
+
+
+def test_a_result_is_no_message_of_the_user_that_may_be_over() -> None:
+    talk = dialogue()
+    talk.append("user", "How warm is it?")
+    assert talk.message_end() is not None
+    reply(talk, "<tool_call>")
+    talk.append("user", RESULT)
+    talk.prompt(50)
+    assert talk.message_end() is None
+
+
 def test_after_an_uncommit_the_reply_before_is_the_one_to_cut() -> None:
     talk = dialogue()
     talk.append("user", "one")

@@ -309,6 +309,23 @@ def test_tensors_that_share_bytes_or_a_name_are_refused(tiny: Path, tmp_path: Pa
         load_checkpoint(path)
 
 
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_0", "Q4_K"])
+@pytest.mark.parametrize("shape", [(0, 256), (64, 0), (0,)])
+def test_tensors_without_numbers_are_refused(
+    kind: str, shape: tuple[int, ...], tiny: Path, tmp_path: Path
+) -> None:
+    name = "blk.0.ffn_up.weight"
+    found = GgufFile(tiny).tensors[name]
+    dims = (
+        struct.pack("<I", len(each)) + struct.pack(f"<{len(each)}Q", *each[::-1])
+        for each in (found.shape, shape)
+    )
+    kinds = (struct.pack("<I", each) for each in (found.type, GGMLQuantizationType[kind]))
+    old, new = (text(name) + dim + number for dim, number in zip(dims, kinds, strict=True))
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight' of shape \(.*does not fit"):
+        load_all(patched(tiny, tmp_path, old, new))
+
+
 @pytest.mark.models
 def test_the_embedded_model() -> None:
     path = model_path("smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf")

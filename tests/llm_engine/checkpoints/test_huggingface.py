@@ -283,3 +283,18 @@ def test_an_odd_index(model: Path, weight_map: Any) -> None:
     with pytest.raises(ModelError) as caught:
         load_checkpoint(model)
     assert str(model) in str(caught.value)
+
+
+@pytest.mark.parametrize("stated", [1, 90, 400])
+def test_an_added_token_has_the_id_that_the_library_gives_it(model: Path, stated: int) -> None:
+    """The library counts on where the file says another one, and so must end tokens."""
+    file = model / "tokenizer.json"
+    description = json.loads(file.read_text())
+    (end,) = [each for each in description["added_tokens"] if each["content"] == "<|im_end|>"]
+    own, end["id"] = end["id"], stated
+    description["added_tokens"].sort(key=lambda each: each["id"])
+    file.write_text(json.dumps(description))
+    tokenizer = load_checkpoint(model).tokenizer
+    assert own in tokenizer.end_ids & tokenizer.control_ids
+    assert len(tokenizer.control_ids) == len(description["added_tokens"])
+    assert all(tokenizer.token_bytes[token_id] == b"" for token_id in tokenizer.control_ids)

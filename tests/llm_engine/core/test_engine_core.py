@@ -228,6 +228,29 @@ def test_a_backend_that_raises_fails_the_guilty_request_only() -> None:
     assert not bench.core.has_work
 
 
+def test_a_step_that_fails_before_it_copied_a_page_leaves_no_wrong_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sequence goes on in a copy of the last page of the instructions, which others share."""
+    bench = Bench()
+    bench.add(FIXED + "first", 2, num_fixed=len(FIXED))
+    bench.run()
+    sequence = bench.core.open_sequence()
+
+    def failing(plan: Plan) -> StepHandle:
+        assert plan.copies
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.backend, "launch", failing)
+        failed = bench.add(FIXED + "second", 2, sequence, num_fixed=len(FIXED))
+        bench.run()
+    assert isinstance(bench.outputs[failed][-1].error, EngineError)
+    again = bench.add(FIXED + "second", 2, sequence, num_fixed=len(FIXED))
+    bench.run()
+    assert bench.text(again) == alone(FIXED + "second", 2)
+
+
 def test_a_device_that_is_lost_fails_all_at_once() -> None:
     """Trying them one by one could only wait for a dead device again."""
 

@@ -99,11 +99,15 @@ def test_what_does_not_belong_together_is_refused(
     empty = tmp_path / "empty"
     empty.write_text("only one\n")
     assert run(model, tmp_path / "new", "--prompts", str(empty)) == 2
+    long = tmp_path / "long"
+    long.write_text("short\n" + "the cat sat on the mat " * 400)
+    assert run(model, tmp_path / "new", "--prompts", str(long)) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert "with other settings; remove it" in lines[0]
     assert "no such file" in lines[1]
     assert "fewer than two questions" in lines[2]
+    assert "the context holds 512" in lines[3]
 
 
 def test_a_file_of_replies_that_is_none(tmp_path: Path) -> None:
