@@ -78,11 +78,15 @@ def alternatives(names: Iterable[str]) -> str:
     return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
-def before(match: re.Match[str], num_chars: int = 48) -> str:
+CONTEXT_CHARS = 48
+"""Characters beside a match that a rule looks at."""
+
+
+def before(match: re.Match[str], num_chars: int = CONTEXT_CHARS) -> str:
     """The source text just before a match."""
     return match.string[max(0, match.start() - num_chars) : match.start()]
 
 
-def after(match: re.Match[str], num_chars: int = 48) -> str:
+def after(match: re.Match[str], num_chars: int = CONTEXT_CHARS) -> str:
     """The source text just after a match."""
     return match.string[match.end() : match.end() + num_chars]
