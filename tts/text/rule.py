@@ -15,7 +15,7 @@ _BLANK_GROUPS = r"(?:[1-9]\d{0,2}(?: \d{3}){0,4} 000|[1-9]\d?(?: \d{3}){2,5})(?!
 """Thousands parted by blanks, where they can be nothing else: "10 000", "1 234 567"."""
 NUMBER = (
     rf"(?:{_BLANK_GROUPS}|\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?"
-    r"|\d{1,2}(?:,\d\d)+,\d{3}(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+    r"|\d{1,2}(?:,\d\d){1,7},\d{3}(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 )
 """A written number without its sign: "5", "1,234.50", ".5", "10 000", the Indian "1,00,000"."""
 
