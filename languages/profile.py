@@ -165,6 +165,9 @@ class Writing:
     """By symbol and by code."""
     sum_joint: str
     """Word between the amount and its hundredths; empty: none."""
+    scales: str
+    """Millions and more, between an amount and its currency, as alternatives of a regular
+    expression."""
     half: tuple[str, str]
     """Words of 1/2 in front of a masculine and of a feminine noun."""
     and_half: Callable[[Numbers, int, str, bool], str]

@@ -29,7 +29,7 @@ One chunker serves one reply. No I/O, no clock; any one thread.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache
 
@@ -37,6 +37,7 @@ import languages
 from languages.profile import phrase_set, word_set
 from tts.text import abbreviations
 from tts.text.markup import TILDE_FENCE
+from tts.text.rule import CONTEXT_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class SpeakablePiece:
     the last."""
     fence: str = ""
     """Marks of the code fence that the text begins within, such as "~~~"; empty: none."""
+    before: str = field(default="", compare=False)
+    """The end of the reply's text before it: behind "your code is:" a number is read digit by
+    digit, also in a piece of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,8 @@ class _Words:
     short_forms: frozenset[str] = frozenset()
     """Abbreviations with their dots, and the beginnings of those of two parts."""
     weekdays: frozenset[str] = frozenset()
+    counted: frozenset[str] = frozenset()
+    """Nouns and months that make an ordinal of a number with a dot."""
     is_english: bool = False
 
     def may_abbreviate(self, text: str) -> bool:
@@ -180,16 +186,12 @@ class _Words:
         if self.is_english:
             return abbreviations.is_abbreviation(text, following)
         return self._is_short_form(text) or (
-            self.writing is not None
-            and text[-2:-1].isdigit()
-            and following.strip() in self.writing.ordinal_nouns
+            text[-2:-1].isdigit() and following.strip() in self.counted
         )
 
     def may_count(self, following: str) -> bool:
         """Could a noun with this beginning make an ordinal of the number with a dot before it?"""
-        return self.writing is not None and any(
-            noun.startswith(following) for noun in self.writing.ordinal_nouns
-        )
+        return any(noun.startswith(following) for noun in self.counted)
 
     def is_weekday(self, text: str) -> bool:
         """True where the last word may be a weekday's short form, whose dot is not in `text`."""
@@ -212,7 +214,10 @@ class _Words:
 @cache
 def _words_of(language: str) -> _Words:
     if language == languages.ENGLISH.code:
-        return _Words(_OPENERS, _PHRASE_STARTS, _NEVER_LAST, is_english=True)
+        weekdays = frozenset(
+            ("Mon", "Tue", "Tues", "Wed", "Thu", "Thur", "Thurs", "Fri", "Sat", "Sun")
+        )
+        return _Words(_OPENERS, _PHRASE_STARTS, _NEVER_LAST, weekdays=weekdays, is_english=True)
     profile = languages.profile_of(language)
     if profile is None:
         return _Words()
@@ -226,6 +231,9 @@ def _words_of(language: str) -> _Words:
         writing,
         frozenset((*known, *begun)),
         frozenset(writing.weekdays) if writing is not None else frozenset(),
+        frozenset((*writing.ordinal_nouns, *writing.months))
+        if writing is not None
+        else frozenset(),
     )
 
 
@@ -236,6 +244,7 @@ class TextChunker:
         self._config = config or CutterConfig()
         self._words = _words_of(self._config.language)
         self._text = ""
+        self._before = ""
         self._start = 0
         self._index = 0
         self._finished = False
@@ -293,7 +302,10 @@ class TextChunker:
                 end += 1
         piece, rest = self._text[:end], self._text[end:]
         span = (self._start, self._start + end)
-        self._ready.append(SpeakablePiece(piece, span, self._index, is_last, self._fence))
+        self._ready.append(
+            SpeakablePiece(piece, span, self._index, is_last, self._fence, self._before)
+        )
+        self._before = (self._before + piece)[-CONTEXT_CHARS:]
         self._index += 1
         self._start += end
         self._text = ""
@@ -438,8 +450,11 @@ def _classify(left: str, region: str, following: str, known: _Words) -> tuple[_G
         after_break = re.search(r"\n\s*", region)
         return _Gap.SENTENCE, after_break.end() if after_break else offset, False
     if dash := _DASHES.search(region):
-        is_range = (following.isdigit() or following in _CURRENCY) and dash[0].strip() in "-–"
-        if is_range and _MEASURED.search(left[-26:]):
+        is_range = dash[0].strip() in "-–" and (
+            known.is_weekday(left)
+            or ((following.isdigit() or following in _CURRENCY) and _MEASURED.search(left[-26:]))
+        )
+        if is_range:
             return _Gap.WORDS, dash.end(), False
         return _Gap.CLAUSE, dash.end(), False
     if blank is None:
@@ -449,7 +464,7 @@ def _classify(left: str, region: str, following: str, known: _Words) -> tuple[_G
         return _Gap.WORDS, offset, False
     last = marks[-1]
     if last in ".!?…。！？":
-        if last == "." and following.isdigit() and known.is_weekday(left):
+        if last == "." and not following.isupper() and known.is_weekday(left):
             return _Gap.WORDS, offset, False
         is_number = last == "." and left[-1].isdigit()
         if (is_number and known.may_count(following)) or (
@@ -458,6 +473,8 @@ def _classify(left: str, region: str, following: str, known: _Words) -> tuple[_G
             return _Gap.SENTENCE, offset, True
         # In lower case the sentence goes on: '"Really?" he said', or an unlisted abbreviation.
         return (_Gap.CLAUSE if following.islower() else _Gap.SENTENCE), offset, False
+    if marks.startswith(".,") and known.is_weekday(left):
+        return _Gap.WORDS, offset, False
     if last in ",;:、，；：" and not (left[-1].isdigit() and following.isdigit()):
         return _Gap.CLAUSE, offset, False
     return _Gap.WORDS, offset, False
@@ -471,6 +488,8 @@ def _may_part(text: str, cut: int, known: _Words) -> bool:
     left, right = text[:cut].rstrip(), text[cut:].lstrip(_CLOSERS + "([“‘")
     last_word = re.search(r"[^\W\d_]*(?:'[^\W\d_]+)*$", left.lower())
     if last_word and last_word[0] in known.never_last:
+        return False
+    if known.is_weekday(re.sub(r"[.,\s–-]+$", "", left)):
         return False
     beside_number = _NUMBER_END.search(left) or _NUMBER_BEGIN.match(right) or right[:1] in _CURRENCY
     return (

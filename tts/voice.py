@@ -145,7 +145,7 @@ class PostprocessedVoice:
         """Words of a piece. One that the rules fail on is spoken as it is written: it must not
         end the voice of all calls."""
         try:
-            return spoken_words(piece.text, self.language, piece.fence)
+            return spoken_words(piece.text, self.language, piece.fence, piece.before)
         except Exception as error:
             if not self._has_logged_normalization:  # the text stays out of the log
                 self._has_logged_normalization = True

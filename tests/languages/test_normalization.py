@@ -12,6 +12,13 @@ from tts import CutterConfig, TextChunker
 from tts.text.normalize import normalize, spoken_words
 
 GERMAN = [
+    (
+        "US$1,5 Mio., 100 Mio. EUR, $1,500",
+        "eins Komma fünf Millionen Dollar, einhundert Millionen Euro, eintausendfünfhundert Dollar",
+    ),
+    ("100 / 4 = 25", "einhundert geteilt durch vier gleich fünfundzwanzig"),
+    ("10 : 2 = 5, 10 ÷ 2", "zehn geteilt durch zwei gleich fünf, zehn geteilt durch zwei"),
+    ("21℃, 12V, 60 W", "einundzwanzig Grad, zwölf Volt, sechzig Watt"),
     ("Ludwig XIV. war König.", "Ludwig der Vierzehnte war König."),
     ("Ludwig XIV regierte.", "Ludwig der Vierzehnte regierte."),
     (
@@ -218,6 +225,13 @@ GERMAN = [
     ("mit der #-Taste, *9* und *5 Äpfel*", "mit der Raute Taste, neun und fünf Äpfel"),
 ]
 SPANISH = [
+    (
+        "US$1,5 millones, 1,5 millones de USD",
+        "uno coma cinco millones de dólares, uno coma cinco millones de dólares",
+    ),
+    ("$1,500, $1,50", "mil quinientos dólares, un dólar con cincuenta"),
+    ("100 / 4 = 25", "cien dividido entre cuatro igual a veinticinco"),
+    ("21℃, 5 k€", "veintiún grados, cinco mil euros"),
     ("Luis XVI, Felipe VI e Isabel II", "Luis dieciséis, Felipe sexto e Isabel segunda"),
     ("Alfonso X el Sabio y Alfonso XIII", "Alfonso décimo el Sabio y Alfonso trece"),
     ("Juan Pablo II, capítulo IV, tomo X", "Juan Pablo segundo, capítulo cuatro, tomo X"),
@@ -320,6 +334,12 @@ SPANISH = [
     ("21.021 personas", "veintiún mil veintiuna personas"),
 ]
 FRENCH = [
+    (
+        "$2 milliards, 3 millions EUR, $1,500",
+        "deux milliards de dollars, trois millions d'euros, mille cinq cents dollars",
+    ),
+    ("10 / 2 = 5", "dix divisé par deux égale cinq"),
+    ("21℃, 5 k€", "vingt et un degrés, cinq mille euros"),
     ("Louis XIV, Napoléon III", "Louis quatorze, Napoléon trois"),
     ("François Ier et Élisabeth Ire", "François premier et Élisabeth première"),
     ("le XIXe siècle, au XXIème siècle", "le dix-neuvième siècle, au vingt et unième siècle"),

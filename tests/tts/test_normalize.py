@@ -35,6 +35,24 @@ _MONEY = [
     ("USD 5", "five dollars"),
     ("US$5", "five dollars"),
     ("**$5**", "five dollars"),
+    (
+        "US$1.5 million, USD 1.5 million, EUR 1.5bn",
+        "one point five million dollars, one point five million dollars, "
+        "one point five billion euros",
+    ),
+    ("5 million USD, 5M USD", "five million dollars, five million dollars"),
+    (
+        "US$5-10, US$5-US$10, USD 5-10, 5-10 €",
+        "five to ten dollars, five to ten dollars, five to ten dollars, five to ten euros",
+    ),
+    ("$100K/year", "one hundred thousand dollars per year"),
+    ("$5/person/night", "five dollars per person per night"),
+    (
+        "₹1,00,000, ₹12,34,567",
+        "one hundred thousand rupees, one million two hundred thirty-four "
+        "thousand five hundred sixty-seven rupees",
+    ),
+    ("$5 b/c", "five dollars because"),
 ]
 _NUMBERS = [
     ("1,000 people", "one thousand people"),
@@ -101,6 +119,15 @@ _NUMBERS = [
     ("x < y", "x less than y"),
     ("π", "pi"),
     ("١٢٣", "one hundred twenty-three"),
+    ("250K followers, 10M users", "two hundred fifty thousand followers, ten million users"),
+    ("a 4K TV, seat 20B", "a four K T.V, seat twenty B"),
+    ("100 / 4 = 25", "one hundred divided by four equals twenty-five"),
+    (
+        "10/2=5, 3/4 = 0.75",
+        "ten divided by two equals five, three quarters equals zero point seven five",
+    ),
+    ("ages: >=18, <=5", "ages: at least eighteen, at most five"),
+    ("10⁶, 10⁻³, a study¹", "ten to the power of six, ten to the power of minus three, a study"),
 ]
 _UNITS = [
     ("5km", "five kilometers"),
@@ -123,6 +150,12 @@ _UNITS = [
     ),
     ("1 tsp. of salt", "one teaspoon of salt"),
     ("for 5 min.", "for five minutes."),
+    ("3/4 tsp, 1½ lbs", "three quarters teaspoon, one and a half pounds"),
+    ("16GB of RAM, 500MB", "sixteen gigabytes of RAM, five hundred megabytes"),
+    ("a 12V battery, 100W", "a twelve volts battery, one hundred watts"),
+    ("21℃ or 70℉", "twenty-one degrees Celsius or seventy degrees Fahrenheit"),
+    ("9.8 m/s²", "nine point eight meters per second squared"),
+    ("5m 30s, 1h 5m 30s", "five minutes thirty seconds, one hour five minutes thirty seconds"),
 ]
 _TIME = [
     ("10:30 am", "ten thirty A.M"),
@@ -165,6 +198,8 @@ _TIME = [
     ("Tue, March 5", "Tuesday, March fifth"),
     ("2001-09-11T10:00", "September eleventh, two thousand one at ten o'clock"),
     ("you may 5 times", "you may five times"),
+    ("2024/01/02", "January second, twenty twenty-four"),
+    ("valid through 12/2027", "valid through December twenty twenty-seven"),
 ]
 _CODES = [
     ("555-1234", "five five five, one two three four"),
@@ -181,6 +216,15 @@ _CODES = [
     ("an order of 100 000 parts", "an order of one hundred thousand parts"),
     ("CA 94107", "C.A nine four one zero seven"),
     ("room 302", "room three oh two"),
+    ("Room 302", "Room three oh two"),
+    (
+        "order #114-3941689-8772232",
+        "order number one one four, three nine four one six eight nine, "
+        "eight seven seven two two three two",
+    ),
+    ("Your OTP is 482913.", "Your O.T.P is four eight two nine one three."),
+    ("(020) 7946 0958", "zero two zero, seven nine four six, zero nine five eight"),
+    ("+1-800-FLOWERS", "one, eight hundred, Flowers"),
     ("flight UA 2045", "flight U.A twenty forty-five"),
     ("4111 1111 1111 1111", "four one one one" + ", one one one one" * 3),
     ("412 345 678", "four hundred twelve three hundred forty-five six hundred seventy-eight"),
@@ -260,6 +304,7 @@ _WORDS = [
     ("C++ and C#", "C plus plus and C sharp"),
     ("and/or, he/she", "and or, he or she"),
     ("w/o milk", "without milk"),
+    ("A/C: N/A", "A.C: not applicable"),
     ("don’t", "don't"),
     ("café naïve Zoë's co-op", "café naïve Zoë's co-op"),
 ]

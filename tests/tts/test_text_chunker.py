@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tts.text.markup import silent_code
-from tts.text.normalize import join_words, spoken_words
+from tts.text.normalize import join_words, normalize, spoken_words
 from tts.text_chunker import CutterConfig, SpeakablePiece, TextChunker
 
 
-def cut(text: str, deltas: list[str] | None = None) -> list[SpeakablePiece]:
-    cutter = TextChunker()
+def cut(
+    text: str, deltas: list[str] | None = None, config: CutterConfig | None = None
+) -> list[SpeakablePiece]:
+    cutter = TextChunker(config)
     pieces = [piece for delta in deltas or [text] for piece in cutter.push(delta)]
     return [*pieces, *cutter.flush()]
 
@@ -169,6 +171,39 @@ def test_text_without_gaps_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "Your confirmation code is: 482913. Have a nice day.",
+        "All right, the last four digits of the card: 4242, and that is all of it.",
+    ],
+)
+def test_a_number_is_read_by_what_stands_before_its_piece(text: str) -> None:
+    for pieces in (cut(text), cut(text, list(text))):
+        assert len(pieces) > 1
+        words = [spoken_words(each.text, before=each.before) for each in pieces]
+        assert " ".join(map(join_words, words)) == normalize(text)
+        for piece, spoken in zip(pieces, words, strict=True):
+            assert all(0 <= each.start < each.end <= len(piece.text) for each in spoken)
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("I think that the shop is open on Mon. - Fri. all day.", "en"),
+        ("Ich glaube dass das Geschäft hier auf hat Mo. - Fr. bis zehn.", "de"),
+        ("Ich glaube dass das Geschäft hier auf hat Mo. bis Fr. bis zehn.", "de"),
+        ("Geöffnet ist das Geschäft am Di., Do. und am Freitag.", "de"),
+        ("Das geht vom 3.-5. Mai oder vom 3. Mai - 5. Juni so.", "de"),
+        ("Creo que la tienda de aquí abre de lun. a vie. todo el día.", "es"),
+    ],
+)
+def test_ranges_of_days_stay_in_one_piece(text: str, language: str) -> None:
+    pieces = cut(text, list(text), CutterConfig(language=language))
+    spoken = [spoken_words(each.text, language, before=each.before) for each in pieces]
+    assert " ".join(map(join_words, spoken)) == normalize(text, language)
+
+
+@pytest.mark.parametrize(
     ("text", "pieces"),
     [
         (
@@ -190,7 +225,10 @@ def test_of_a_long_code_block_only_the_explanation_is_spoken(fence: str, num_lin
     code = f"{fence}py\n" + "x = `1` + 1\n  \n" * num_lines + f"{fence}\n"
     text = "Here it is.\n" + code + "That adds two numbers. Anything else?"
     for pieces in (cut(text), cut(text, list(text))):
-        spoken = [join_words(spoken_words(each.text, fence=each.fence)) for each in pieces]
+        spoken = [
+            join_words(spoken_words(each.text, fence=each.fence, before=each.before))
+            for each in pieces
+        ]
         assert " ".join(filter(None, spoken)) == (
             "Here it is. That adds two numbers. Anything else?"
         )

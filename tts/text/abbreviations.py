@@ -108,6 +108,9 @@ _WHOLE_WORDS = {
     "OK": "okay",
     "Ok": "okay",
     "ok": "okay",
+    "A/C": "A.C",
+    "I/O": "I.O",
+    "N/A": "not applicable",
 }
 
 _SAID_AS_WORDS = word_set(
@@ -319,7 +322,6 @@ def _choice(match: re.Match[str]) -> str:
 
 
 WORD_RULES: tuple[Rule, ...] = (
-    rule(r"(?:US|CA|AU|NZ|HK)(?=\$\s?\d)", lambda _: ""),
     rule(
         rf"(?:{alternatives(_NEVER_FINAL)}"
         rf"|{alternatives({word.capitalize(): '' for word in _NEVER_FINAL})})",

@@ -75,6 +75,11 @@ def _day_month(match: re.Match[str]) -> str:
     return words + (f", {year(int(match['y']))}" if match["y"] else "")
 
 
+def _month_year(match: re.Match[str]) -> str:
+    """A card's "12/2027"."""
+    return f"{MONTHS[int(match['m']) - 1]} {year(int(match['y']))}"
+
+
 def _months(match: re.Match[str]) -> str:
     return f"{_month_name(match['a'])} to {_month_name(match['b'])}"
 
@@ -93,6 +98,8 @@ def _weekday(match: re.Match[str]) -> str:
 def _decade(match: re.Match[str]) -> str | None:
     digits = match["decade"]
     if len(digits) == 2:
+        if re.search(r"\d\s?m(?:in(?:ute)?s?)?\.?,?\s?$", before(match)):
+            return None  # seconds: "5m 30s"
         return plural(cardinal(int(digits))) if digits != "00" else None
     if digits.endswith("000"):
         return plural(cardinal(int(digits)))
@@ -225,6 +232,8 @@ NUMBER_RULES: tuple[Rule, ...] = (
         r"(?P<y>(?:1[1-9]|20)\d\d)-(?P<m>\d\d)-(?P<d>\d\d)(?:(?P<at>T)(?=\d\d:)|(?![\d-]))",
         _iso_date,
     ),
+    rule(r"(?P<y>(?:19|20)\d\d)/(?P<m>\d\d)/(?P<d>\d\d)(?P<at>)(?![\d/])", _iso_date),
+    rule(r"(?P<m>0?[1-9]|1[0-2])/(?P<y>20\d\d)(?![\d/])", _month_year),
     rule(r"(?P<a>\d{1,2})/(?P<b>\d{1,2})/(?P<y>(?:1[1-9]|20)\d\d|\d\d)(?![\d/])", _slash_date),
     rule(r"(?P<a>\d{1,2})-(?P<b>\d{1,2})-(?P<y>(?:19|20)\d\d)(?![\d-])", _slash_date),
     rule(

@@ -35,13 +35,13 @@ _FILE_LETTERS = word_set(
 _CODE_LABEL = re.compile(
     r"\b(?:order|account|confirmation|reference|ref|ticket|case|tracking|invoice|pin|code|"
     r"pass ?code|password|ext|extension|zip|postcode|serial|card|member(?:ship)?|policy|"
-    r"booking|routing|id|area|licen[cs]e|claim|locker|box|security|access|model|part|digits?)"
+    r"booking|routing|otp|pnr|id|area|licen[cs]e|claim|locker|box|security|access|model|part|digits?)"
     r"(?:\s+(?:number|no|code|is|was|id|ending|in|of|with|digits|are))*[\s.:#,]*$",
     re.IGNORECASE,
 )
 _PLACE_LABEL = re.compile(
-    r"\b(?:room|suite|apartment|apt|unit|flight|highway|hwy|route|interstate|channel|gate|bus|"
-    r"train|building|floor|seat|[A-Z]{2})[\s.#-]*$"
+    r"\b(?:(?i:room|suite|apartment|apt|unit|flight|highway|hwy|route|interstate|channel|gate|bus|"
+    r"train|building|floor|seat)|[A-Z]{2})[\s.#-]*$"
 )
 _STATE_LABEL = re.compile(
     r"\b(?:A[KLRZ]|C[AOT]|D[CE]|FL|GA|HI|I[ADLN]|K[SY]|LA|M[ADEINOST]|N[CDEHJMVY]|O[HKR]|PA|RI|"
@@ -139,8 +139,20 @@ def _pairs(first: str, second: str) -> str:
     )
 
 
-def _code_number(match: re.Match[str]) -> str:
+def _code_number(match: re.Match[str]) -> str | None:
+    """ "A1B2", "4K", "302B"; not "16GB" and "250K", which count."""
+    is_count = _COUNT.match(match.string, match.start()) is not None
+    text = before(match)
+    if is_count and not (_PLACE_LABEL.search(text) or _CODE_LABEL.search(text)):
+        return None
     return _code_words(match[0])
+
+
+_COUNT = re.compile(
+    r"(?:\d+(?:[KMGT]B|MW|[VWL])|\d*[1-9]\d*0[KMB]|\d{3,}[KM])(?![\w'’])"
+    r"|\d+[KMB](?=\s?(?:USD|GBP|EUR)\b|/[a-z])"
+)
+"""Capitals behind a number that are a unit, or thousands, millions and billions."""
 
 
 def _code_words(code: str) -> str:
@@ -219,6 +231,10 @@ def _hash_number(match: re.Match[str]) -> str:
     return "number " + (cardinal(int(digits)) if len(digits) <= 3 else digit_words(digits))
 
 
+def _hash_groups(match: re.Match[str]) -> str:
+    return "number " + _grouped(match["n"])
+
+
 def _hash_code(match: re.Match[str]) -> str | None:
     """ "order #A1B2C3", "#TK-4821": a code has a digit and no word, or a label before it."""
     code = match["code"]
@@ -269,7 +285,7 @@ NUMBER_RULES: tuple[Rule, ...] = (
     rule(rf"(?:\+?1[-. ]?)?{_AREA}\d{{3}}[-. ]\d{{4}}(?![\w-]|\.\d)", _phone),
     rule(rf"(?:\+?1[-. ])?\d{{3}}{DASH}\d{{4}}(?![\w-]|\.\d)", _phone),
     rule(r"\+\d{1,3}(?:[-. ]?\(?\d{1,4}\)?){2,6}(?![\w-])", _phone),
-    rule(r"(?P<n>1-8(?:00|33|44|55|66|77|88))-(?P<word>[A-Z\d][A-Z\d-]{3,14})\b", _vanity_phone),
+    rule(r"\+?(?P<n>1-8(?:00|33|44|55|66|77|88))-(?P<word>[A-Z\d][A-Z\d-]{3,14})\b", _vanity_phone),
     rule(r"\d{4}([- ])\d{4}\1\d{4}(?:\1\d{4})?(?![\w-])", _spelled_groups),
     rule(r"\d{3}-\d{2}-\d{4}(?![\w-])", _spelled_groups),
     rule(r"\d{5}-\d{4}(?![\w-])", _spelled_groups),
@@ -278,9 +294,10 @@ NUMBER_RULES: tuple[Rule, ...] = (
         _spelled_groups,
     ),
     rule(rf"{CODE_PAIR}(?!\s(?:BC|B\.C|years?))", _spelled_groups),
-    rule(r"0\d{2,4}[- ]\d{3,4}[- ]?\d{3,4}(?![\w-])", _spelled_groups),
+    rule(r"(?:\(0\d{2,4}\)\s?|0\d{2,4}[- ])\d{3,4}[- ]?\d{3,4}(?![\w-])", _spelled_groups),
     rule(r"\d{1,3}(?:\.\d{1,3}){3}(?![\w.]\d|\w)", _dotted),
     rule(r"(?P<v>)(?P<n>\d{1,4}(?:\.\d{1,6}){2})(?![\w.]\d|\w)", _version),
+    rule(r"#(?P<n>\d{3,9}(?:-\d{2,12}){1,4})(?![\w-])", _hash_groups),
     rule(r"#(?P<n>\d{1,12})\b", _hash_number),
     rule(r"\d{2,8}(?: \d{3,8}|-\d{2,8}){1,4}(?![\w-]|[.,:]\d)", _labelled_groups),
     rule(r"\d{3,12}(?!\d)", _labelled_number),

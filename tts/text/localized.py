@@ -228,11 +228,13 @@ class _Reader:
         return f"{self.amount(match['a'])} {noun}"
 
     def money(self, match: re.Match[str]) -> str:
-        currency = self.currencies[match["c"]]
-        whole, _, fraction = _with_comma(match["a"]).partition(",")
+        currency, amount = self.currencies[match["c"]], match["a"]
+        if match.start("c") < match.start("a") and re.fullmatch(r"\d{1,3}(?:,\d{3})+", amount):
+            amount = amount.replace(",", "")  # "$1,500"
+        whole, _, fraction = _with_comma(amount).partition(",")
         unit = Unit(currency.one, currency.many, currency.feminine)
         if len(fraction) != 2:
-            return self.signed(match) + self.counted(match["a"], unit)
+            return self.signed(match) + self.counted(amount, unit)
         cents = self.counted(str(int(fraction)), Unit(currency.cent, currency.cents))
         if not whole.strip("0") and int(fraction):
             return self.signed(match) + cents
@@ -241,6 +243,25 @@ class _Reader:
             amount = self.numbers.cardinal(int(fraction))  # "neun Euro neunzig"
             said = " ".join(part for part in (said, self.writing.sum_joint, amount) if part)
         return self.signed(match) + said
+
+    def scaled_money(self, match: re.Match[str]) -> str:
+        """ "$1,5 Mio.": the currency is said behind the scale."""
+        scale = self.writing.abbreviations.get(match["scale"], match["scale"])
+        amount = self.writing.before_noun(self.amount(match["a"]))
+        many = self.writing.after_millions(self.currencies[match["c"]].many)
+        return f"{self.signed(match)}{amount} {scale} {many}"
+
+    def code_behind(self, match: re.Match[str]) -> str | None:
+        """The currency of "1,5 Mio. USD", "5 millones de EUR"."""
+        found = re.search(r"\d\s[^\W\d_]{2,12}\.?\s(?P<of>de\s)?$", before(match))
+        if not found:
+            return None
+        many = self.currencies[match["c"]].many
+        return many if found["of"] else self.writing.after_millions(many)
+
+    def division(self, match: re.Match[str]) -> str | None:
+        """The mark of "10 / 2 = 5" and "10 : 2 = 5"."""
+        return self.writing.symbols["÷"] if re.search(r"[\d)] $", before(match)) else None
 
     def measure(self, match: re.Match[str]) -> str:
         return self.signed(match) + self.counted(match["a"], self.writing.units[match["u"]])
@@ -463,6 +484,7 @@ def _address_rules(reader: _Reader) -> list[Rule]:
 def _word_rules(reader: _Reader) -> list[Rule]:
     writing = reader.writing
     codes = alternatives(code for code in writing.currencies if re.fullmatch("[A-Z]{3}", code))
+    scaled = rf"(?P<a>{reader.number})\s(?P<scale>{writing.scales})(?!\w)"
     return [
         rule(r"(?P<zone>UTC|GMT)(?P<sign>[-−–+])(?=\d)", reader.zone),
         rule(reader.weekdays.undotted_pattern, reader.undotted_weekday),
@@ -472,7 +494,9 @@ def _word_rules(reader: _Reader) -> list[Rule]:
         *_table(writing.abbreviations),
         rule(_any(writing.words, r"(?![\w'’-])"), _lookup(writing.words)),
         rule(r"(?:US|CA|MX)(?=\$\s?\d)", lambda _: ""),
+        rule(rf"(?P<sign>)(?P<c>{codes})\s?{scaled}", reader.scaled_money),
         rule(rf"(?P<sign>)(?P<c>{codes})\s?(?P<a>{reader.number})(?!\w)", reader.money),  # "EUR 5"
+        rule(rf"(?P<c>{codes})(?!\w)", reader.code_behind),
         rule(r"x(?=\s?\d)", reader.times),
         rule(r"[A-ZÄÖÜÉÈÀÑ]{2,12}(?![^\W\d]|['’-][^\W\d_])", reader.capitals),
     ]
@@ -568,10 +592,13 @@ def _number_rules(reader: _Reader) -> list[Rule]:
     currency = alternatives(reader.currencies)
     symbols = "".join(each for each in writing.currencies if not each.isalnum())
     units = alternatives(writing.units)
+    prefix = rf"{sign}(?P<c>[{re.escape(symbols)}])\s?"
+    thousands = r"\d{1,3}(?:,\d{3})+(?!\d|[.,]\d)"
     return [
+        rule(rf"{prefix}(?P<a>{number})\s(?P<scale>{writing.scales})(?!\w)", reader.scaled_money),
         rule(rf"{sign}(?P<a>{number})\s?(?P<c>{currency})(?!\w)", reader.money),
         rule(rf"{sign}(?P<a>\d+),[-–]{{1,2}}\s?(?P<c>{currency})(?!\w)", reader.money),  # "80,- €"
-        rule(rf"{sign}(?P<c>[{re.escape(symbols)}])\s?(?P<a>{number})", reader.money),
+        rule(rf"{prefix}(?P<a>{thousands}|{number})", reader.money),
         rule(r"\+\d{1,3}(?:[-. /]?\(?\d{1,5}\)?){2,6}(?![\w-])", reader.phone),
         rule(
             rf"(?!0\d ?{DASH} ?\d\d(?!\d|[-./ ]\d))0\d{{1,5}}"  # "08-12 Uhr"
@@ -596,6 +623,7 @@ def _symbol_rules(reader: _Reader) -> list[Rule]:
     writing = reader.writing
     return [
         rule(rf"{DASH}\s?(?=[$£€]?\d)", reader.joint),
+        rule(rf"[/:](?={DIFFERENCE})", reader.division),
         rule(rf"/\s?(?:(?P<u>{alternatives(writing.units)})(?!\w)|(?=[^\W\d_]{{2}}))", reader.per),
         rule(_any(writing.symbols, ""), _lookup(writing.symbols)),
         rule(r"[^\w\s.,;:!?…()\[\]{}—–―|、。，；：！？-]", lambda _: ""),

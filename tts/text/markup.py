@@ -117,7 +117,7 @@ def _comparison(match: re.Match[str]) -> str | None:
 
 
 def _more_or_less(match: re.Match[str]) -> str:
-    return "under" if match[0] == "<" else "over"
+    return {"<": "under", "<=": "at most", ">": "over", ">=": "at least"}[match[0]]
 
 
 def _hash_tag(match: re.Match[str]) -> str:
@@ -172,7 +172,7 @@ SYMBOL_RULES: tuple[Rule, ...] = (
     rule(r"&(?P<name>amp|lt|gt|nbsp|quot|apos);", _entity),
     rule(r"#(?P<tag>[A-Za-z]\w{0,60})", _hash_tag),
     rule(r"(?P<sign>[<>])(?P<eq>=)?(?=\s?[\w(.-])", _comparison),
-    rule(r"[<>](?=\s?[$£€]?\d)", _more_or_less),
+    rule(r"[<>]=?(?=\s?[$£€]?\d)", _more_or_less),
     rule(r"[=-]{1,2}>", const("to")),
     rule(r"~(?=\s?[$£€]?\d)", const("about")),
     rule(r"/", _slash),

@@ -70,13 +70,16 @@ def join_words(words: Sequence[SpokenWord]) -> str:
     return " ".join(word.text + word.mark for word in words)
 
 
-def spoken_words(text: str, language: str = "en", fence: str = "") -> tuple[SpokenWord, ...]:
+def spoken_words(
+    text: str, language: str = "en", fence: str = "", before: str = ""
+) -> tuple[SpokenWord, ...]:
     """Normalize a text to words in spoken order, with the characters that each one speaks.
 
     Spans are ascending, words of one token share theirs, and no span leaves the text. `fence`:
-    marks of the code fence that the text begins within (`SpeakablePiece.fence`).
+    marks of the code fence that the text begins within (`SpeakablePiece.fence`). `before`: what
+    was said just before (`SpeakablePiece.before`), which decides how some numbers are read.
     """
-    return _read(text, rules_of(language), fence)
+    return _read(text, rules_of(language), fence, before)
 
 
 def unnormalized_words(text: str, fence: str = "") -> tuple[SpokenWord, ...]:
@@ -85,9 +88,9 @@ def unnormalized_words(text: str, fence: str = "") -> tuple[SpokenWord, ...]:
     return _read(text, _AS_WRITTEN, fence)
 
 
-def _read(text: str, rules: RuleSet, fence: str) -> tuple[SpokenWord, ...]:
-    words = _Words()
-    for token in _tokens(text, rules, fence):
+def _read(text: str, rules: RuleSet, fence: str, before: str = "") -> tuple[SpokenWord, ...]:
+    words = _Words(len(before))
+    for token in _tokens(before + text, len(before), rules, fence):
         words.add(token)
     return tuple(words.finished)
 
@@ -164,10 +167,11 @@ _MARKS = re.compile(r"[.…!?]+|[,;:]|[、。，；：！？]|[(\[{)\]}]|[—–
 _PLAIN_MARKS = {"、": ",", "。": ".", "，": ",", "；": ";", "：": ":", "！": "!", "？": "?"}
 
 
-def _tokens(text: str, rules: RuleSet, fence: str) -> Iterator[_Token]:
-    code = markup.silent_code(text, fence)
+def _tokens(text: str, first: int, rules: RuleSet, fence: str) -> Iterator[_Token]:
+    """Tokens from the character `first` on."""
+    code = ((first + start, first + end) for start, end in markup.silent_code(text[first:], fence))
     silent = next(code, None)
-    position = 0
+    position = first
     while position < len(text):
         while silent is not None and silent[1] <= position:
             silent = next(code, None)
@@ -252,8 +256,11 @@ def _mark_of(text: str) -> str:
 class _Words:
     """Collects words and hangs marks on the word before them."""
 
-    def __init__(self) -> None:
+    def __init__(self, offset: int) -> None:
+        """`offset`: place in the tokens' text of the first character that the words' spans
+        count."""
         self.finished: list[SpokenWord] = []
+        self._offset = offset
 
     def add(self, token: _Token) -> None:
         if token.is_mark:
@@ -262,7 +269,8 @@ class _Words:
         for word in token.spoken.split():
             bare = word.rstrip(".,;:!?…")
             if bare:
-                self.finished.append(SpokenWord(bare, token.start, token.end))
+                span = token.start - self._offset, token.end - self._offset
+                self.finished.append(SpokenWord(bare, *span))
             if mark := word[len(bare) :]:
                 self._mark(_mark_of(mark), False)
 

@@ -1,6 +1,7 @@
 """Rules for money, measures, percentages, fractions, ranges and arithmetic."""
 
 import re
+import unicodedata
 
 from .dates import MONTHS
 from .numbers import cardinal, fraction_words, is_one, number_words, ordinal
@@ -28,7 +29,6 @@ _CURRENCIES = {
 }
 _CURRENCY_CODES = {
     "USD": "$",
-    "US$": "$",
     "GBP": "£",
     "EUR": "€",
     "JPY": "¥",
@@ -78,7 +78,14 @@ _SIGN_WORDS = {
     "~": "about ",
     "≈": "about ",
 }
-_MONEY = rf"(?P<symbol>[$£€¥₹₩])\s?(?P<a>{NUMBER})"
+_SYMBOL = r"[$£€¥₹₩]"
+_LETTER_SCALE = r"(?:[kKmMbBtT]|[mM][mMnN]|[bt]n)"
+_MONEY_SCALE = (
+    rf"(?:(?P<scale>\s?{_SCALE_WORD}\b|{_LETTER_SCALE}(?!\w)|\s{_LETTER_SCALE}(?![\w/])))?"
+)
+_CODES = alternatives(_CURRENCY_CODES)
+_COUNTRY = r"(?:US|CA|AU|NZ|HK)"
+"""Whose dollar it is; not spoken."""
 
 
 def signed(match: re.Match[str]) -> str:
@@ -105,10 +112,11 @@ def _sum(whole: str) -> str:
 
 
 def _money(match: re.Match[str]) -> str:
-    symbol, amount, scale, upper = match["symbol"], match["a"], match["scale"], match["b"]
+    amount, upper, scale = match["a"], match["b"], (match["scale"] or "").strip().lower()
+    symbol = _CURRENCY_CODES.get(match["symbol"], match["symbol"])
     many = _CURRENCIES[symbol][1]
     if scale:
-        scale = _SCALES.get(scale.lower(), scale.lower())
+        scale = _SCALES.get(scale, scale)
         upper_words = f" to {number_words(upper)}" if upper else ""
         return f"{signed(match)}{number_words(amount)}{upper_words} {scale} {many}"
     if upper:
@@ -116,14 +124,6 @@ def _money(match: re.Match[str]) -> str:
             return f"{_amount(symbol, amount)} to {_amount(symbol, upper)}"
         return f"{signed(match)}{_sum(amount)} to {_sum(upper)} {many}"
     return signed(match) + _amount(symbol, amount)
-
-
-def _coded_money(match: re.Match[str]) -> str:
-    return signed(match) + _amount(_CURRENCY_CODES[match["code"]], match["a"])
-
-
-def _trailing_symbol(match: re.Match[str]) -> str:
-    return signed(match) + _amount(match["symbol"], match["a"])
 
 
 def _cents(match: re.Match[str]) -> str:
@@ -142,8 +142,11 @@ def _percent(match: re.Match[str]) -> str:
 
 def _degrees(match: re.Match[str]) -> str:
     noun = "degree" if is_one(match["a"]) and not match["b"] else "degrees"
-    scale = {"C": " Celsius", "F": " Fahrenheit"}.get((match["scale"] or "").upper(), "")
+    scale = _TEMPERATURES.get((match["scale"] or match["mark"] or "").upper(), "")
     return f"{_range(match)} {noun}{scale}"
+
+
+_TEMPERATURES = {"C": " Celsius", "℃": " Celsius", "F": " Fahrenheit", "℉": " Fahrenheit"}
 
 
 def _measure(match: re.Match[str]) -> str | None:
@@ -160,6 +163,15 @@ def _hours_minutes(match: re.Match[str]) -> str:
     return (
         f"{number_words(hours)} {unit_name('h', hours)} "
         f"{cardinal(int(minutes))} {unit_name('min', str(int(minutes)))}"
+    )
+
+
+def _minutes_seconds(match: re.Match[str]) -> str:
+    """ "5m 30s": in front of seconds an m is minutes."""
+    minutes, seconds = str(int(match["m"])), str(int(match["s"]))
+    return (
+        f"{cardinal(int(minutes))} {unit_name('min', minutes)} "
+        f"{cardinal(int(seconds))} {unit_name('s', seconds)}"
     )
 
 
@@ -180,6 +192,17 @@ def _plain_range(match: re.Match[str]) -> str | None:
 
 
 def _fraction(match: re.Match[str]) -> str | None:
+    words = _bare_fraction(match)
+    return None if words is None else words + _unit_behind(match)
+
+
+def _unit_behind(match: re.Match[str]) -> str:
+    """The unit of "3/4 tsp" and "1½ lbs"."""
+    amount = "2" if match["whole"] else "1"
+    return f" {unit_name(match['unit'], amount)}" if match["unit"] else ""
+
+
+def _bare_fraction(match: re.Match[str]) -> str | None:
     numerator, divisor = int(match["a"]), int(match["b"])
     whole = match["whole"]
     if divisor == 0:
@@ -188,6 +211,8 @@ def _fraction(match: re.Match[str]) -> str | None:
         return _IDIOMS[numerator, divisor]
     if not whole and divisor in (10, 100) and numerator <= divisor:
         return _out_of(match)
+    if not whole and numerator >= divisor and re.match(r"\s?=", after(match)):
+        return f"{cardinal(numerator)} divided by {cardinal(divisor)}"
     is_dated = _DATE_BEFORE.search(before(match)) is not None
     if not whole and divisor == 5 and not is_dated and (numerator == 5 or _is_rating(match)):
         return _out_of(match)
@@ -207,9 +232,9 @@ def _is_rating(match: re.Match[str]) -> bool:
 
 def _vulgar(match: re.Match[str]) -> str:
     words = fraction_words(*_VULGAR[match["v"]])
-    if not match["whole"]:
-        return words
-    return f"{number_words(match['whole'])} and " + words.replace("one ", "a ", 1)
+    if match["whole"]:
+        words = f"{number_words(match['whole'])} and " + words.replace("one ", "a ", 1)
+    return words + _unit_behind(match)
 
 
 def _ordinal(match: re.Match[str]) -> str:
@@ -232,7 +257,7 @@ def _ratio(match: re.Match[str]) -> str:
 
 def _per(match: re.Match[str]) -> str | None:
     # Only after something measured: "$5/mo", "60 km/h", "3%/year"; "her/person" is a choice.
-    if not re.search(r"[\d¢%]\s?[A-Za-zµ²³]*$", before(match)):
+    if not re.search(r"[\d¢%]\s?[A-Za-zµ²³]*(?:/\s?[A-Za-z]{1,12})?$", before(match)):
         return None
     return f"per {PER.get(match['unit'], match['unit'])}"
 
@@ -265,6 +290,19 @@ def _power(match: re.Match[str]) -> str:
     return f"to the power of {cardinal(int(exponent))}"
 
 
+def _superscript(match: re.Match[str]) -> str:
+    """ "10⁶"; behind a word the mark of a footnote."""
+    if re.search(r"[^\W\d_]{2}$", before(match)):
+        return ""
+    exponent = unicodedata.normalize("NFKC", match[0]).replace("−", "-")
+    return f"to the power of {cardinal(int(exponent))}"
+
+
+def _division(match: re.Match[str]) -> str | None:
+    """The stroke of "10 / 2 = 5"."""
+    return "divided by" if re.search(r"[\d)] $", before(match)) else None
+
+
 def _times_sign(match: re.Match[str]) -> str | None:
     # "3 * 4" and "3*4", but not "**bold**", "*word*" or "3* hotel".
     around = (before(match, 2), after(match, 2))
@@ -279,8 +317,9 @@ _IDIOMS = {(24, 7): "twenty-four seven", (9, 11): "nine eleven", (50, 50): "fift
 
 _OPTIONAL_RANGE = rf"(?P<a>{NUMBER})(?:\s?(?:{RANGE_DASH}|to)\s?(?P<b>{NUMBER}))?"
 _UNIT = alternatives(UNITS)
-
-_SYMBOL = r"[$£€¥₹₩]"
+_FRACTION_UNIT = (
+    rf"(?:[ -]?(?P<unit>{alternatives(unit for unit in UNITS if len(unit) > 1)})(?![\w²³'’]))?"
+)
 _DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?|\d{4}-\d\d-\d\d"
 _RANGE_BEGIN = re.compile(
     rf"(?<![\w.,-])(?:{_SYMBOL}\s?{NUMBER}(?:[kKmMbBtT]|[mM][mMnN]|[bt]n)?"
@@ -295,17 +334,19 @@ NUMBER_RULES: tuple[Rule, ...] = (
         r"(?P<m>[0-5]?\d)\s?m(?:ins?)?(?![\w²³'’/])",
         _hours_minutes,
     ),
+    rule(r"(?P<m>\d{1,3})\s?m\s?(?P<s>[0-5]?\d)\s?s(?:ecs?)?(?![\w²'’/])", _minutes_seconds),
     rule(r"(?P<a>\d{1,3}\.\d{1,2})/(?P<b>5|10|100)(?![\w/]|\.\d)", _out_of),
     rule(
-        rf"{SIGN}{_MONEY}(?:\s?{RANGE_DASH}\s?[$£€¥₹₩]?(?P<b>{NUMBER}))?"
-        rf"(?:\s?(?P<scale>{_SCALE_WORD}\b|(?:[kKmMbBtT]|[mM][mMnN]|[bt]n)(?![\w/])))?",
+        rf"{SIGN}(?P<symbol>{_SYMBOL})\s?(?P<a>{NUMBER})"
+        rf"(?:\s?{RANGE_DASH}\s?(?:{_COUNTRY}?{_SYMBOL})?(?P<b>{NUMBER}))?{_MONEY_SCALE}",
         _money,
     ),
-    rule(rf"{SIGN}(?P<a>{NUMBER})\s?(?P<code>USD|GBP|EUR|JPY|INR|KRW)\b", _coded_money),
-    rule(rf"{SIGN}(?P<a>{NUMBER})\s?(?P<symbol>[$£€])(?!\w)", _trailing_symbol),
+    rule(
+        rf"{SIGN}{_OPTIONAL_RANGE}{_MONEY_SCALE}\s?(?P<symbol>(?:{_CODES})\b|[$£€](?!\w))", _money
+    ),
     rule(rf"(?P<a>{NUMBER})\s?¢", _cents),
     rule(rf"{SIGN}{_OPTIONAL_RANGE}\s?[%٪]", _percent),
-    rule(rf"{SIGN}{_OPTIONAL_RANGE}\s?[°º]\s?(?P<scale>[CFcf]\b)?", _degrees),
+    rule(rf"{SIGN}{_OPTIONAL_RANGE}\s?(?:[°º]\s?(?P<scale>[CFcf]\b)?|(?P<mark>[℃℉]))", _degrees),
     rule(r"(?P<a>\d{1,2})\s?['’′]\s?(?P<b>1[01]|\d)\s?[\"”″]", _feet_inches),
     rule(
         rf"(?P<parts>{NUMBER}(?:(?:[x×]|\sx\s){NUMBER}){{1,3}})(?:\s?(?P<unit>{_UNIT}))?(?!\w)",
@@ -315,13 +356,16 @@ NUMBER_RULES: tuple[Rule, ...] = (
         rf"{SIGN}{_OPTIONAL_RANGE}(?P<gap>[ -])?(?P<unit>{_UNIT})(?![\w²³'’])(?:\.(?=\s[a-z]))?",
         _measure,
     ),
-    rule(rf"{SIGN}{_OPTIONAL_RANGE}(?P<scale>[kK]|[mM]n?|[bB]n?)(?![\w/'’])", _scaled),
+    rule(
+        rf"{SIGN}{_OPTIONAL_RANGE}(?P<scale>[kK](?![\w'’])|(?:[mM]n?|[bB]n?)(?![\w/'’]))", _scaled
+    ),
     rule(rf"{SIGN}{_OPTIONAL_RANGE}[x×](?!\w)", _times),
     rule(
-        rf"{SIGN}(?:(?P<whole>\d+)[ -])?(?P<a>\d{{1,3}})[/⁄](?P<b>\d{{1,3}})(?![\w/]|\.\d)",
+        rf"{SIGN}(?:(?P<whole>\d+)[ -])?(?P<a>\d{{1,3}})[/⁄](?P<b>\d{{1,3}})(?![\w/]|\.\d)"
+        rf"{_FRACTION_UNIT}",
         _fraction,
     ),
-    rule(rf"(?:(?P<whole>\d+)\s?)?(?P<v>[{''.join(_VULGAR)}])", _vulgar),
+    rule(rf"(?:(?P<whole>\d+)\s?)?(?P<v>[{''.join(_VULGAR)}]){_FRACTION_UNIT}", _vulgar),
     rule(r"(?P<n>\d{1,3}(?:,\d{3})+|\d{1,9})(?:st|nd|rd|th)\b", _ordinal, re.IGNORECASE),
     rule(
         rf"{SIGN}(?P<a>{NUMBER})\s?{RANGE_DASH}\s?(?P<b>{NUMBER})(?![\w/]|{DASH}\d|:\d\d)",
@@ -332,16 +376,20 @@ NUMBER_RULES: tuple[Rule, ...] = (
 
 WORD_RULES: tuple[Rule, ...] = (
     rule(
-        rf"(?P<sign>[-−])?(?P<code>USD|US\$|GBP|EUR|JPY|INR|KRW)\s?(?P<a>{NUMBER})(?!\w)",
-        _coded_money,
+        rf"(?P<sign>)(?P<symbol>{_CODES})\s?(?P<a>{NUMBER})"
+        rf"(?:\s?{RANGE_DASH}\s?(?:{_CODES})?\s?(?P<b>{NUMBER}))?{_MONEY_SCALE}(?!\w|\.\d)",
+        _money,
     ),
+    rule(rf"{_COUNTRY}(?=\$\s?\d)", const("")),
     rule(r"km/h(?!\w)", const("kilometers per hour")),
 )
 
 SYMBOL_RULES: tuple[Rule, ...] = (
     rule(rf"{DASH}(?={DIFFERENCE})", _difference),
-    rule(rf"{DASH}\s?(?={_SYMBOL}?\.?\d)", _joint),
+    rule(rf"{DASH}\s?(?={_COUNTRY}?{_SYMBOL}?\.?\d)", _joint),
     rule(rf"/\s?(?P<unit>{alternatives(PER)}|{PER_WORDS})\b", _per),
     rule(r"\^\s?\(?(?P<e>-?\d{1,4})\)?", _power),
+    rule(r"(?:⁻[⁰¹²³⁴-⁹]|[⁰¹⁴-⁹]|[²³](?=[⁰¹²³⁴-⁹]))[⁰¹²³⁴-⁹]{0,3}", _superscript),
     rule(r"[*×·⋅](?![*])", _times_sign),
+    rule(rf"/(?={DIFFERENCE})", _division),
 )

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 
 _BLANK_GROUPS = r"(?:[1-9]\d{0,2}(?: \d{3}){0,4} 000|[1-9]\d?(?: \d{3}){2,5})(?! ?\d)"
 """Thousands parted by blanks, where they can be nothing else: "10 000", "1 234 567"."""
-NUMBER = rf"(?:{_BLANK_GROUPS}|\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
-"""A written number without its sign: "5", "1,234.50", ".5", "10 000"."""
+NUMBER = (
+    rf"(?:{_BLANK_GROUPS}|\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?"
+    r"|\d{1,2}(?:,\d\d){1,7},\d{3}(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+)
+"""A written number without its sign: "5", "1,234.50", ".5", "10 000", the Indian "1,00,000"."""
 
 DASH = r"[-‐‑‒–—]"
 """Marks between the ends of a range."""
@@ -75,11 +78,15 @@ def alternatives(names: Iterable[str]) -> str:
     return "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
 
 
-def before(match: re.Match[str], num_chars: int = 48) -> str:
+CONTEXT_CHARS = 48
+"""Characters beside a match that a rule looks at."""
+
+
+def before(match: re.Match[str], num_chars: int = CONTEXT_CHARS) -> str:
     """The source text just before a match."""
     return match.string[max(0, match.start() - num_chars) : match.start()]
 
 
-def after(match: re.Match[str], num_chars: int = 48) -> str:
+def after(match: re.Match[str], num_chars: int = CONTEXT_CHARS) -> str:
     """The source text just after a match."""
     return match.string[match.end() : match.end() + num_chars]

@@ -74,6 +74,8 @@ UNITS = {
     "kph": "kilometer per hour",
     "km/h": "kilometer per hour",
     "m/s": "meter per second",
+    "m/s²": "meter per second squared",
+    "kg/m²": "kilogram per square meter",
     "rpm": "r.p.m",
     "bpm": "beat per minute",
     "fps": "frame per second",

@@ -94,7 +94,7 @@ class RemoteRecognizer:
         if language == self._language:
             return
         self._language = language
-        self._reuse = asr.FinalReuse()
+        self._reuse, self._early = asr.FinalReuse(), None
         self._session.set_language(language)
 
     async def run(self) -> None:
@@ -111,23 +111,26 @@ class RemoteRecognizer:
                 hypothesis = await asyncio.shield(result)  # others may wait for it
                 if hypothesis is not None and hypothesis.text:
                     return replace(hypothesis, taken_over=True)
-        if (known := self._reuse.known(job)) is not None:
+        reuse = self._reuse  # that of the language which is asked for now
+        if (known := reuse.known(job)) is not None:
             return known
         if job.kind == "early":
-            return await self._decoded_early(job, priority)
+            return await self._decoded_early(job, priority, reuse)
         hypothesis = await self._decoded(job, priority)
         if hypothesis is not None:
-            self._reuse.note(job, hypothesis)
+            reuse.note(job, hypothesis)
         return hypothesis
 
-    async def _decoded_early(self, job: asr.DecodeJob, priority: int) -> asr.Hypothesis | None:
+    async def _decoded_early(
+        self, job: asr.DecodeJob, priority: int, reuse: asr.FinalReuse
+    ) -> asr.Hypothesis | None:
         """A pass whose words a final may wait for. Raises StageError."""
         result: asyncio.Future[asr.Hypothesis | None] = asyncio.get_running_loop().create_future()
         self._early = job, result
         try:
             hypothesis = await self._decoded(job, priority)
             if hypothesis is not None:
-                self._reuse.note(job, hypothesis)
+                reuse.note(job, hypothesis)
                 result.set_result(hypothesis)
             return hypothesis
         finally:

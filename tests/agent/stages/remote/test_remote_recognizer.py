@@ -176,6 +176,20 @@ async def test_another_language_is_asked_for_in_a_session_of_its_own() -> None:
         assert b'name="language"\r\n\r\nde' in made.peer.http.bodies[-1]["upload"]
 
 
+async def test_words_of_another_language_are_not_reused() -> None:
+    async with recognizing(uploaded("English"), uploaded("German"), has_sessions=False) as made:
+        async with asyncio.TaskGroup() as group:
+            early = group.create_task(made.text("early"))
+            await asyncio.sleep(0)
+            assert not early.done()
+            made.recognizer.set_options(asr.TranscriptionOptions("de"))
+            final = group.create_task(made.text("final", 17_000))
+        assert (early.result(), final.result()) == ("English", "German")
+        assert made.peer.http.bodies[-1]["upload"].count(b"\r\n\r\nde\r\n") == 1
+        later = await made.text("final", 17_500)
+        assert later == "German", "the early pass that ended late is not remembered"
+
+
 @pytest.mark.parametrize("mode", ["silent", "hangs up", "failed", "10 MB", "nonsense"])
 async def test_an_upload_answers_where_the_session_does_not(
     mode: Mode, monkeypatch: pytest.MonkeyPatch
