@@ -468,6 +468,11 @@ class _Watched(str):
         self.slices.append(found)
         return found
 
+    def __radd__(self, before: str) -> "_Watched":
+        joined = _Watched(f"{before}{self}")
+        joined.slices = self.slices
+        return joined
+
 
 @pytest.mark.parametrize(
     ("language", "sentence", "spoken"),

@@ -89,8 +89,8 @@ def unnormalized_words(text: str, fence: str = "") -> tuple[SpokenWord, ...]:
 
 
 def _read(text: str, rules: RuleSet, fence: str, before: str = "") -> tuple[SpokenWord, ...]:
-    words = _Words(len(before))
-    for token in _tokens(before + text, len(before), rules, fence):
+    words, silent = _Words(len(before)), markup.silent_code(text, fence)
+    for token in _tokens(before + text, len(before), rules, silent):
         words.add(token)
     return tuple(words.finished)
 
@@ -167,9 +167,11 @@ _MARKS = re.compile(r"[.…!?]+|[,;:]|[、。，；：！？]|[(\[{)\]}]|[—–
 _PLAIN_MARKS = {"、": ",", "。": ".", "，": ",", "；": ";", "：": ":", "！": "!", "？": "?"}
 
 
-def _tokens(text: str, first: int, rules: RuleSet, fence: str) -> Iterator[_Token]:
-    """Tokens from the character `first` on."""
-    code = ((first + start, first + end) for start, end in markup.silent_code(text[first:], fence))
+def _tokens(
+    text: str, first: int, rules: RuleSet, silent_code: Iterator[tuple[int, int]]
+) -> Iterator[_Token]:
+    """Tokens from the character `first` on, from where the spans of the code count."""
+    code = ((first + start, first + end) for start, end in silent_code)
     silent = next(code, None)
     position = first
     while position < len(text):
