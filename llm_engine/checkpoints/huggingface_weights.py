@@ -60,6 +60,9 @@ def open_directory(path: Path) -> Checkpoint:
     plain = frozenset(
         name for name in stored if not name.endswith(_SCALE_SUFFIXES) and not _PACKED.match(name)
     )
+    if values.get("tie_word_embeddings") is False and "lm_head.weight" not in plain | packed:
+        # Else the embedding would stand for it.
+        raise ModelError(f"{path}: tensor 'lm_head.weight' is missing; fetch the model again")
     for name in plain:
         tensors.check(name)
     for name in packed:

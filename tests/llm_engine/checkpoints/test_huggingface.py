@@ -182,6 +182,17 @@ def test_numbers_that_no_weight_is(model: Path, value: float) -> None:
         CpuBackend(load_checkpoint(model), EngineConfig(), 64)
 
 
+def test_a_head_that_the_configuration_promises(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    change_config(model, tie_word_embeddings=False)
+    with pytest.raises(ModelError, match=r"lm_head\.weight' is missing"):
+        load_checkpoint(model)
+    change_config(model, tie_word_embeddings=True)
+    load_checkpoint(model)
+
+
 def test_tensors_that_say_nothing_new(model: Path) -> None:
     file = model / "model.safetensors"
     before = load_checkpoint(model).names
