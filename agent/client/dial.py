@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -59,7 +60,8 @@ class Dial:
 
     async def open(self, token: str | None = None) -> Connection:
         """Open a connection; with a token, resume its call. A key that has changed since it was
-        refused is tried at once. Raises ConnectError, NothingToResumeError."""
+        refused is tried at once. Raises ConnectError, also for a key that is none, and
+        NothingToResumeError."""
         key = await self._key()
         for is_last in [False] * (MAX_KEYS - 1) + [True]:
             try:
@@ -75,7 +77,10 @@ class Dial:
 
     async def _key(self) -> str | None:
         found = self.api_key() if callable(self.api_key) else self.api_key
-        return await found if inspect.isawaitable(found) else found
+        key = await found if inspect.isawaitable(found) else found
+        if key and not re.fullmatch(r"[!-~]+", key):  # it would end its header, and begin others
+            raise ConnectError("The API key has a blank, a line break or a letter that no key has.")
+        return key
 
     async def _open(self, key: str | None, token: str | None) -> Connection:
         offered = [Subprotocol("realtime")]

@@ -74,6 +74,22 @@ async def test_refused_for_want_of_a_key() -> None:
     assert "Send a key." in str(error)
 
 
+@pytest.mark.parametrize("key", ["sk-1\n", "sk-1\r\nX-Admin: yes", "sk 1", "schlüssel", "\u2603"])
+async def test_a_key_that_would_spoil_the_request(key: str) -> None:
+    asked = 0
+
+    async def count(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        writer.close()
+
+    async with await asyncio.start_server(count, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert "API key" in str(await failure(f"ws://127.0.0.1:{port}", api_key=key))
+        assert "API key" in str(await failure(f"ws://127.0.0.1:{port}", api_key=lambda: key))
+    assert not asked
+
+
 @pytest.mark.parametrize("status", [HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND])
 async def test_a_wrong_path_is_no_wrong_key(status: HTTPStatus) -> None:
     async with serving(lambda _: answer(status)) as peer:
