@@ -215,6 +215,54 @@ def test_system_mute_is_shown_and_cleared(open_page: Open, server: FakeServer) -
     more_audio(server, call)
 
 
+def test_a_microphone_that_is_muted_from_the_first_is_shown(
+    open_page: Open, server: FakeServer
+) -> None:
+    """And another one in its place clears the notice."""
+    page = open_page()
+    page.evaluate(
+        """() => {
+        globalThis.isHushed = true;
+        Object.defineProperty(MediaStreamTrack.prototype, 'muted', { get: () => isHushed });
+        }"""
+    )
+    talk(page)
+    call = server.wait_for_call()
+    notice(page, "microphone-hushed")
+    page.evaluate("globalThis.isHushed = false")
+    settings_of(page).get_by_label("Automatic gain").uncheck()
+    expect(page.locator("#notice")).to_be_hidden()
+    more_audio(server, call)
+
+
+def test_the_last_choice_counts_where_an_earlier_one_comes_later(
+    open_page: Open, server: FakeServer
+) -> None:
+    page = open_page()
+    page.evaluate(SPY)
+    talk(page)
+    call = server.wait_for_call()
+    page.evaluate(
+        """() => {
+        const ask = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+        const slow = new Promise((resolve) => { globalThis.hurry = resolve; });
+        navigator.mediaDevices.getUserMedia = async (constraints) => {
+          if (constraints.audio.autoGainControl === false) await slow;
+          return ask(constraints);
+        };
+        }"""
+    )
+    gain = settings_of(page).get_by_label("Automatic gain")
+    gain.uncheck()
+    gain.check()
+    page.wait_for_function("streams.length === 2")
+    page.evaluate("hurry()")
+    page.wait_for_function("streams.length === 3")
+    page.wait_for_function("streams[2].getTracks()[0].readyState === 'ended'")
+    assert page.evaluate("streams[1].getTracks()[0].readyState") == "live"
+    more_audio(server, call)
+
+
 def pitch_hz(pcm: npt.NDArray[np.int16]) -> float:
     spectrum = np.abs(np.fft.rfft(pcm * np.hanning(len(pcm))))
     return float(np.argmax(spectrum)) * WIRE_RATE_HZ / len(pcm)

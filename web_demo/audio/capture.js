@@ -3,8 +3,8 @@
  *
  * Both go through the same worklet (`capture-worklet.js`), so a page without a microphone exercises
  * the same path. Batches of 20 ms arrive as `batch` events; `lost` means that the device was
- * removed, `hushed` (detail: boolean) that the system muted or unmuted it, `sample-ended` that the
- * recording has been played, `track` that `track` is another one.
+ * removed, `hushed` (detail: boolean) whether the system mutes it, at first and with each change,
+ * `sample-ended` that the recording has been played, `track` that `track` is another one.
  */
 
 import { CaptureError, requestMicrophone } from './microphone.js';
@@ -47,6 +47,10 @@ export class Capture extends EventTarget {
     this.muted = false;
     /** @private */
     this.closed = false;
+    /** @private Requests for a microphone. */
+    this.numAsked = 0;
+    /** @private Number of the request that gave the present one. */
+    this.openedBy = 0;
     /** @private */
     this.node = new AudioWorkletNode(context, 'capture', { numberOfOutputs: 1 });
     // The output is silent; connecting it makes every browser pull the node.
@@ -76,9 +80,11 @@ export class Capture extends EventTarget {
    * @throws {CaptureError}
    */
   async openMicrophone(choice) {
+    this.numAsked += 1;
+    const number = this.numAsked;
     const { stream, isChosen } = await requestMicrophone(choice);
-    if (this.closed) {
-      stop(stream); // allowed after the capture was closed
+    if (this.closed || number < this.openedBy) {
+      stop(stream); // closed meanwhile, or a later choice was there sooner
       return isChosen;
     }
     let microphone;
@@ -89,6 +95,7 @@ export class Capture extends EventTarget {
       throw new CaptureError('other-rate');
     }
     this.closeMicrophone();
+    this.openedBy = number;
     this.stream = stream;
     this.microphone = microphone;
     this.mute(this.muted);
@@ -96,6 +103,9 @@ export class Capture extends EventTarget {
     for (const track of stream.getAudioTracks()) this.watch(track);
     this.running = true;
     this.dispatchEvent(new Event('track'));
+    // One may be muted from the first, and one that is not replaces one that was.
+    const detail = stream.getAudioTracks().some((track) => track.muted);
+    this.dispatchEvent(new CustomEvent('hushed', { detail }));
     return isChosen;
   }
 

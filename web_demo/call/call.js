@@ -128,12 +128,14 @@ export class Call extends EventTarget {
    * @param {string} text
    */
   async sendText(text) {
+    const { numEnded } = this;
     try {
       await this.devices.open();
     } catch {
       this.conversation.silent = true;
     }
     await this.interrupt();
+    if (numEnded !== this.numEnded) return;
     this.unsent.push(text);
     if (this.client.status.state !== 'open') this.conversation.waits(this.unsent);
     this.update({ thinking: true });
@@ -162,11 +164,13 @@ export class Call extends EventTarget {
    * @param {string} url of its voice socket
    */
   async callAnother(url) {
+    const { numEnded } = this;
     const isCalling = this.client.status.state !== 'closed';
     this.client.close();
     this.client.url = url;
     if (!isCalling) return;
     await this.silence();
+    if (numEnded !== this.numEnded) return;
     this.conversation.reset();
     this.devices.forgetReplies();
     this.forget();

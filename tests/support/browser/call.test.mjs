@@ -64,6 +64,23 @@ for (const action of ['startTalking', 'playSample']) {
   });
 }
 
+for (const [action, argument] of [['callAnother', 'ws://other'], ['sendText', 'Hello.']]) {
+  test(`a call that was ended while the reply falls silent is not made anew: ${action}`, async () => {
+    const { call, client } = setUp();
+    let counted = () => {};
+    call.devices.open = async () => {};
+    call.devices.close = async () => {};
+    call.devices.flush = () => new Promise((resolve) => (counted = resolve));
+    client.status = { state: 'waiting' };
+    const acting = call[action](argument);
+    await new Promise((resolve) => setImmediate(resolve));
+    await call.end();
+    counted([]);
+    await acting;
+    assert.equal(client.numConnects, 0);
+  });
+}
+
 test('the next call asks for itself, whatever becomes of the first prompt', async () => {
   const { call, client, prompts } = setUp();
   const first = call.startTalking();
