@@ -259,7 +259,8 @@ def test_the_sample_question_is_sent_from_its_beginning(
     pcm, _ = soundfile.read(SAMPLE, dtype="int16")
     server.wait_for(lambda: server.peer_calls, "a connection")
     call = server.peer_calls[0]
-    server.wait_for(lambda: sum(map(len, call.heard)) > len(pcm), "the question")
+    # A busy machine loses packets, which never come.
+    server.wait_for(lambda: sum(map(len, call.heard)) > len(pcm) * 3 // 4, "the question")
     heard, half = np.concatenate(call.heard), len(pcm) // 2
     assert correlation(heard, pcm[:half]) > 2 * correlation(heard, pcm[:half][::-1])
     assert correlation(heard, pcm[:half]) > 0.5
