@@ -21,7 +21,7 @@ MIN_KEPT_EXCHANGES: Final = 2
 taken back."""
 
 
-class Message(Protocol):
+class HistoryMessage(Protocol):
     """A message of a history."""
 
     @property
@@ -33,13 +33,13 @@ class Message(Protocol):
         ...
 
 
-def begins_exchange(message: Message) -> bool:
+def begins_exchange(message: HistoryMessage) -> bool:
     """True for words of the user. A tool's result is none, though a chat template without tools has
     it in a message of the user."""
     return message.role == "user" and not has_results(message.text or "")
 
 
-def ends_of_exchanges(messages: Sequence[Message], *, is_last_over: bool) -> list[int]:
+def ends_of_exchanges(messages: Sequence[HistoryMessage], *, is_last_over: bool) -> list[int]:
     """Number of messages up to the end of each exchange that may be dropped: all but the last,
     which asks for a reply, unless it is complete (`is_last_over`)."""
     ends = [index for index, message in enumerate(messages) if index and begins_exchange(message)]
@@ -53,7 +53,9 @@ def end_beyond(ends: Sequence[int], sizes: Iterable[int], num_tokens: int) -> in
     return next((end for end in ends if before[end] >= num_tokens), ends[-1])
 
 
-def num_condensed(messages: Sequence[Message], sizes: Sequence[int], max_kept_tokens: int) -> int:
+def num_condensed(
+    messages: Sequence[HistoryMessage], sizes: Sequence[int], max_kept_tokens: int
+) -> int:
     """Number of messages in the whole exchanges from the beginning whose removal leaves at most so
     many tokens; fewer where the newest `MIN_KEPT_EXCHANGES` alone have more."""
     ends = ends_of_exchanges(messages, is_last_over=False)[: -(MIN_KEPT_EXCHANGES - 1)]
